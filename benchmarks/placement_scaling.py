@@ -14,7 +14,7 @@ import time
 from measuring import finish, machine, say, table
 
 from fanwise.pool import Machine, Resources
-from fanwise.pool.cluster.placement import Placement
+from fanwise.pool.cluster.placement import JobPlacement
 from fanwise.pool.leases import Gpu
 
 CPUS, GPUS = 8, 4
@@ -36,7 +36,7 @@ def needs_of(job: int, kind: str) -> Resources:
 
 def us_a_job(num_hosts: int, kind: str, num_jobs: int) -> float:
     """To give a job's CPU back and to place the next one, in microseconds of processor time."""
-    chance, placement = random.Random(0), Placement()
+    chance, placement = random.Random(0), JobPlacement()
     for number in range(num_hosts):
         placement.join(f"host-{number}", machine_of(number, kind))
     last = num_hosts * CPUS

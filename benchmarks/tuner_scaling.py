@@ -25,7 +25,7 @@ from pathlib import Path
 from measuring import finish, machine, peak_mib, say, scratch_folder, table
 
 from fanwise.pool import Resources
-from fanwise.pool.cluster.placement import Placement
+from fanwise.pool.cluster.placement import JobPlacement
 from fanwise.pool.contract import Capacity, Ending, Job, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Machine
@@ -106,7 +106,7 @@ class Crowd:
         full, rest = divmod(n_workers, CPUS_A_HOST)
         sizes = [CPUS_A_HOST] * full + [rest] * (rest > 0)
         self._machines = tuple(Machine(cpus=cpus, memory_bytes=0) for cpus in sizes)
-        self._placement = Placement()
+        self._placement = JobPlacement()
         for number, host in enumerate(self._machines):
             self._placement.join(f"host-{number}", host)
         self._curve = curve

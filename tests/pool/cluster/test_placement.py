@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fanwise.pool import Machine, Resources
 from fanwise.pool.cluster.free_hosts import FreeHost
-from fanwise.pool.cluster.placement import Placed, Placement
+from fanwise.pool.cluster.placement import JobPlacement, Placed
 from fanwise.pool.leases import Gpu, places
 
 SMALL, BIG = Resources(cpus=1), Resources(cpus=4)
@@ -21,7 +21,7 @@ def gpus(count: int) -> tuple[Gpu, ...]:
 
 
 def test_a_big_job_is_not_passed_by() -> None:
-    placement = Placement()
+    placement = JobPlacement()
     placement.join("a", Machine(4, 0))
     placement.add(1, SMALL)
     placement.add(2, BIG)
@@ -34,7 +34,7 @@ def test_a_big_job_is_not_passed_by() -> None:
 
 
 def test_jobs_go_where_most_cpus_are_free() -> None:
-    placement = Placement()
+    placement = JobPlacement()
     placement.join("a", Machine(2, 0))
     placement.join("b", Machine(4, 0))
     for job in range(4):
@@ -43,7 +43,7 @@ def test_jobs_go_where_most_cpus_are_free() -> None:
 
 
 def test_a_job_without_gpus_leaves_those_to_others_while_it_can() -> None:
-    placement = Placement()
+    placement = JobPlacement()
     placement.join("with", Machine(8, 0, gpus(1)))
     placement.join("without", Machine(1, 0))
     for job in range(2):
@@ -54,7 +54,7 @@ def test_a_job_without_gpus_leaves_those_to_others_while_it_can() -> None:
 
 
 def test_jobs_of_one_group_fill_one_host_before_the_next() -> None:
-    placement = Placement()
+    placement = JobPlacement()
     placement.join("a", Machine(2, 0))
     placement.join("b", Machine(4, 0))
     for job, group in enumerate([None, "g", "g", "g", "g", "h"]):
@@ -67,7 +67,7 @@ def test_jobs_of_one_group_fill_one_host_before_the_next() -> None:
 
 
 def test_a_job_does_not_span_two_machines() -> None:
-    placement = Placement()
+    placement = JobPlacement()
     placement.join("a", Machine(2, 0))
     placement.join("b", Machine(2, 0))
     placement.add(1, BIG)
@@ -75,7 +75,7 @@ def test_a_job_does_not_span_two_machines() -> None:
 
 
 def test_what_only_a_lost_host_could_run_is_stuck_until_such_a_host_comes() -> None:
-    placement = Placement()
+    placement = JobPlacement()
     placement.join("a", Machine(4, 0))
     placement.join("b", Machine(1, 0))
     placement.add(1, BIG)
@@ -87,7 +87,7 @@ def test_what_only_a_lost_host_could_run_is_stuck_until_such_a_host_comes() -> N
 
 
 def test_a_lost_host_tells_its_jobs_and_late_words_of_them_change_nothing() -> None:
-    placement = Placement()
+    placement = JobPlacement()
     placement.join("a", Machine(2, 0))
     placement.add(1, SMALL)
     placement.add(2, SMALL)
@@ -113,7 +113,7 @@ MACHINES = st.builds(
 )
 
 
-class PlainScan(Placement):
+class PlainScan(JobPlacement):
     """The rule in a few lines: a look at every host for every job."""
 
     def _host_for(self, job: int) -> FreeHost | None:
@@ -139,7 +139,7 @@ class PlainScan(Placement):
 class PlacementMachine(RuleBasedStateMachine):
     """Everything in any order, held against plain sets and against the plain scan."""
 
-    make: Callable[[], Any] = Placement  # Any: broken ones too
+    make: Callable[[], Any] = JobPlacement  # Any: broken ones too
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,15 +234,15 @@ class PlacementMachine(RuleBasedStateMachine):
 TestPlacement = PlacementMachine.TestCase
 
 
-class PassesBy(Placement):
+class PassesBy(JobPlacement):
     """A broken one: small jobs go first."""
 
     def place(self) -> list[Placed]:
         self.waiting = type(self.waiting)(sorted(self.waiting, key=lambda job: self.needs[job].cpus))
-        return Placement.place(self)
+        return JobPlacement.place(self)
 
 
-class KeepsLeases(Placement):
+class KeepsLeases(JobPlacement):
     """A broken one: what a job had is not free after it."""
 
     def release(self, job: int) -> None:
@@ -251,7 +251,7 @@ class KeepsLeases(Placement):
             self.groups.pop(job, None)
 
 
-class ForgetsTheLost(Placement):
+class ForgetsTheLost(JobPlacement):
     """A broken one: the jobs of a lost host are still somewhere."""
 
     def leave(self, host: str) -> list[int]:
@@ -259,16 +259,16 @@ class ForgetsTheLost(Placement):
         return [job for job, place in self.where.items() if place == host]
 
 
-class TakesTheLast(Placement):
+class TakesTheLast(JobPlacement):
     """A broken one: of hosts that are equal the last is taken."""
 
     def join(self, host: str, machine: Machine) -> None:
         self._num_joined -= 2
-        Placement.join(self, host, machine)
+        JobPlacement.join(self, host, machine)
 
 
 @pytest.mark.parametrize("broken", [PassesBy, KeepsLeases, ForgetsTheLost, TakesTheLast])
-def test_a_broken_placement_is_caught(broken: type[Placement]) -> None:
+def test_a_broken_placement_is_caught(broken: type[JobPlacement]) -> None:
     machine = type("Broken", (PlacementMachine,), {"make": broken})
     quickly = settings(derandomize=True, database=None, max_examples=1000, phases=[Phase.generate], print_blob=False)
     with pytest.raises((AssertionError, KeyError)):

@@ -34,7 +34,7 @@ from ..seeds import job_seed
 from ..specs import How, Packed, RuntimeEnvironment
 from .hosts import HostFacts
 from .jobs import ClusterJob, ClusterReport
-from .placement import Placement
+from .placement import JobPlacement
 from .surroundings import of_the_user
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class ClusterEngine:
         self.hosts: tuple[HostFacts, ...] = ()
         self._patience_s = patience_s
         self._on_hosts = on_hosts
-        self._placement = Placement()
+        self._placement = JobPlacement()
         self._links: dict[str, Link] = {}
         self._facts: dict[str, HostFacts] = {}  # of `hosts`, by their keys
         self._jobs: dict[int, ClusterJob] = {}

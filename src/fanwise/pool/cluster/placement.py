@@ -30,10 +30,10 @@ class Placed:
 
 
 @dataclass(slots=True)
-class Placement:
+class JobPlacement:
     """See the module.
 
-    >>> placement = Placement()
+    >>> placement = JobPlacement()
     >>> placement.join("a", Machine(cpus=2, memory_bytes=0)), placement.add(7, Resources(cpus=2))
     (None, None)
     >>> placement.place(), placement.leave("a")

@@ -57,7 +57,7 @@ test-processes: $(VENV)/dev.stamp ## run the tests that start processes, kill th
 test-systems: $(VENV)/dev.stamp ## run the tests with a Ray cluster, several hosts, SLURM, MPI and a browser, as far as they are here (2 minutes)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(SYSTEMS)) $(ARGS)
 
-test-examples: $(VENV)/dev.stamp ## run every example, every code block of the documents, and the programs of the sources (1 minute)
+test-examples: $(VENV)/dev.stamp ## run every example, every code block of the documents, and the programs of the sources (4 minutes)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(PROGRAMS)) $(ARGS)
 
 test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise.rpc (2 minutes; needs torch 2.13)

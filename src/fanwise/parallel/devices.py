@@ -17,6 +17,7 @@ from ..pool.contract import Capacity
 from ..pool.current import current, in_job
 from ..pool.devices import find_machine
 from ..pool.leases import Resources
+from .defaults import DEFAULT_SHARDS
 
 Devices = int | str | Sequence[str]
 
@@ -64,25 +65,42 @@ def devices_of(wanted: Devices, gpus: int | None = None) -> tuple[torch.device, 
     return devices
 
 
-def devices_on_hosts(wanted: Devices, there: Capacity, threads: int = 1, shards: int = 1) -> tuple[torch.device, ...]:
-    """The devices of a run on the hosts of a cluster, at least one: CPU devices.
+def devices_on_hosts(
+    wanted: Devices, there: Capacity, threads: int = 1, shards: int | None = None
+) -> tuple[torch.device, ...]:
+    """The devices of a run on the hosts of a cluster, at least one: GPUs where it has some, else CPU devices.
 
-    "auto" is as many as there is room for with so many threads each, at most one for each shard.
+    "auto" is as many as there is room for with so many threads each: GPUs at most `shards`, if that was said, and CPU
+    devices at most one for each shard.
 
     Raises:
-        ValueError: GPUs are asked for, or meant, by a number where there are some. TypeError: as `devices_of`.
+        ValueError: there are not so many, they are of two kinds, or GPUs are named by number. TypeError: as
+            `devices_of`.
     """
-    named = [wanted] if isinstance(wanted, str) else wanted
-    is_meant = there.gpus and (wanted == "auto" or isinstance(wanted, int))
-    if is_meant or (isinstance(named, Sequence) and any(str(name).startswith("cuda") for name in named)):
-        raise ValueError(
-            f"devices={wanted!r} means GPUs, of which the cluster has {there.gpus}; over its hosts a run trains on CPU "
-            f'devices only.\nSay devices=["cpu"] * 4 for those; or start the program on each host with torchrun, which '
-            f"takes GPUs."
-        )
+    if wanted == "auto" and there.gpus:
+        room = there.fits(Resources(cpus=threads, gpus=1))
+        return _gpus(max(1, room if shards is None else min(room, shards)))
     if wanted == "auto":
-        return _cpus(max(1, min(there.fits(Resources(cpus=threads)), shards)))
-    return devices_of(wanted, 0)
+        return _cpus(max(1, min(there.fits(Resources(cpus=threads)), shards or DEFAULT_SHARDS)))
+    named = [wanted] if isinstance(wanted, str) else wanted
+    if isinstance(named, Sequence) and named and all(name == "cuda" for name in named):
+        wanted = len(named)
+        if not there.gpus:
+            raise ValueError(f"devices={named!r} means GPUs, and the cluster has none.\n{_cpus_instead(wanted)}")
+    elif isinstance(named, Sequence) and any(str(name).startswith("cuda:") for name in named):
+        raise ValueError(
+            f"devices={named!r} names GPUs by number, and which ones of its {there.gpus} a run gets is decided by the "
+            f"cluster.\nGive a number: devices={len(named)}."
+        )
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and there.gpus and wanted > there.gpus:
+        raise ValueError(
+            f"devices={wanted} asks for {wanted} GPUs, and the cluster has {there.gpus}.\n{_cpus_instead(wanted)}"
+        )
+    return devices_of(wanted, there.gpus)
+
+
+def _cpus_instead(number: int) -> str:
+    return f'Give fewer, or devices=["cpu"] * {number} for CPU devices.'
 
 
 def _so_many(number: int, gpus: int) -> tuple[torch.device, ...]:

@@ -79,8 +79,8 @@ def run(
         train: gets a `Run`; its hyperparameters by functools.partial.
         devices: how many: GPUs where there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
             `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device. On a
-            cluster it is as many CPU devices as there are shards and places; when a step has shown that fewer would be
-            quicker, those of one node or one alone, the run goes on with them, and says so.
+            cluster it is all its GPUs, else as many CPU devices as there are shards and places; when a step has shown
+            that fewer would be quicker, those of one node or one alone, the run goes on with them, and says so.
             Numbers of GPUs are those of nvidia-smi, or places in CUDA_VISIBLE_DEVICES.
         shards: logical shards of each global batch; by default 4, or those of the checkpoint. More than 4 devices
             have one each by default, and then other bits than fewer devices; a warning says so. Say as many as the
@@ -107,8 +107,8 @@ def run(
             process, as on one device, a warning names where it is, and it is waited for. Time in which a tuner decides
             on a report does not count.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is. With
-            `Pool(ray=...)` they are on the nodes of that cluster, CPU devices only, on as few nodes as have room; a
-            node that is lost costs the step, and `on_loss` is "continue" or "stop".
+            `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each with a GPU of its own or
+            on CPUs; a node that is lost costs the step, and `on_loss` is "continue" or "stop".
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
             error: it costs about a step each time. By default only the first batches are compared.
@@ -116,7 +116,7 @@ def run(
 
     Returns:
         What `train` returns; with several processes, in the first of them, sent back by value: what is on a GPU there
-        arrives on cuda:0 here.
+        arrives on cuda:0 here, and from a cluster in main memory.
 
     Raises:
         ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them, or has
@@ -159,9 +159,7 @@ def run(
     found = (
         devices_of(devices)
         if cluster is None
-        else devices_on_hosts(
-            devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else DEFAULT_SHARDS
-        )
+        else devices_on_hosts(devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else None)
     )
     made_of = _shards(shards, len(found), warns=resume is None)
     plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))

@@ -20,7 +20,7 @@ from ..pool.cluster.host import Host
 from ..pool.cluster.hosts import HostFacts
 from ..pool.contract import Engine, Job, JobRequest, Outcome, Ready, Reply, Report
 from ..pool.functions import pack
-from ..pool.leases import Resources
+from ..pool.leases import Gpu, Resources
 from ..pool.lifetime import Lifetime, Local
 from ..pool.runtime_environment import look
 from .within import within
@@ -30,15 +30,23 @@ class MemoryHosts:
     """See the module. As `Running`, for a `Lifetime` or a test that drives the hub itself.
 
     Args:
-        cpus: of each host that is there from the beginning.
+        cpus: of each host that is there from the beginning. gpus: of each of them.
         patience_s: as of `ClusterEngine`.
     """
 
-    def __init__(self, hub: Hub, folder: Path, *, cpus: tuple[int, ...] = (1, 1), patience_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        folder: Path,
+        *,
+        cpus: tuple[int, ...] = (1, 1),
+        gpus: tuple[Gpu, ...] = (),
+        patience_s: float = 30.0,
+    ) -> None:
         self.engine = ClusterEngine(hub, seed=3, patience_s=patience_s)
         self.lives: dict[str, Lifetime] = {}
         self._hub = hub
-        self._cpus = cpus
+        self._cpus, self._gpus = cpus, gpus
         self._links: dict[str, Callable[[str], None]] = {}
         self._number = 0
 
@@ -50,7 +58,7 @@ class MemoryHosts:
         """A host joins; its key. Blocks until the engine knows it."""
         self._number += 1
         key = f"host-{self._number}"
-        machine = Machine(cpus, 1 << 30, (), (key,))
+        machine = Machine(cpus, 1 << 30, self._gpus, (key,))
         life = Lifetime(lambda hub, folder: Local(hub, folder, seed=0, machine=machine))
         engine = life.start()
         assert life.hub is not None, "comes with the engine"

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
-from fanwise.base.errors import LeaseError, WorkerLostError
+from fanwise.base.errors import ClusterError, LeaseError, WorkerLostError
 from fanwise.parallel import BFloat16, EverySteps, PowerSGD, Run
 from fanwise.parallel.cluster.supervisor import ClusterSupervisor
 from fanwise.parallel.devices import devices_on_hosts
 from fanwise.parallel.supervisor.settings import Settings
 from fanwise.pool.contract import Capacity
+from fanwise.pool.current import current
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.testing import within
 from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
@@ -433,12 +434,66 @@ def test_training_apart_is_for_steps_with_a_loss_function(hosts: MemoryHosts) ->
         over(hosts, train, reduce=EverySteps())
 
 
-@pytest.mark.parametrize("devices", ["cuda", "cuda:0", ["cuda:0"], 2, "auto"])
-def test_gpus_of_a_cluster_are_refused_with_what_to_say(devices: Any) -> None:  # Any: as users give it
-    there = Capacity((Machine(4, 0, (Gpu(0, "0", "", 0, "0"),)),))
-    with pytest.raises(ValueError, match=r"trains on CPU devices only\.\nSay devices=\[\"cpu\"\] \* 4"):
-        devices_on_hosts(devices, there)
-    assert len(devices_on_hosts(["cpu"] * 3, there)) == 3
+def cluster(*gpus: int, cpus: int = 4) -> Capacity:
+    """Nodes of so many GPUs each."""
+    return Capacity(tuple(Machine(cpus, 0, tuple(Gpu(n, f"{n}", "", 0, f"{n}") for n in range(its))) for its in gpus))
+
+
+def test_a_number_of_devices_means_gpus_where_a_cluster_has_some() -> None:
+    for wanted in (3, "auto", ["cuda"] * 3):
+        assert [device.type for device in devices_on_hosts(wanted, cluster(2, 1))] == ["cuda"] * 3
+    assert [device.type for device in devices_on_hosts("cuda", cluster(2))] == ["cuda"]
+    assert len(devices_on_hosts("auto", cluster(2, 2), threads=4)) == 2, "as many as have CPUs"
+    assert len(devices_on_hosts("auto", cluster(2, 2), shards=3)) == 3
+    assert devices_on_hosts(["cpu"] * 3, cluster(2)) == (torch.device("cpu"),) * 3
+    assert devices_on_hosts("auto", cluster(0, 0), shards=5) == (torch.device("cpu"),) * 5
+    assert devices_on_hosts("auto", cluster(0, 0)) == (torch.device("cpu"),) * 4
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "why"),
+    [
+        (4, 3, r'asks for 4 GPUs, and the cluster has 3\.\nGive fewer, or devices=\["cpu"\] \* 4'),
+        (["cuda"] * 4, 3, r"asks for 4 GPUs, and the cluster has 3"),
+        ("cuda", 0, r"means GPUs, and the cluster has none"),
+        ("cuda:1", 3, r"decided by the cluster\.\nGive a number: devices=1"),
+        (["cuda:0", "cuda:1"], 3, r"Give a number: devices=2"),
+        (["cuda", "cpu"], 3, r"mixes CPU devices and GPUs"),
+        (0, 3, r"at least 1"),
+    ],
+)
+def test_gpus_that_cannot_be_had_are_refused_with_what_to_say(devices: Any, gpus: int, why: str) -> None:  # Any: bad
+    with pytest.raises(ValueError, match=why):
+        devices_on_hosts(devices, cluster(gpus))
+
+
+@pytest.fixture
+def with_gpus(forked_pools: None) -> Iterator[MemoryHosts]:
+    """Two hosts that say that they have two GPUs each."""
+    life, hosts = memory_pool(cpus=(2, 2), gpus=tuple(Gpu(n, f"GPU-{n}", "", 0, f"GPU-{n}") for n in range(2)))
+    yield hosts
+    life.close()
+
+
+def test_each_process_leases_a_gpu_of_its_node(with_gpus: MemoryHosts) -> None:
+    def where(run: Run) -> list[tuple[tuple[str, ...], str]]:
+        return run.gather((current().gpus, os.environ["CUDA_VISIBLE_DEVICES"]))
+
+    found = over(with_gpus, where, gpus=1)
+    assert sorted(found) == [((name,), name) for name in ("GPU-0", "GPU-0", "GPU-1", "GPU-1")]
+    with pytest.raises(LeaseError, match=r"5 processes with threads=1 and a GPU each .* room for 4: 4 CPUs and 4 GPUs"):
+        over(with_gpus, where, 5, gpus=1)
+
+
+def test_a_node_whose_torch_cannot_use_its_gpu_is_named_before_anything_begins(with_gpus: MemoryHosts) -> None:
+    def train(run: Run) -> None:
+        raise AssertionError("it has begun")
+
+    settings = Settings((("cuda:0",),) * 2, 2, gpus=1)
+    with pytest.raises(ClusterError, match=r"GPU GPU-. of .* torch .* there cannot use it") as raised:
+        ClusterSupervisor(with_gpus.engine, train, settings).run()
+    assert any("host-" in note for note in raised.value.__notes__)
+    within(5, lambda: with_gpus.engine.counts() == (0, 0), "no job is left")
 
 
 def test_nothing_of_a_run_is_left_when_it_returns(hosts: MemoryHosts) -> None:

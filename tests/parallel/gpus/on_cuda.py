@@ -25,13 +25,16 @@ from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import Run
+from fanwise.parallel.cluster.supervisor import ClusterSupervisor
 from fanwise.parallel.devices import gpus_here
 from fanwise.parallel.shared_memory.memory import SharedMemory, bytes_of
 from fanwise.parallel.shared_memory.staging import _register, _unregister
 from fanwise.parallel.supervisor.pools import own_pool
 from fanwise.parallel.supervisor.settings import Settings
 from fanwise.parallel.supervisor.supervisor import Supervisor
+from fanwise.pool.devices import find_machine
 from fanwise.testing.all_reduce_contract import CHECKS
+from fanwise.testing.memory_hosts import memory_pool
 from fanwise.testing.memory_teams import play
 
 # N: samples, B: samples of a global batch
@@ -126,6 +129,16 @@ def in_ranks(device: str, training: Callable[[Run], Any], count: int, on_loss: s
         all_reduce="staged",
     )
     return Supervisor(own_pool(gpus[:1] if is_shared else gpus), training, settings).run()
+
+
+def over_hosts(device: str, training: Callable[[Run], Any]) -> Any:  # Any: what it returns
+    """Two played hosts, with a process each. They have the same first GPU, which the two share."""
+    life, hosts = memory_pool(cpus=(1, 1), gpus=find_machine().gpus[:1])
+    settings = Settings(devices=((device,),) * 2, gpus=0.5 if device != "cpu" else 0, shards=SHARDS)
+    try:
+        return ClusterSupervisor(hosts.engine, training, settings).run()
+    finally:
+        life.close()
 
 
 def same(found: Any, expected: Any) -> bool:  # Any: what `train` returns
@@ -229,6 +242,7 @@ def all_ways(found: Found, name: str, training: Callable[..., Any], device: str,
     check("again", lambda: fanwise.run(alone, devices=device, shards=SHARDS))
     for count in (2, 3):
         check(f"{count} ranks", functools.partial(in_ranks, device, alone, count))
+    check("over two hosts", functools.partial(over_hosts, device, alone))
     for on_loss, victim in (("continue", 1), ("respawn", 0)):
         dies = functools.partial(training, functools.partial(dies_once, folder / f"{name} {on_loss}", victim))
         check(on_loss, functools.partial(in_ranks, device, dies, 3, on_loss))

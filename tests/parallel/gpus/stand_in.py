@@ -27,15 +27,18 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from torch.utils.data import Dataset
 
 import fanwise
-from fanwise.parallel import Run
+from fanwise.parallel import BFloat16, EverySteps, PowerSGD, Run
+from fanwise.parallel.cluster.supervisor import ClusterSupervisor
 from fanwise.parallel.data.order import Progress
 from fanwise.parallel.data.reading import Data
 from fanwise.parallel.plans import Plan
 from fanwise.parallel.process_settings.applied import surroundings
+from fanwise.parallel.reductions import Reduce
 from fanwise.parallel.supervisor.pools import own_pool
 from fanwise.parallel.supervisor.settings import Settings
 from fanwise.parallel.supervisor.supervisor import Supervisor
 from fanwise.parallel.torch_distributed.team import TorchDistributedTeam
+from fanwise.testing.memory_hosts import memory_pool
 
 _ATEN = torch.ops.aten
 _library: Any = torch.library  # Any: torch has not annotated it
@@ -338,6 +341,18 @@ def in_ranks(training: Callable[[Run], Any], count: int, on_loss: str = "continu
     return Supervisor(own_pool(), training, settings).run()
 
 
+def over_hosts(
+    training: Callable[[Run], Any], sizes: tuple[int, ...], reduce: Reduce = "exact", device: str = "privateuseone:0"
+) -> Any:  # Any: what it returns
+    """On hosts of so many processes. Each host is an engine here, and has processes of its own."""
+    life, hosts = memory_pool(cpus=sizes)
+    settings = Settings(devices=((device,),) * sum(sizes), shards=SHARDS, reduce=reduce)
+    try:
+        return ClusterSupervisor(hosts.engine, training, settings).run()
+    finally:
+        life.close()
+
+
 def dies_once(path: Path, victim: int, at: int, run: Run, turn: int) -> None:
     """One process of the run is killed before a step; then the others have its shards."""
     if run.world_size > 1 and run.rank == victim and turn == at and not path.exists():
@@ -391,6 +406,29 @@ def same(found: dict[str, Any], expected: dict[str, Any], of_first: int = 0) -> 
     return all(torch.equal(one, other) for one, other in pairs) and found["accuracy"] == expected["accuracy"]
 
 
+def wide() -> nn.Module:
+    """With more gradients than everybody is told of everybody's."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 6000), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6000, 3))
+
+
+def over(equal: dict[str, bool], folder: Path) -> None:
+    """Runs over hosts: exact sums against one CPU device, the others against CPU devices on the same hosts."""
+    for name, make in (("small", network), ("wide", wide)):
+        training = functools.partial(train, make, {})
+        expected = fanwise.run(training, devices=["cpu"], shards=SHARDS)
+        equal[f"{name}, over hosts"] = same(over_hosts(training, (2, 1)), expected)
+    dies = functools.partial(dies_once, folder / "over hosts", 1, 2)
+    survived = over_hosts(functools.partial(training, before=dies), (1, 1))
+    equal["wide, a host is lost"] = same(survived, expected, of_first=len(wide().state_dict()))
+    expected = fanwise.run(functools.partial(train, network, {"batch_norm": "global"}), devices=["cpu"], shards=SHARDS)
+    equal["global, over hosts"] = same(
+        over_hosts(functools.partial(train, network, {"batch_norm": "global"}), (1, 1)), expected
+    )
+    for reduce in (BFloat16(), PowerSGD(2), EverySteps(2)):
+        expected = over_hosts(training, (1, 1), reduce, "cpu")
+        equal[f"{reduce}, over hosts"] = same(over_hosts(training, (1, 1), reduce), expected)
+
+
 def main() -> None:
     register()  # before the first backward pass, at which torch counts devices
     equal: dict[str, bool] = {}
@@ -411,6 +449,7 @@ def main() -> None:
             survived = in_ranks(functools.partial(training, before=dies), 3, on_loss)
             # A process that came later has not seen all losses.
             equal[f"{name}, {on_loss}"] = same(survived, expected, of_first=len(case.make().state_dict()))
+    over(equal, folder)
     expected = fanwise.run(functools.partial(train, network, {"accumulate": 2}), devices=["cpu"], shards=SHARDS)
     for wait in (False, True):
         equal[f"resumed {wait}"] = same(resumed(folder, wait=wait), expected, of_first=len(network().state_dict()))

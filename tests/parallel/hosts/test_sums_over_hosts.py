@@ -1,24 +1,33 @@
 """What adds gradients over hosts keeps the contract. Processes are threads here, and links are in memory."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.links import Hub, Link, memory_links
 from fanwise.links.codec import pack_error
+from fanwise.parallel.all_reduce.contract import AllReduce
+from fanwise.parallel.hosts.main_memory import ThroughMainMemory
 from fanwise.parallel.hosts.mesh import Mesh
 from fanwise.parallel.hosts.team import HostsTeam
+from fanwise.parallel.optimizers.placement import Placement
 from fanwise.testing.all_reduce_contract import CHECKS, Case, Check, Peer, check_sum, params_of, summed
 
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 HOSTS = ("a", "aa", "ab", "aba", "aabb")
 
 
-def play(hosts: str, check: Check, *, in_boxes_bytes: int, reduce: str = "exact") -> None:
-    """The check in a thread for each process; `hosts` has a letter for each."""
+def play(
+    hosts: str, check: Check, *, in_boxes_bytes: int, reduce: str = "exact", through_main_memory: bool = False
+) -> None:
+    """The check in a thread for each process; `hosts` has a letter for each.
+
+    `through_main_memory`: as gradients of a GPU go, with memory of the CPU in its place.
+    """
     hubs = [Hub(name=f"process {rank}") for rank in range(len(hosts))]
     for hub in hubs:
         hub.start()
@@ -34,10 +43,13 @@ def play(hosts: str, check: Check, *, in_boxes_bytes: int, reduce: str = "exact"
         mesh = meshes[rank]
         team = HostsTeam(mesh, dict(enumerate(hosts)), reduce, None)
         team.in_boxes_bytes = in_boxes_bytes
+
+        def make(params: Sequence[nn.Parameter]) -> AllReduce:
+            made = team.all_reduce(params)
+            return ThroughMainMemory(made, params, CPU, divides=True) if through_main_memory else made
+
         try:
-            check(
-                Peer(team, team.all_reduce, reduce == "exact", lambda: gone(links[rank]), WorkerLostError, goes_on=True)
-            )
+            check(Peer(team, make, reduce == "exact", lambda: gone(links[rank]), WorkerLostError, goes_on=True))
         except BaseException as error:
             raised.append(error)
             mesh.fail(pack_error(error))
@@ -77,9 +89,24 @@ def test_sums_over_hosts_keep_the_contract(in_boxes_bytes: int, check: Check) ->
 
 
 @pytest.mark.parametrize("in_boxes_bytes", [0, 1 << 40], ids=["by hosts", "in boxes"])
+def test_sums_that_go_through_main_memory_keep_the_contract(in_boxes_bytes: int) -> None:
+    for check in CHECKS:
+        play("aab", check, in_boxes_bytes=in_boxes_bytes, through_main_memory=True)
+
+
+@pytest.mark.parametrize("in_boxes_bytes", [0, 1 << 40], ids=["by hosts", "in boxes"])
 def test_one_operand_a_process_keeps_the_contract(in_boxes_bytes: int) -> None:
     for check in CHECKS:
         play("aab", check, in_boxes_bytes=in_boxes_bytes, reduce="fast")
+
+
+def test_arrays_of_other_engines_on_a_gpu_are_refused() -> None:
+    hub = Hub(name="alone")
+    team = HostsTeam(Mesh(hub, 0, {}, {0: "process 0"}, goes_on=True), {0: "a"}, "exact", None, device=CUDA)
+    params = [nn.Parameter(torch.zeros(3))]
+    with pytest.raises(ValueError, match=r"JAX or TensorFlow on a GPU, .* only torch models train on GPUs"):
+        team.sums(params, Placement(params, None, in_parts=False))
+    hub.close()
 
 
 def test_a_sum_that_only_some_have_when_a_host_dies_is_made_again_by_all() -> None:

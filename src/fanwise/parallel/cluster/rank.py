@@ -7,13 +7,16 @@ has drawn for this run and that has come with the job, on the pool's own links. 
 """
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
+from ...base.errors import ClusterError
 from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...rpc.rendezvous.addresses import Rendezvous
@@ -61,6 +64,8 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     """The life of a rank."""
     talking = Talking(current())
     settings = orders.settings
+    device = torch.device(settings.devices[orders.rank][0])
+    _check_device(device)
     where = Rendezvous(f"tcp://{orders.towards}:0", "cluster", orders.towards)
     meeting = TlsMeeting(where, orders.secret, ports=os.environ.get("FANWISE_PORTS", 0))
     info = PeerInfo(orders.rank, orders.size, orders.start, "", "", os.getpid())
@@ -69,19 +74,38 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
         talking.ask("report", dict(values))
 
     with (
-        surroundings(settings.threads, torch.device("cpu"), exact=settings.reduce != "fast", switches=orders.switches),
+        surroundings(settings.threads, device, exact=settings.reduce != "fast", switches=orders.switches),
         entered(
             met_by(talking.who_is_where, info, meeting, goes_on=settings.on_loss != "stop"),
             reduce=settings.reduce,
             step_timeout_s=settings.step_timeout_s,
             tell=tell,
+            device=device,
             fewest=settings.fewest,
         ) as team,
     ):
         talking.say("linked")
         result = _train(train, orders, team, talking)
         is_first = team.place == 0
-    return result if talking.ask("over", is_first)["value"] else None
+    return _off_device(result, device) if talking.ask("over", is_first)["value"] else None
+
+
+def _check_device(device: torch.device) -> None:
+    """Raises ClusterError where torch cannot use the GPU that the pool has leased to this process."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ClusterError(
+            f"the run has leased GPU {', '.join(current().gpus)} of {socket.gethostname()}, and torch "
+            f"{torch.__version__} there cannot use it (torch.cuda.is_available() is False).\n"
+            f"Install a torch with CUDA that fits the driver on that node, or train on CPU devices: "
+            f'devices=["cpu"] * 4.'
+        )
+
+
+def _off_device(result: Any, device: torch.device) -> Any:  # Any: of the user's
+    """As it is sent to the program, which may have no GPU: tensors and modules are in main memory."""
+    if device.type == "cpu":
+        return result
+    return tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor | torch.nn.Module) else each, result)
 
 
 def _train(

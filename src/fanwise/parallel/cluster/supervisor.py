@@ -100,7 +100,7 @@ class _Result(Exception):
 
 
 class ClusterSupervisor:
-    """See the module. `settings`: a name or more of CPU devices for each process."""
+    """See the module. `settings`: a name or more of CPU devices for each process, or one of a GPU."""
 
     def __init__(self, engine: ClusterEngine, train: Callable[[Run], Any], settings: Settings) -> None:
         if settings.on_loss == "respawn":
@@ -113,7 +113,7 @@ class ClusterSupervisor:
         self._engine = engine
         self._train = train
         self._settings = settings
-        self._needs = Resources(cpus=settings.threads)
+        self._needs = Resources(cpus=settings.threads, gpus=settings.gpus)
         self._news: queue.SimpleQueue[tuple[_Rank, What, Any]] = queue.SimpleQueue()  # Any: as the event
         self._ranks: list[_Rank] = []
         self._screen: Screen | None = None
@@ -124,10 +124,14 @@ class ClusterSupervisor:
         """Raises LeaseError when the processes can never all be there: those that are would wait for ever."""
         there, count, threads = self._engine.capacity(), len(self._settings.devices), self._settings.threads
         if (room := there.fits(self._needs)) < count:
+            if self._needs.gpus:
+                wants, has, share = " and a GPU each", f" and {counted(there.gpus, 'GPU')}", ""
+            else:
+                wants, has, share = "", "", ", or let several share a process, as devices=4, processes=2"
             raise LeaseError(
-                f"{count} processes with threads={threads} are needed at once, and the cluster has room for {room}: "
-                f"{counted(there.cpus, 'CPU')} on {counted(len(there.machines), 'host')}.\n"
-                f"Give fewer devices, or let several share a process, as devices=4, processes=2."
+                f"{count} processes with threads={threads}{wants} are needed at once, and the cluster has room for "
+                f"{room}: {counted(there.cpus, 'CPU')}{has} on {counted(len(there.machines), 'host')}.\n"
+                f"Give fewer devices{share}."
             )
 
     def run(self) -> Any:  # Any: what the training function returns
@@ -167,9 +171,10 @@ class ClusterSupervisor:
         except (_LostEarly, KeyboardInterrupt):
             raise
         except BaseException:
-            self._let_end(_ECHO_S)
-            self._end("terminate", _SAVING_S)
-            self._let_end(_SAVING_S)
+            if all(rank.is_linked for rank in self._ranks):  # else nobody trains yet
+                self._let_end(_ECHO_S)
+                self._end("terminate", _SAVING_S)
+                self._let_end(_SAVING_S)
             raise
         finally:
             self._end("kill", None)
@@ -310,11 +315,13 @@ class ClusterSupervisor:
         waiting = sum(rank.job is not None and rank.job.state == "queued" for rank in self._ranks)
         if waiting:
             _log.warning(
-                "%d of %d processes of the run wait for a place: the cluster has %d CPUs, and other jobs or runs hold "
+                "%d of %d processes of the run wait for a place: the cluster has %s, and other jobs or runs hold "
                 "them.\nThe run begins when these end.",
                 waiting,
                 len(self._ranks),
-                self._engine.capacity().cpus,
+                counted(self._engine.capacity().gpus, "GPU")
+                if self._needs.gpus
+                else counted(self._engine.capacity().cpus, "CPU"),
             )
         return True
 

@@ -52,8 +52,8 @@ class Apart:
             self._updates, self.count = 0, 0.0
 
     def flats(self) -> list[Tensor]:
-        """What may differ between hosts, copied into one flat tensor for each type."""
-        return [torch.cat([each.detach().reshape(-1) for each in same]) for same in self._by_type()]
+        """What may differ between hosts, copied into one flat tensor of main memory for each type."""
+        return [torch.cat([each.detach().reshape(-1) for each in same]).cpu() for same in self._by_type()]
 
     def put(self, flats: Sequence[Tensor]) -> None:
         """What it becomes."""

@@ -36,6 +36,7 @@ from .apart import Apart
 from .by_hosts import ByHosts, between, places_by_host
 from .feedback import Feedback, Parts
 from .in_boxes import InBoxes
+from .main_memory import ThroughMainMemory
 from .meeting import MeetingResult
 from .mesh import Again, Mesh
 from .paying import CLEARLY, Paying, Quicker, Took, quicker
@@ -45,7 +46,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
-
 
 Tell = Callable[[Mapping[str, Any]], None]  # Any: numbers
 
@@ -58,7 +58,7 @@ class HostsTeam:
     """See the module.
 
     Args:
-        hosts: of each rank. tell: a report, for all; as `report`.
+        hosts: of each rank. device: of the gradients. tell: a report, for all; as `report`.
         fewest: goes on without processes that do not pay; else it is only said that they do not.
     """
 
@@ -74,9 +74,11 @@ class HostsTeam:
         step_timeout_s: float | None,
         tell: Tell = _report,
         *,
+        device: torch.device = _CPU,
         fewest: bool = False,
     ) -> None:
         self._mesh = mesh
+        self._device = device
         self._hosts = hosts
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
@@ -168,9 +170,15 @@ class HostsTeam:
         self._say_reduce()
         if isinstance(self._reduce, EverySteps):
             return self._sums_apart(params, placement, self._reduce.steps)
-        made = self.all_reduce(params)
+        if placement.optimizer is None and self._device.type != "cpu":
+            raise ValueError(
+                "the model is a tree of arrays of JAX or TensorFlow on a GPU, and the run is over several hosts, where "
+                "only torch models train on GPUs.\nGive it a torch model, or one GPU without pool=, or CPU devices."
+            )
+        made = self._in_main_memory(params)
         feedback = made.feedback if isinstance(made, ByHosts) else None
-        of_all = TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast", feedback=feedback)
+        all_reduce, by_process = self._on_device(made, params), self._reduce == "fast"
+        of_all = TeamSums(self, all_reduce, placement, self._device, by_process=by_process, feedback=feedback)
         return _UntilAlone(self, of_all)
 
     def _sums_apart(self, params: Sequence[nn.Parameter], placement: Placement, steps: int) -> Sums:
@@ -181,8 +189,8 @@ class HostsTeam:
             )
         apart = Apart(steps, params, placement.optimizer, self._bring_together)
         self._aparts.append(apart)
-        made = ByHosts(self, params, apart=apart)
-        return _UntilAlone(self, TeamSums(self, made, placement, _CPU, by_process=False, apart=apart))
+        made = self._on_device(ByHosts(self, params, apart=apart), params)
+        return _UntilAlone(self, TeamSums(self, made, placement, self._device, by_process=False, apart=apart))
 
     def _bring_together(self, apart: Apart) -> None:
         if (flats := self.together(functools.partial(self._mean_over_hosts, apart))) is not None:
@@ -210,6 +218,14 @@ class HostsTeam:
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         """What adds their gradients."""
+        return self._on_device(self._in_main_memory(params), params)
+
+    def _on_device(self, made: AllReduce, params: Sequence[nn.Parameter]) -> AllReduce:
+        if self._device.type == "cpu":
+            return made
+        return ThroughMainMemory(made, params, self._device, divides=isinstance(self._reduce, str))
+
+    def _in_main_memory(self, params: Sequence[nn.Parameter]) -> ByHosts | InBoxes:
         if isinstance(self._reduce, BFloat16 | PowerSGD):
             made = Feedback(self._reduce, params, self._which_host)
             self._feedbacks.append(made)
@@ -349,12 +365,13 @@ def entered(
     reduce: Reduce,
     step_timeout_s: float | None = None,
     tell: Tell = _report,
+    device: torch.device = _CPU,
     fewest: bool = False,
 ) -> Iterator[HostsTeam]:
     """A team for one run, which ends with the block. Raises what the meeting does, when not all come."""
     with meeting as found:
         mesh = found.mesh
-        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell, fewest=fewest)
+        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell, device=device, fewest=fewest)
         try:
             yield team
             team.done()

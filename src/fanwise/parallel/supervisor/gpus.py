@@ -46,6 +46,8 @@ def places_for(devices: Sequence[torch.device], *, is_named: bool, pool: Pool | 
     names = tuple(map(str, devices))
     if devices[0].type != "cuda":
         return Places(own_pool() if pool is None else pool, names)
+    if pool is not None and pool.cluster is not None:
+        return Places(pool, ("cuda:0",) * len(devices), 1)
     here = gpus_here()
     called = tuple((visible, f"cuda:{number}") for number, visible in enumerate(here))
     numbers = [device.index for device in devices]

@@ -386,6 +386,34 @@ def test_few_bytes_of_calls_wait_for_an_actor_without_their_caller_and_the_rest_
     all_do([one, two, three], leave)
 
 
+def add_as_it_comes_back(how: str) -> int:
+    """A call that saw others wait for the actor, which have all left by the time it would wait behind them."""
+    supervision, seen = agents.current().actors.supervision, list[object]()
+    is_lost = supervision.is_lost
+
+    def is_lost_at_first(*args: Any) -> bool:
+        seen.append(args)
+        return len(seen) == 1 or is_lost(*args)
+
+    supervision.is_lost = is_lost_at_first
+    try:
+        return int(add("late", how, LIMIT_S))
+    finally:
+        supervision.is_lost = is_lost
+
+
+@pytest.mark.parametrize("how", ["rpc_sync", "rpc_async", "remote"])
+def test_a_call_that_would_wait_for_an_actor_which_has_just_come_back_is_made(
+    how: str, real_workers: Workers, tmp_path: Path
+) -> None:
+    one, two = real_workers.group(2)
+    one.do(make, "w1", tmp_path / "calls", 1)
+    assert one.do(add, "first") == 11
+    assert one.do(add_as_it_comes_back, how) == 12
+    all_do([one], forget)
+    all_do([one, two], leave)
+
+
 class Doubling:
     def double(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * x

@@ -135,7 +135,9 @@ class Actors:
                 return self._begin_now(rref, as_they_are.value(), left_s())
 
             call = self.supervision.call_later(rref, begin, limit_s, num_bytes=as_they_are.num_bytes)
-            if call is not None:
+            if call == "there":
+                return self._begin(rref, asked, left_s())
+            if call != "full":
                 return call
         if not self._agent.may_wait():
             raise WindowFullError(

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch.futures import Future
 
@@ -224,17 +224,20 @@ class Supervision:
 
     def call_later(
         self, rref: RRef[Any], send: Callable[[], Call[Any]], limit_s: float | None, *, num_bytes: int
-    ) -> Following | None:
+    ) -> Following | Literal["full", "there"]:
         """Make a call when the actor is there again, after those that wait already. `limit_s`: until it fails.
 
-        `num_bytes`: what `send` keeps; 0: there is always room for it. None: there is none, and it is not made.
+        `num_bytes`: what `send` keeps; 0: there is always room for it. "full": there is none, and it is not made.
+        "there": neither is it, as the actor is there by now, and nothing waits any more.
         """
         late = _Late(send, num_bytes and CALL_COST + num_bytes)
         with self._lock:
             is_first = rref not in self._moving
+            if is_first and rref._user is not None and self._is_there(rref._user.fork.owner):
+                return "there"
             queue = self._moving.setdefault(rref, _Queue())
             if not queue.takes(late):
-                return None
+                return "full"
         if limit_s is not None:
             self._agent.later(limit_s, partial(self._agent.answer, partial(self._give_up, queue, late, _late(rref))))
         if is_first:
@@ -251,8 +254,9 @@ class Supervision:
     def wait_until_there(self, rref: RRef[Any], limit_s: float | None) -> None:
         """Block until the actor is there again. Raises OwnerLostError, DeadlineExceeded."""
         there = self.call_later(rref, _nothing, limit_s, num_bytes=0)
-        assert there is not None, "there is room for it"
-        there.wait()
+        assert there != "full", "there is room for it"
+        if there != "there":
+            there.wait()
 
     def _located(self, rref: RRef[Any]) -> "Future[RRef[Any]]":
         assert rref._user is not None, "it is on another worker"

@@ -7,7 +7,7 @@ As in QUIC (RFC 9001), TLS proves who is there and keeps the secrets from everyb
 protection of their own: AES-256-GCM, a nonce that counts the records under one key. Nobody else ever has a key, so a
 record that was changed, left out, sent twice, or in the other direction does not open.
 
-A key seals 2^19 records of 64 KiB: a twelfth of what TLS 1.3 allows (RFC 8446, 5.5: 2^24.5 records of 16 KiB).
+A key seals 2^19 records of 64 KiB: an eleventh of what TLS 1.3 allows (RFC 8446, 5.5: 2^24.5 records of 16 KiB).
 Opens no socket. Loads `cryptography`.
 """
 

@@ -46,7 +46,8 @@ def test_a_board_that_dies_is_a_warning_with_its_status(tmp_path: Path, caplog: 
 
 
 def test_the_command_prints_where_it_is_and_refuses_a_home_that_is_not_there(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fanwise", "board", "--port", "0", "--home"]
+    # As people call it: with `-m`, a Ctrl-C within the `exec` of a dataclass makes Python itself end by that signal.
+    command = [str(Path(sys.executable).with_name("fanwise")), "board", "--port", "0", "--home"]
     wrong = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
     assert wrong.returncode == 1 and "must be a folder of experiments" in wrong.stderr
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -459,4 +459,5 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
     assert hits > 50
     assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == 1
     lost = link._flow._spending.sent - pair.other._flow._granting.came
-    assert 0 <= lost <= hits * cost_of(b"x" * 100, ()) // 20, "but where Ctrl-C came in the very moment of writing"
+    most = hits * cost_of(b"x" * 100, ()) // 8  # where Ctrl-C came in the very moment of writing: about 2 in 100
+    assert 0 <= lost <= most

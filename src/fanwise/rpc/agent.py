@@ -12,7 +12,6 @@ Knows no reference and no gradient: those register what they handle (`on`), and 
 import contextlib
 import logging
 import struct
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from ..links.link import may_wait_for
 from ..links.runner_threads import RunnerThreads
 from . import current as process
 from .actors.queues import Queues
+from .calling.early_calls import EarlyCalls
 from .calling.queued_request import QueuedRequest
 from .calling.sending import Sender
 from .calling.serving import Server
@@ -68,7 +68,6 @@ class Agent:
         self._runners = runners
         self._faults = options.faults
         self._handlers: dict[str, Handler] = {}
-        self._lock = threading.Lock()
         self._group: Group | None = None
         self.worker_events: WorkerEvents
         self.actors: Any  # Any, here and below: of parts that know this
@@ -76,7 +75,6 @@ class Agent:
         self.publisher: Any = None
         self._infos: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
-        self._early: list[tuple[WorkerInfo, Request]] | None = []
         self.connections = Connections(
             info,
             hub,
@@ -108,6 +106,7 @@ class Agent:
             faults=options.faults,
             later=self.later,
         )
+        self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(
             self,
             self.serializer,
@@ -137,11 +136,8 @@ class Agent:
         group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
-        with self._lock:
-            self._group = group
-            early, self._early = self._early or [], None
-        for sender, request in early:
-            self.server.serve(sender, request, was_cancelled=not request.is_open)
+        self._group = group
+        self._early_calls.joined()
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
         """The worker of this name, rank or info. RuntimeError when there is none, with those that there are."""
@@ -218,8 +214,7 @@ class Agent:
         """On a reading thread."""
         method: Any = request.method  # Any: text, or a call
         if type(method) is Message:
-            if self._early is None or not self._is_early(sender, request):
-                self.server.serve(sender, request)
+            self._early_calls.came(sender, request)
             return
         handler = self._handlers.get(method)
         if handler is None:
@@ -230,13 +225,6 @@ class Agent:
             answer.add_done_callback(partial(_answer_with, request))
         else:
             request.answer(answer)
-
-    def _is_early(self, sender: WorkerInfo, request: Request) -> bool:
-        """Whether the caller has learnt before us that the group is complete: then it waits until we have."""
-        with self._lock:
-            if self._early is not None:
-                self._early.append((sender, request))
-            return self._early is not None
 
     # -- what its parts share ----------------------------------------------------------------------------------------
 

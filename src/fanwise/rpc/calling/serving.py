@@ -90,7 +90,7 @@ class Server:
         self.coroutines = Coroutines()
         self._take_turn = take_turn
 
-    def serve(self, sender: WorkerInfo, request: Request, *, was_cancelled: bool = False) -> None:
+    def serve(self, sender: WorkerInfo, request: Request, was_cancelled: bool = False) -> None:
         """A call came in. On a reading thread. `was_cancelled`: since it came."""
         message: Message = request.method  # type: ignore[assignment]  # for a link it is text
         address, made, value = message.address, None, None

@@ -7,10 +7,6 @@
 The workers' own time is not counted: on a cluster it is spent on other machines. The thread that syncs the record and
 the one that draws the table are parts of the tuner's process, and counted.
 
-Here the workers run on the same machine, and between two reports they fill the caches of the tuner's core with what is
-theirs. So each search is watched twice, by turns: with all CPUs for all, and with the tuner on a CPU of its own, which
-is how it is where the workers are other machines.
-
     python benchmarks/tuner_cpu.py [--workers 500] [--seconds 30] [--rounds 3]
 """
 
@@ -24,10 +20,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from measuring import finish, machine, say, scratch_folder, spread, table
 
 NAME = "cpu"
@@ -88,18 +83,6 @@ def search(folder: Path, scheduler: str, n_workers: int, *, screen: bool) -> Non
     ).run()
 
 
-def keep_apart(pid: int, apart: bool) -> None:
-    """The process on the first CPU and all that it has started on the others; or, not apart, all on all."""
-    cpus = sorted(os.sched_getaffinity(0))
-    own, others = (cpus[:1], cpus[1:] or cpus) if apart else (cpus, cpus)
-    threads = [(int(thread.name), own) for thread in Path(f"/proc/{pid}/task").iterdir()]
-    started = [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    threads += [(int(thread.name), others) for one in started for thread in Path(f"/proc/{one}/task").iterdir()]
-    for thread, allowed in threads:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.sched_setaffinity(thread, allowed)
-
-
 def processor_s(pid: int) -> float:
     """Processor time of a process, all of its threads, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -139,35 +122,24 @@ def drain(terminal: int) -> None:
     os.close(terminal)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What was measured for some seconds: percent of a core that the tuner took, and reports a second that came in."""
-
-    apart: bool
-    percent: float
-    reports_a_s: float
-
-
-def measured(kind: Kind, n_workers: int, seconds: float, rounds: int) -> list[Window]:
-    """Windows of so many seconds of one search, by turns with all CPUs for all and with the tuner on its own.
+def measured(kind: Kind, n_workers: int, seconds: float) -> tuple[float, float]:
+    """Percent of a core that the tuner took, and reports a second that came in meanwhile.
 
     Raises:
         RuntimeError: the search ended, or not all workers have begun in time.
     """
-    found = []
     with scratch_folder() as folder, running(kind, n_workers, folder) as child:
         wait_for_all(child, folder, n_workers)
-        for apart in [False, True] * rounds:
-            keep_apart(child.pid, apart)
-            time.sleep(2.0)
-            began_s, spent_s, reports = time.monotonic(), processor_s(child.pid), num_reports(folder)
-            time.sleep(seconds)
-            took_s = time.monotonic() - began_s
-            spent_s, reports = processor_s(child.pid) - spent_s, num_reports(folder) - reports
-            if child.poll() is not None:
-                raise RuntimeError(f"the search ended with exit status {child.returncode}")
-            found.append(Window(apart, 100 * spent_s / took_s, reports / took_s))
-    return found
+        began_s, spent_s, reports = time.monotonic(), processor_s(child.pid), num_reports(folder)
+        time.sleep(seconds)
+        took_s, spent_s, reports = (
+            time.monotonic() - began_s,
+            processor_s(child.pid) - spent_s,
+            num_reports(folder) - reports,
+        )
+        if child.poll() is not None:
+            raise RuntimeError(f"the search ended with exit status {child.returncode}")
+    return 100 * spent_s / took_s, reports / took_s
 
 
 def wait_for_all(child: "subprocess.Popen[bytes]", folder: Path, n_workers: int) -> None:
@@ -207,21 +179,13 @@ def main() -> None:
         return
     facts, payload, rows = machine(), dict[str, object](), []
     for kind in KINDS[: args.kinds]:
-        found = measured(kind, args.workers, args.seconds, args.rounds)
-        payload[kind.title] = [asdict(window) for window in found]
-        row = [kind.title]
-        for apart in (False, True):
-            row.append(spread([window.percent for window in found if window.apart == apart]).shown(1))
-        row += [f"<= {WANTED_PERCENT:g}", spread([window.reports_a_s for window in found]).shown(0)]
+        found = [measured(kind, args.workers, args.seconds) for _ in range(args.rounds)]
+        payload[kind.title] = found
+        percents, rates = zip(*found, strict=True)
+        row = [kind.title, spread(percents).shown(1), f"<= {WANTED_PERCENT:g}", spread(rates).shown(0)]
         rows.append(row)
         say(f"  {row}")
-    header = [
-        f"{args.workers} workers, a report a second each",
-        "% of a core, shared",
-        "% of a core of its own",
-        "wanted",
-        "reports/s",
-    ]
+    header = [f"{args.workers} workers, a report a second each", "% of a core", "wanted", "reports/s"]
     finish("tuner_cpu", [table(header, rows)], payload, facts=facts)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from fanwise.base.errors import ClosedError, LeaseError, NotInstalled, NotSendableError, RecordError, SearchFailedError
 from fanwise.pool import Pool
+from fanwise.testing import within
 from fanwise.testing.processes import running_processes
 from fanwise.tune import (
     FIFOScheduler,
@@ -36,12 +37,14 @@ Options = dict[str, Any]  # Any: whatever a test gets wrong
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Every test here must leave no folder, and no process even for a moment after the error."""
     home = tmp_path / "home"
     monkeypatch.setenv("FANWISE_HOME", str(home))
     before = running_processes()
     yield home
+    if "pool" in request.fixturenames:  # a trial has run, or may have
+        within(5.0, lambda: running_processes() <= before, "the process that was forked for a next trial has gone")
     assert running_processes() <= before
     if home.exists():
         assert [path.name for path in home.iterdir()] == ["kept"]

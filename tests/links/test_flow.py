@@ -443,7 +443,7 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
     before = signal.signal(signal.SIGALRM, strike)
     gc.disable()  # what a callback of the collector raises is lost
     try:
-        for _ in range(1000):
+        for _ in range(3000):
             delay_s = chance.uniform(0.000005, 0.00008)
             try:
                 armed.append(1)
@@ -456,8 +456,9 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
         gc.enable()
-    assert hits > 50
+    assert hits > 150
     assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == 1
     lost = link._flow._spending.sent - pair.other._flow._granting.came
-    most = hits * cost_of(b"x" * 100, ()) // 8  # where Ctrl-C came in the very moment of writing: about 2 in 100
+    # Where Ctrl-C came in the very moment of writing: 2 in 100. All that had spent, and did not leave, are 15 in 100.
+    most = hits * cost_of(b"x" * 100, ()) // 12
     assert 0 <= lost <= most

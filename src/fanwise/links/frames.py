@@ -76,9 +76,6 @@ class Frame(NamedTuple):
     parts: Sequence[Part | None] = ()  # as many as buffers, or none: those that are in shared memory
 
 
-_new = tuple.__new__  # a named tuple's own is a function of Python's, which calls this
-
-
 def check_may_be_sent(limits: Limits, head: Buffer, buffers: Sequence[memoryview]) -> None:
     """Raises `NotSendableError` for a message that the other side would refuse, and end the link for."""
     size = _PLACE.size * len(buffers) + len(head) + sum(buffer.nbytes for buffer in buffers)
@@ -170,7 +167,7 @@ class FrameReader:
                 and total <= self._limits.frame_bytes
             ):
                 self._end = 0
-                return [_new(Frame, (kind, call_id, self._staging[_HEADER_SIZE:end], (), ()))]
+                return [Frame(kind, call_id, self._staging[_HEADER_SIZE:end], ())]
         while self._start < self._end and self._big is None and self._cut(frames):
             pass
         if self._start == self._end:

@@ -173,7 +173,7 @@ class Hub:
                     if not self._is_logged(error):
                         raise
         if self._timers:
-            now_s = self.now_s()
+            now_s = self.clock.now_s()
             if self._timers[0][0] <= now_s:
                 self._fire(now_s)
         if self._soon:
@@ -212,10 +212,9 @@ class Hub:
         if self._soon:
             return 0.0
         if self._timers:
-            until_next = self._timers[0][0] - self.now_s()
-            if timeout_s is None or until_next < timeout_s:
-                timeout_s = until_next if until_next > 0.0 else 0.0
-        return -1 if timeout_s is None else timeout_s if timeout_s < _LONGEST_S else _LONGEST_S
+            until_next = max(0.0, self._timers[0][0] - self.clock.now_s())
+            timeout_s = until_next if timeout_s is None else min(timeout_s, until_next)
+        return -1 if timeout_s is None else min(timeout_s, _LONGEST_S)
 
     def _fire(self, now_s: float) -> None:
         number = next(self._count)  # what a callback sets from now on waits for the next turn

@@ -49,23 +49,8 @@ PAGE_BYTES = 1024
 
 _INSERT = "INSERT INTO events(seq, t_s, kind, trial, body) VALUES (?, ?, ?, ?, ?)"
 
-# Without spaces; NaN and infinities are written as Python reads them.
-_SETTINGS: Any = {"separators": (",", ":"), "allow_nan": True, "check_circular": False}  # Any: of JSONEncoder
-
-
-def _encoder() -> Callable[[object], str]:
-    """`JSONEncoder.encode`, which makes the C encoder that does the work anew each time. This one is kept."""
-    encoder = json.JSONEncoder(**_SETTINGS)
-    make: Any = getattr(json.encoder, "c_make_encoder", None)  # Any: not described, and not everywhere
-    if make is None:
-        return encoder.encode
-    quoted = json.encoder.encode_basestring_ascii
-    kept = make(None, encoder.default, quoted, None, encoder.key_separator, encoder.item_separator, False, False, True)
-    join = "".join
-    return lambda value: join(kept(value, 0))
-
-
-_encode = _encoder()
+# allow_nan: NaN and infinities are written as Python reads them.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
 
 # The one process-wide fact: the records that a fork must make inert.
 _open_records: "weakref.WeakSet[Record]" = weakref.WeakSet()

@@ -26,6 +26,7 @@ from fanwise.parallel.devices import devices_on_hosts
 from fanwise.parallel.supervisor.settings import Settings
 from fanwise.pool.contract import Capacity
 from fanwise.pool.current import current
+from fanwise.pool.engine import LocalEngine
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.testing import within
 from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
@@ -494,6 +495,22 @@ def test_a_node_whose_torch_cannot_use_its_gpu_is_named_before_anything_begins(w
         ClusterSupervisor(with_gpus.engine, train, settings).run()
     assert any("host-" in note for note in raised.value.__notes__)
     within(5, lambda: with_gpus.engine.counts() == (0, 0), "no job is left")
+
+
+def test_what_a_process_raised_is_told_though_another_was_stopped_before_it_began(forked_pools: None) -> None:
+    """The warm process of the second host stands still, so that what it was to run has not begun when it is stopped."""
+    life, hosts = memory_pool(cpus=(1, 1), gpus=(Gpu(0, "GPU-0", "", 0, "GPU-0"),))
+    second = hosts.lives["host-2"].engine
+    assert isinstance(second, LocalEngine)
+    warm = second.worker_set._warm
+    assert warm is not None
+    os.kill(warm.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ClusterError, match="there cannot use it"):
+            ClusterSupervisor(hosts.engine, lambda run: None, Settings((("cuda:0",),) * 2, 2, gpus=1)).run()
+    finally:
+        os.kill(warm.pid, signal.SIGCONT)
+        life.close()
 
 
 def test_nothing_of_a_run_is_left_when_it_returns(hosts: MemoryHosts) -> None:

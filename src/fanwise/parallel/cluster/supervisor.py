@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -160,7 +161,7 @@ class ClusterSupervisor:
             self._submit(devices, start)
             began_s, is_told = time.monotonic(), False
             while True:
-                self._take(0.5)
+                self._judge(self._take(0.5))
                 if not is_told and time.monotonic() - began_s > _QUEUED_S:
                     is_told = self._tell_of_queue()
         except _Result as result:
@@ -223,16 +224,16 @@ class ClusterSupervisor:
 
     # -- what comes ------------------------------------------------------------------------------------------------
 
-    def _take(self, within_s: float) -> None:
-        """One piece of news, if there is any in time."""
+    def _take(self, within_s: float) -> _Rank | None:
+        """One piece of news, if there is any in time; the process that has ended, if it is that."""
         try:
             rank, what, content = self._news.get(timeout=within_s)
         except queue.Empty:
-            return
+            return None
         if rank not in self._ranks:
             if what == "report":
                 self._tell(content, Reply("STOP"))
-            return  # of an earlier start
+            return None  # of an earlier start
         match what:
             case "ready":
                 rank.node = content.node
@@ -240,9 +241,10 @@ class ClusterSupervisor:
                 self._heard(rank, content)
             case "ended":
                 rank.outcome, rank.waits = content, None
-                self._ended(rank, content)
+                return rank
             case "free":
                 rank.is_free = True
+        return None
 
     def _heard(self, rank: _Rank, report: Report) -> None:
         name, *content = report.values
@@ -286,9 +288,12 @@ class ClusterSupervisor:
             first[0].is_asked = True
             self._answer(first[0], Reply("CONTINUE", {"value": True}))
 
-    def _ended(self, rank: _Rank, outcome: Outcome) -> None:
+    def _judge(self, rank: _Rank | None) -> None:
+        """What it means for the run that this process has ended."""
+        if rank is None or rank.outcome is None:
+            return
         try:
-            value = value_of(outcome)
+            value = value_of(rank.outcome)
         except WorkerLostError as lost:
             self._lost(rank, lost)
         except BaseException as error:
@@ -355,17 +360,13 @@ class ClusterSupervisor:
                 self._engine.loop.call_soon(_ending(self._engine, rank.job, how, grace_s))
 
     def _let_end(self, within_s: float) -> None:
-        """Wait until nothing is left of them. What they still have to say is heard, and changes nothing."""
+        """Wait until nothing is left of them. What they still say is heard; how they end is not judged any more."""
         until_s = time.monotonic() + within_s
         while (left_s := until_s - time.monotonic()) > 0:
             if all(rank.is_free or rank.job is None for rank in self._ranks):
                 return
-            try:
+            with suppress(Exception):  # the first one is told
                 self._take(left_s)
-            except (_Result, _LostEarly):
-                pass
-            except Exception:
-                pass  # the first one is told
 
 
 def _ending(engine: ClusterEngine, job: Job, how: HowToEnd, grace_s: float | None) -> Callable[[], None]:

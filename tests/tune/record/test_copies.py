@@ -106,6 +106,7 @@ def test_on_another_machine_the_copy_is_gone_on_with_and_what_may_be_missing_is_
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = written(folder, 2)
+    record._move()
     record._copies.begin(record._connection)  # type: ignore[union-attr]
     more(record, 3)
     killed(record, tmp_path / "kept")

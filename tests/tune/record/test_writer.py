@@ -209,18 +209,39 @@ def sync_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "fanwise-record-sync"]
 
 
-def test_a_commit_that_fails_keeps_its_events_for_the_next(tmp_path: Path) -> None:
+def test_what_the_database_refuses_is_raised_by_the_next_commit_and_tried_again(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {}) as record:
-        record.append(0.0, "report", 0, {"number": 1})
-        record.append(0.0, "report", 0, {"number": 2})
         with closing(sqlite3.connect(record.file, isolation_level=None)) as intruder:
             intruder.execute("INSERT INTO events(seq) VALUES (2)")
-            with pytest.raises(RecordError, match="cannot be written"):
-                record.commit()
+            record.append(0.0, "report", 0, {"number": 1})
+            record.append(0.0, "report", 0, {"number": 2})
+            record.commit()
+            within(5.0, lambda: record._refused is not None, "the thread has tried to move them")
+            record.append(0.0, "report", 0, {"number": 3})
+            for _ in range(2):
+                with pytest.raises(RecordError, match=r"cannot be written: .*UNIQUE.* Committed up to event 2"):
+                    record.commit()
             intruder.execute("DELETE FROM events")
-        assert read_events(tmp_path / "e") == []
-        record.commit()
         assert [event.body["number"] for event in read_events(tmp_path / "e")] == [1, 2]
+        record.commit()
+        assert [event.body["number"] for event in read_events(tmp_path / "e")] == [1, 2, 3]
+    assert [event.body["number"] for event in read_events(tmp_path / "e")] == [1, 2, 3]
+
+
+def test_what_is_refused_at_the_end_stays_in_the_journal(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "e", {})
+    with closing(sqlite3.connect(record.file, isolation_level=None)) as intruder:
+        intruder.execute("INSERT INTO events(seq) VALUES (2)")
+        record.append(0.0, "report", 0, {"number": 1})
+        record.append(0.0, "report", 0, {"number": 2})
+        with pytest.raises(RecordError, match="UNIQUE"):
+            record.close()
+        intruder.execute("DELETE FROM events")
+    assert [event.body["number"] for event in read_events(tmp_path / "e")] == [1, 2]
+    with Record.reopen(tmp_path / "e") as record:
+        assert record.append(0.0, "report", 0, {"number": 3}) == 3
+    assert [event.body["number"] for event in read_events(tmp_path / "e")] == [1, 2, 3]
+    assert os.listdir(tmp_path / "e") == [FILE_NAME]
 
 
 def test_the_log_is_checkpointed_while_the_record_is_open(tmp_path: Path) -> None:
@@ -249,7 +270,7 @@ class CountingLock:
 
 @pytest.mark.parametrize("max_log_bytes", [0, 1 << 30])
 def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: Path, max_log_bytes: int) -> None:
-    lock, file, ended = CountingLock(), tmp_path / "x.sqlite", list[bool]()
+    lock, file = CountingLock(), tmp_path / "x.sqlite"
     with closing(sqlite3.connect(file, isolation_level=None)) as writer:
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("PRAGMA wal_autocheckpoint=0")
@@ -257,7 +278,7 @@ def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: 
         sync = record_sync.RecordSync(
             file,
             lock=lock,
-            end_reading=lambda: ended.append(lock.lock.locked()),
+            move=lambda: 100_000,
             copies=None,
             fdatasync=lambda fd: None,
             checkpoint_bytes=0,
@@ -266,13 +287,11 @@ def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: 
         for _ in range(5):
             size_bytes = file.stat().st_size
             writer.execute("INSERT INTO numbers VALUES (?)", ("x" * 100_000,))
-            sync.committed(100_000)
+            sync.committed()
             within(5.0, lambda size_bytes=size_bytes: file.stat().st_size > size_bytes, "the insert is checkpointed")  # type: ignore[misc]
         sync.close()
     assert sync.failure is None
-    # Five checkpoints at most, each after what the writer reads has been ended; of a long log one more under the lock.
-    assert (lock.num_taken > 5) == (max_log_bytes == 0)
-    assert ended == [True] * lock.num_taken
+    assert (lock.num_taken > 0) == (max_log_bytes == 0)
 
 
 def test_a_reader_that_stays_hinders_neither_commit_nor_close(tmp_path: Path) -> None:
@@ -282,6 +301,8 @@ def test_a_reader_that_stays_hinders_neither_commit_nor_close(tmp_path: Path) ->
         record.append(0.0, "report", number, {})
     record.commit()
     with closing(sqlite3.connect(f"file:{record.file}?mode=ro", uri=True, isolation_level=None)) as reader:
+        count = "SELECT count(*) FROM events"
+        within(5.0, lambda: reader.execute(count).fetchone() == (filled_with,), "they are in the database")
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (filled_with,)
         record.append(0.0, "stop", None, {})

@@ -86,8 +86,8 @@ class Copies:
         due_s = self._beaten_s + self._every_s
         return max(0.0, (min(due_s, self._due_s) if is_new else due_s) - time.monotonic())
 
-    def turn(self, connection: sqlite3.Connection, *, is_new: bool) -> bool:
-        """Do what is due; returns whether a copy was made.
+    def turn(self, connection: sqlite3.Connection, *, is_new: bool, before: Callable[[], None] = lambda: None) -> bool:
+        """Do what is due; returns whether a copy was made. `before`: brings into the database what was committed.
 
         Raises:
             TakenOverError: another tuner has gone on with the experiment; nothing was overwritten.
@@ -96,7 +96,7 @@ class Copies:
             self._beat()
             if not is_new or time.monotonic() < self._due_s:
                 return False
-            self._publish(connection)
+            self._publish(connection, before)
         except (OSError, sqlite3.Error) as error:
             self._due_s = time.monotonic() + self._every_s
             _log.warning("no copy of %s could be put into %s (%s); trying again", self._live, self.folder, error)
@@ -115,8 +115,9 @@ class Copies:
             self._beaten_s = now_s  # also where it fails: it is tried at the next
             self._heartbeat.beat()
 
-    def _publish(self, connection: sqlite3.Connection) -> None:
+    def _publish(self, connection: sqlite3.Connection, before: Callable[[], None] = lambda: None) -> None:
         began_s = time.monotonic()
+        before()
         self._beat()
         publish(connection, self._live, self.folder, self._beat)
         self._covered_s, ended_s = began_s, time.monotonic()

@@ -1,7 +1,8 @@
 """Reading the record of an experiment: while it is written, after a crash, or years later.
 
-    record.sqlite   meta(key, value)                    JSON values
-                    events(seq, t_s, kind, trial, body) JSON bodies, seq = 1, 2, 3, ...
+    record.sqlite    meta(key, value)                    JSON values
+                     events(seq, t_s, kind, trial, body) JSON bodies, seq = 1, 2, 3, ...
+    record.journal   events that are not there yet, while it is written and after a crash; see `journal.py`
 
 Knows the format of the file and how to say that a file is not of it. Does not know what the events mean; that is
 `history.py`. Never writes: every connection is read-only, and the writer is not disturbed.
@@ -23,6 +24,7 @@ from ...base.errors import RecordError
 from ...base.frozen import frozen
 from ...base.home import RECORD_NAME
 from .filesystems import is_network
+from .journal import Row, next_rows, read_rows
 
 # [major, minor]: another major one cannot be read; a higher minor one has kinds of rows that are passed over.
 FORMAT = (2, 0)
@@ -65,9 +67,8 @@ def read_events(path: str | os.PathLike[str], after_seq: int = 0) -> list[Event]
 def newest_seq(path: str | os.PathLike[str]) -> int:
     """The sequence number of the last event; 0: there is none. Raises as `read_meta` does."""
     file = _file_of(path)
-    with _explained(file), closing(_connect(file)) as connection:
-        _checked_meta(connection, file)
-        return int(connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+    with _explained(file), _both(file) as (_, newest_seq, later):
+        return later[-1][0] if later else newest_seq
 
 
 # The multiples of a number, between two that are bound.
@@ -87,8 +88,7 @@ def iter_events(
         reports_every: of the reports only those whose number is a multiple of this. The others are not even looked at.
     """
     file = _file_of(path)
-    with _explained(file), closing(_connect(file)) as connection:
-        _checked_meta(connection, file)
+    with _explained(file), _both(file) as (connection, _, later):
         wanted = f" AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         chosen = f"SELECT seq, t_s, kind, trial, body FROM events WHERE seq > ?{wanted}"
         if reports_every == 1:
@@ -101,6 +101,28 @@ def iter_events(
             )
         while chunk := rows.fetchmany(_CHUNK):
             yield _decoded(chunk, file)
+        if chunk := [
+            row
+            for row in later
+            if row[0] > after_seq
+            and (not kinds or row[2] in kinds)
+            and (row[2] != "report" or row[0] % reports_every == 0)
+        ]:
+            yield _decoded(chunk, file)
+
+
+@contextmanager
+def _both(file: Path) -> Iterator[tuple[sqlite3.Connection, int, list[Row]]]:
+    """The database as it is at this moment, its last number, and what the journal has beyond that."""
+    try:
+        journal = read_rows(file)  # before: what moves in between is seen twice
+    except OSError as error:
+        raise RecordError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    with closing(_connect(file)) as connection:
+        connection.execute("BEGIN")
+        _checked_meta(connection, file)
+        newest_seq = int(connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+        yield connection, newest_seq, next_rows(journal, newest_seq)
 
 
 def _file_of(path: str | os.PathLike[str]) -> Path:
@@ -165,7 +187,7 @@ def _checked_meta(connection: sqlite3.Connection, file: Path) -> dict[str, Any]:
     return meta
 
 
-def _decoded(rows: list[tuple[int, float, str, int | None, str]], file: Path) -> list[Event]:
+def _decoded(rows: list[Row], file: Path) -> list[Event]:
     try:
         # One call for all bodies: three times as fast as one call a body.
         bodies = json.loads(f"[{','.join([row[4] for row in rows])}]")
@@ -177,7 +199,7 @@ def _decoded(rows: list[tuple[int, float, str, int | None, str]], file: Path) ->
     return [Event(seq, t_s, kind, trial_id, body) for (seq, t_s, kind, trial_id, _), body in pairs]
 
 
-def _decoded_body(row: tuple[int, float, str, int | None, str], file: Path) -> Any:  # Any: JSON
+def _decoded_body(row: Row, file: Path) -> Any:  # Any: JSON
     try:
         return json.loads(row[4])
     except (ValueError, TypeError) as error:

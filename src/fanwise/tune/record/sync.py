@@ -1,8 +1,8 @@
-"""The thread behind a record: makes committed events durable, keeps the log short, has copies made (`copies`).
+"""The thread behind a record: moves what was committed into the database, makes it durable, has copies made (`copies`).
 
-    writer:  commit -> committed(size)       ......never waits for a disk......
+    writer:  commit -> committed()       ......never waits for a disk......
                             | wakes a thread that sleeps until there is something; a busy one looks by itself
-    thread:        fdatasync(-wal), 35 ms after the last one began -> checkpoint, when 4 MiB were written -> copies
+    thread:        35 ms after it last began: move -> fdatasync(-wal) -> checkpoint, when 4 MiB were written -> copies
 
 A commit waits for at most these 35 ms and one sync: it is durable within 50 ms where a sync takes up to 15 ms. To wake
 a thread costs the writer more than to count a commit, so as long as there is something in each 35 ms, none is woken.
@@ -59,7 +59,8 @@ class RecordSync:
     Args:
         live: the database, open in WAL mode by the writer, with its log present.
         lock: held by the writer while it commits.
-        end_reading: ends what the writer reads; called with the lock held, before each checkpoint.
+        move: moves what waits in the journal into the database and returns how many bytes the log got since; takes
+            the lock.
         copies: where the record is copied to, or None.
         fdatasync: what waits for the disk; an argument so that tests can let it fail.
         checkpoint_bytes: what may be written to the log between two checkpoints.
@@ -71,7 +72,7 @@ class RecordSync:
         live: Path,
         *,
         lock: AbstractContextManager[object],
-        end_reading: Callable[[], None],
+        move: Callable[[], int],
         copies: Copies | None,
         fdatasync: Callable[[int], None],
         checkpoint_bytes: int = CHECKPOINT_BYTES,
@@ -79,7 +80,7 @@ class RecordSync:
     ) -> None:
         self.failure: BaseException | None = None
         self._live, self._lock, self._fdatasync = live, lock, fdatasync
-        self._end_reading = end_reading
+        self._move = move
         self._copies, self._is_new = copies, False
         self._checkpoint_bytes, self._max_log_bytes = checkpoint_bytes, max_log_bytes
         self._log_bytes = 0
@@ -94,10 +95,9 @@ class RecordSync:
         self._thread = threading.Thread(target=self._run, name="fanwise-record-sync", daemon=True)
         self._thread.start()
 
-    def committed(self, size_bytes: int) -> None:
-        """The writer committed a transaction that took about `size_bytes` of log."""
-        self._log_bytes += size_bytes  # the thread may reset it in between: then a checkpoint comes early
-        # Counted after the commit: whatever is in the log when the thread reads the number gets synced.
+    def committed(self) -> None:
+        """The writer has committed."""
+        # Counted after the commit: whatever is there when the thread reads the number is moved and synced.
         self._num_commits += 1
         if self._sleeps:
             self._sleeps = False
@@ -137,6 +137,7 @@ class RecordSync:
         else:
             due_s = time.monotonic() + SYNC_EVERY_S
             self._num_synced = self._num_commits
+            self._log_bytes += self._move()
             self._fdatasync(self._log_fd)
             self._is_new = True
             if self._log_bytes > self._checkpoint_bytes:
@@ -160,20 +161,24 @@ class RecordSync:
 
     def _copy(self) -> None:
         copies = self._copies
-        if copies is not None and not self._is_closing and copies.turn(self._connection, is_new=self._is_new):
+        if (
+            copies is not None
+            and not self._is_closing
+            and copies.turn(self._connection, is_new=self._is_new, before=self._move_first)
+        ):
             self._is_new = False
+
+    def _move_first(self) -> None:
+        self._log_bytes += self._move()
 
     def _checkpoint(self) -> None:
         self._log_bytes = 0
-        with self._lock:
-            self._end_reading()
         _, num_frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         page_bytes: int = self._connection.execute("PRAGMA page_size").fetchone()[0]
         if num_frames * page_bytes > self._max_log_bytes:
             # Only a log that is checkpointed to its end can be started anew, and a busy writer never lets it come so
             # far. What came in since the line above is little; the writer waits for that.
             with self._lock:
-                self._end_reading()
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 

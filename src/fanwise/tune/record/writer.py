@@ -1,16 +1,13 @@
 """The record of an experiment: every event of a search, through one writer, into one SQLite file.
 
     tuner thread:  append, append, ...   buffered
-                   commit                ONE transaction in the write-ahead log; then the answers may leave
-    sync:          fdatasync, checkpoints, copies, in a thread of its own
+                   commit                one write to the journal (`journal`); then the answers may leave
+    sync:          a transaction of all that waits in the journal, fdatasync, checkpoints, copies, in its own thread
 
 A lock beside the file (`lock`) is held while the record is open, so that readers see whether its writer lives.
 
 Promise: what was committed survives the death of the process, kill -9 included, at once; a power cut takes at most
 the last 50 ms. Readers (`reading`) may look at any time and never wait for the writer.
-
-Between two commits a statement that reads stays open, so that SQLite need not begin to read at each of them: that is
-four of six locks which a commit asks the kernel for. It ends before every checkpoint, which it would hold up.
 
 Invariants: sequence numbers are 1, 2, 3, ... without a gap; events are never changed; one thread at a time uses a
 `Record`; after a fork the child can do nothing with it.
@@ -39,12 +36,13 @@ from typing import Any, Self
 from ...base.errors import ClosedError, RecordError
 from .copies import Copies, publish
 from .heartbeat import EVERY_S, SILENT_S, TakenOverError, clock_s, last_beat
+from .journal import Journal, Row, next_rows, read_rows
 from .live import LIVE_FILE, LIVE_HOST, live_file_here, live_meta, make_live_folder, why_elsewhere
 from .lock import HeldError, hold, release, remove
 from .reading import FILE_NAME, FORMAT, is_still, read_meta
 from .sync import RecordSync, never_free, sync_data, sync_folder
 
-# A commit of one event writes one page to the log. At 1 KiB that is 1.4 KB a commit, at SQLite's 4 KiB 4.4 KB.
+# The least that a transaction writes to the log. At SQLite's 4 KiB it would be 4.4 KB.
 PAGE_BYTES = 1024
 
 _INSERT = "INSERT INTO events(seq, t_s, kind, trial, body) VALUES (?, ?, ?, ?, ?)"
@@ -76,7 +74,6 @@ class Record:
         self.file = live
         self._connection = connection
         self._cursor = connection.cursor()
-        self._reading: sqlite3.Cursor | None = None
         self._lock = lock
         self.notices: list[str] = []
         self._sync: RecordSync | None = None
@@ -84,7 +81,12 @@ class Record:
         self._held: list[int | None] = []
         self._ended: str | None = None
         self._next_seq = 1
-        self._rows: list[tuple[int, float, str, int | None, str]] = []
+        self._rows: list[Row] = []
+        self._journal = Journal(live)
+        # With the lock held: what is in the journal and not in the database, why that was refused, what the log got.
+        self._waiting: list[Row] = []
+        self._refused: sqlite3.Error | None = None
+        self._log_bytes = 0
 
     @classmethod
     def create(
@@ -202,8 +204,9 @@ class Record:
         connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
         try:
             _set_pragmas(connection)
+            newest_seq = _bring_in_journal(connection, live)
             record = cls(connection, folder, live, lock)
-            record._next_seq = 1 + connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+            record._next_seq = newest_seq + 1
             # Before the first copy: whoever sees that one knows where the rest is.
             rows = {} if copies is None else {key: _encode(value) for key, value in live_meta(live).items()}
             connection.execute("BEGIN IMMEDIATE")
@@ -213,9 +216,7 @@ class Record:
             connection.execute("COMMIT")
             if copies is not None:
                 copies.begin(connection)
-            record._sync = RecordSync(
-                live, lock=lock, end_reading=record._end_reading, copies=copies, fdatasync=fdatasync
-            )
+            record._sync = RecordSync(live, lock=lock, move=record._move, copies=copies, fdatasync=fdatasync)
         except BaseException:
             connection.close()
             raise
@@ -269,7 +270,7 @@ class Record:
         return seq
 
     def commit(self) -> None:
-        """Write all buffered events in one transaction. Afterwards they survive the death of this process.
+        """Write down all buffered events. Afterwards they survive the death of this process, and readers see them.
 
         Waits for no disk. Does nothing when nothing is buffered.
 
@@ -280,32 +281,52 @@ class Record:
         """
         if self._ended is not None:
             raise ClosedError(self._ended)
-        sync, rows, cursor = self._sync, self._rows, self._cursor
+        sync, rows = self._sync, self._rows
         assert sync is not None, "a record without its thread"
         if sync.failure is not None:
             raise self._error(sync.failure) from sync.failure
         if not rows:
             return
-        size_bytes = PAGE_BYTES
         with self._lock:
             try:
-                if self._reading is None:
-                    self._reading = self._connection.execute("SELECT key FROM meta")  # at its first row it stays
-                if len(rows) == 1:
-                    cursor.execute(_INSERT, rows[0])  # a transaction by itself
-                    size_bytes += len(rows[0][4])
+                if self._refused is not None:
+                    self._into_database([])
+                if self._journal.write(rows):
+                    self._waiting += rows
                 else:
-                    size_bytes += sum([len(row[4]) for row in rows])
-                    cursor.execute("BEGIN IMMEDIATE")
-                    cursor.executemany(_INSERT, rows)
-                    cursor.execute("COMMIT")
-            except BaseException as error:
-                self._roll_back()
-                if isinstance(error, sqlite3.Error):
-                    raise self._error(error) from error
-                raise
-        sync.committed(size_bytes)
+                    self._into_database(rows)
+            except (OSError, sqlite3.Error) as error:
+                raise self._error(error) from error
+        sync.committed()
         rows.clear()
+
+    def _move(self) -> int:
+        """Into the database with what waits in the journal. By the thread that syncs; what is refused, the next commit
+        raises. Returns the bytes that were written to the log since the last time.
+        """
+        with self._lock:
+            if self._waiting:
+                with suppress(sqlite3.Error):
+                    self._into_database([])
+            log_bytes, self._log_bytes = self._log_bytes, 0
+            return log_bytes
+
+    def _into_database(self, rows: list[Row]) -> None:
+        """What waits, and these, in one transaction; the journal is empty then. With the lock held."""
+        waiting = self._waiting + rows
+        try:
+            self._cursor.execute("BEGIN IMMEDIATE")
+            self._cursor.executemany(_INSERT, waiting)
+            self._cursor.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                self._refused = error
+            raise
+        self._refused = None
+        self._log_bytes += PAGE_BYTES + sum([len(row[4]) for row in waiting])
+        self._waiting.clear()
+        self._journal.begin_anew()
 
     def close(self) -> None:
         """Commit what is buffered, end the thread and leave one plain file. Closing twice is fine.
@@ -345,19 +366,26 @@ class Record:
         self.close()
 
     def _finish(self) -> None:
-        assert self._sync is not None, "a record without its thread"
-        self._sync.close()
-        self._end_reading()
+        sync = self._sync
+        assert sync is not None, "a record without its thread"
         try:
-            if self._sync.failure is not None:
-                raise self._sync.failure
+            try:
+                with self._lock:
+                    self._into_database([])
+            finally:
+                sync.close()
+                self._journal.close()
+            if sync.failure is not None:
+                raise sync.failure
             self._connection.execute("PRAGMA busy_timeout=1000")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             with suppress(sqlite3.OperationalError):  # a reader holds the log open: the record stays in WAL mode
                 self._connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+            self._journal.remove()
             if self._copies is not None:
                 self._copy_last(self._copies)
         finally:
+            self._cursor.close()  # a statement that failed would keep the file open
             self._connection.close()
         sync_folder(self.folder)
 
@@ -378,15 +406,8 @@ class Record:
         remove(self.folder / FILE_NAME)
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
-    def _end_reading(self) -> None:
-        """With the lock held."""
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.close()
-
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):
-            self._end_reading()
             if self._connection.in_transaction:
                 self._connection.rollback()
 
@@ -399,9 +420,9 @@ class Record:
         self._ended = f"The record of {self.folder} belongs to the process that this one was forked from."
         never_free(self._connection)
         never_free(self._cursor)
-        never_free(self._reading)
         if self._sync is not None:
             self._sync.abandon()
+        self._journal.close()
         self._let_go()  # of the child's descriptor only: the parent still holds the lock
 
     def _let_go(self) -> None:
@@ -427,11 +448,22 @@ def bring_up_to_date(folder: Path) -> None:
     try:
         with closing(sqlite3.connect(live, isolation_level=None, timeout=5.0)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint=0")
+            _bring_in_journal(connection, live)
             publish(connection, live, folder, lambda: None)
     except (OSError, sqlite3.Error) as error:
         raise RecordError(f"{live} cannot be copied to {folder}: {_explanation(error)}") from error
     finally:
         release(held)
+
+
+def _bring_in_journal(connection: sqlite3.Connection, live: Path) -> int:
+    """What a killed writer has left in the journal goes into the database; the number of the last event then."""
+    (newest_seq,) = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
+    if rows := next_rows(read_rows(live), newest_seq):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(_INSERT, rows)
+        connection.execute("COMMIT")
+    return int(newest_seq) + len(rows)
 
 
 def _hold_new(folder: Path) -> int | None:

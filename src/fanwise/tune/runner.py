@@ -4,7 +4,7 @@
                                              '---- row of the record: the fact and what followed from it
     end of the loop's turn: record.commit(), then all held answers leave
 
-So no answer leaves before what it answers is committed, and one transaction serves all reports that came together.
+So no answer leaves before what it answers is committed, and one write serves all reports that came together.
 Decides nothing itself; `decisions` do. Knows no terminal: what is to be shown is taken by `look()`.
 
 Whatever breaks here - the disk, a scheduler that gives out nonsense, a bug - ends the search: from then on nothing is

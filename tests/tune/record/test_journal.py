@@ -142,7 +142,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_read_is_a_beginning_that_has_everything_committed() -> None:
-    run_state_machine_as_test(Journaled, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Journaled, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
 
 
 def test_what_does_not_fit_goes_into_the_database_and_keeps_its_place(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ Part 2, paced: both trials report 1,000 times a second, and each worker measures
 that falls behind its pace goes on at once; how often that happened is printed.
 
 Durable means what the record promises: committed before the answer, so that a killed tuner loses nothing that was
-answered, and synced to the disk within 50 ms, so that a power cut loses no more than that.
+answered, and synced to the disk within 0.15 s, so that a power cut loses no more than that.
 
     python benchmarks/report_throughput.py [--rounds 3] [--quick]
 """

@@ -259,7 +259,7 @@ def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[ran
     if devices[0].type == "cuda" and count < len(devices):
         raise ValueError(
             f"processes={processes} for {len(devices)} GPUs: each GPU of a run has a process of its own.\n"
-            f"Leave processes= out, or give one GPU: devices={str(devices[0])!r}, shards={len(devices)}."
+            f"Leave processes= out, or give one GPU: devices=1, shards={len(devices)}."
         )
     return cut(len(devices), min(len(devices), count))
 

@@ -2,7 +2,7 @@
 
     commit --one write--> record.journal           a line each: checksum, sequence number, time, kind, trial, body
                                |
-                          every 35 ms, in one transaction (`sync`) --> record.sqlite, and the journal begins anew
+                          every 0.1 s, in one transaction (`sync`) --> record.sqlite, and the journal begins anew
 
 A commit by itself is one write to a file, where SQLite's takes ten times the processor's time. In the database rows
 are cheap when they come together.
@@ -25,7 +25,7 @@ from typing import Final, final
 FILE_NAME: Final = "record.journal"
 
 # What does not fit goes straight into the database, with all that waits.
-CAPACITY_BYTES: Final = 256 << 10
+CAPACITY_BYTES: Final = 1 << 20
 
 # seq, t_s, kind, trial, body (JSON)
 Row = tuple[int, float, str, int | None, str]

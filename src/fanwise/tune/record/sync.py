@@ -2,10 +2,11 @@
 
     writer:  commit -> committed()       ......never waits for a disk......
                             | wakes a thread that sleeps until there is something; a busy one looks by itself
-    thread:        35 ms after it last began: move -> fdatasync(-wal) -> checkpoint, when 4 MiB were written -> copies
+    thread:        0.1 s after it last began: move -> fdatasync(-wal) -> checkpoint, when 4 MiB were written -> copies
 
-A commit waits for at most these 35 ms and one sync: it is durable within 50 ms where a sync takes up to 15 ms. To wake
-a thread costs the writer more than to count a commit, so as long as there is something in each 35 ms, none is woken.
+The first commit after a quiet time is moved and synced at once, later ones wait for at most 0.1 s and one sync: a
+commit is durable within 0.15 s where a sync takes up to 50 ms. To wake a thread costs the writer more than to count a
+commit, so as long as there is something in each 0.1 s, none is woken.
 Checkpoints are passive, so the writer goes on meanwhile and the log may outgrow them; above 64 MiB the last bit is
 checkpointed under the writer's lock, and SQLite starts the log anew.
 
@@ -31,7 +32,7 @@ from queue import Empty, SimpleQueue
 from .copies import Copies
 from .heartbeat import TakenOverError
 
-SYNC_EVERY_S = 0.035
+SYNC_EVERY_S = 0.1
 CHECKPOINT_BYTES = 4 << 20
 MAX_LOG_BYTES = 64 << 20
 
@@ -131,7 +132,7 @@ class RecordSync:
             self.failure = error
 
     def _turn(self) -> None:
-        """Sync what is new and sleep for the rest of the 35 ms; if nothing is new, until something is."""
+        """Sync what is new and sleep for the rest of the 0.1 s; if nothing is new, until something is."""
         if self._num_commits == self._num_synced:
             self._sleep()
         else:

@@ -7,7 +7,7 @@
 A lock beside the file (`lock`) is held while the record is open, so that readers see whether its writer lives.
 
 Promise: what was committed survives the death of the process, kill -9 included, at once; a power cut takes at most
-the last 50 ms. Readers (`reading`) may look at any time and never wait for the writer.
+the last 0.15 s. Readers (`reading`) may look at any time and never wait for the writer.
 
 Invariants: sequence numbers are 1, 2, 3, ... without a gap; events are never changed; one thread at a time uses a
 `Record`; after a fork the child can do nothing with it.

@@ -1,7 +1,7 @@
 """The record of an experiment: every event of a search, through one writer, into one SQLite file.
 
     tuner thread:  append, append, ...   buffered
-                   commit                one write to the journal (`journal`); then the answers may leave
+                   commit                into the journal (`journal`); then the answers may leave
     sync:          a transaction of all that waits in the journal, fdatasync, checkpoints, copies, in its own thread
 
 A lock beside the file (`lock`) is held while the record is open, so that readers see whether its writer lives.
@@ -295,7 +295,7 @@ class Record:
                     self._waiting += rows
                 else:
                     self._into_database(rows)
-            except (OSError, sqlite3.Error) as error:
+            except sqlite3.Error as error:
                 raise self._error(error) from error
         sync.committed()
         rows.clear()
@@ -460,9 +460,11 @@ def _bring_in_journal(connection: sqlite3.Connection, live: Path) -> int:
     """What a killed writer has left in the journal goes into the database; the number of the last event then."""
     (newest_seq,) = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
     if rows := next_rows(read_rows(live), newest_seq):
+        connection.execute("PRAGMA synchronous=FULL")  # on the disk, before the journal begins anew
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(_INSERT, rows)
         connection.execute("COMMIT")
+        connection.execute("PRAGMA synchronous=NORMAL")
     return int(newest_seq) + len(rows)
 
 

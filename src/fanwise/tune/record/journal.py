@@ -108,6 +108,7 @@ class Journal:
     def begin_anew(self) -> None:
         """All that was written is in the database."""
         self._end = 0
+        self._memory[:1] = b"\n"  # no line begins so: who reads need not read what is in the database
 
     def close(self) -> None:
         """Let go of the file, which stays."""

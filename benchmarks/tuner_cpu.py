@@ -2,10 +2,11 @@
 
     this process --starts--> the search (this file again, with --search), in a process of its own
         |  when all workers have reported: processor time of that process and reports in its record, now and later
-        +- 500 trials, a process and a link each, which sleep and report
+        +- 500 trials, a process and a link each, which sleep or compute, and report
 
 The workers' own time is not counted: on a cluster it is spent on other machines. The thread that syncs the record and
-the one that draws the table are parts of the tuner's process, and counted.
+the one that draws the table are parts of the tuner's process, and counted. Where trials only sleep the cores do, too,
+and what the tuner needs is in no cache when one wakes up; trials that compute keep them awake.
 
     python benchmarks/tuner_cpu.py [--workers 500] [--seconds 30] [--rounds 3]
 """
@@ -29,37 +30,48 @@ NAME = "cpu"
 EVERY_S = 1.0
 WANTED_PERCENT = 10.0
 START_WITHIN_S = 240.0
+# Of two cores 500 trials that compute take nine parts in ten.
+COMPUTING_S = 0.0036
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A search that is measured. `screen`: it draws its table on a terminal."""
+    """A search that is measured. `screen`: it draws its table on a terminal. `computing_s`: between two reports."""
 
     title: str
     scheduler: str
-    screen: bool
+    screen: bool = False
+    computing_s: float = 0.0
 
 
 KINDS = [
-    Kind("random search, no table", "random", False),
-    Kind("random search, table on a terminal", "random", True),
-    Kind("ASHA, no table", "asha", False),
+    Kind("random search, trials sleep, no table", "random"),
+    Kind("random search, trials sleep, table on a terminal", "random", screen=True),
+    Kind("ASHA, trials sleep, no table", "asha"),
+    Kind("random search, trials compute, no table", "random", computing_s=COMPUTING_S),
+    Kind("ASHA, trials compute, no table", "asha", computing_s=COMPUTING_S),
 ]
 
 
-def objective(x: float, max_epochs: int) -> None:
+def objective(x: float, max_epochs: int, computing_s: float) -> None:
     """A report a second, from a moment of its own on."""
+    import numpy as np
+
     from fanwise.tune import report
 
+    matrix = np.ones((64, 64))
     time.sleep(random.random() * EVERY_S)
     next_s = time.monotonic()
     for epoch in range(1, max_epochs + 1):
         report(loss=x + 1 / epoch, epoch=epoch)
+        until_s = time.thread_time() + computing_s
+        while time.thread_time() < until_s:
+            matrix = matrix @ matrix / 64
         next_s += EVERY_S
         time.sleep(max(0.0, next_s - time.monotonic()))
 
 
-def search(folder: Path, scheduler: str, n_workers: int, *, screen: bool) -> None:
+def search(folder: Path, scheduler: str, n_workers: int, *, screen: bool, computing_s: float) -> None:
     """The measured process."""
     from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, uniform
     from fanwise.tune.schedulers import ASHA
@@ -73,7 +85,7 @@ def search(folder: Path, scheduler: str, n_workers: int, *, screen: bool) -> Non
     )
     Tuner(
         objective,
-        {"x": uniform(0, 1), "max_epochs": 3600},
+        {"x": uniform(0, 1), "max_epochs": 3600, "computing_s": computing_s},
         chosen,
         StoppingCriterion(max_wallclock_time=3600),
         n_workers=n_workers,
@@ -104,6 +116,7 @@ def running(kind: Kind, n_workers: int, folder: Path) -> Iterator["subprocess.Po
         os.set_blocking(ours, True)
     command = [sys.executable, __file__, "--search", str(folder), "--scheduler", kind.scheduler]
     command += ["--workers", str(n_workers), *(["--screen"] if kind.screen else [])]
+    command += ["--computing", str(kind.computing_s)]
     child = subprocess.Popen(command, stdout=theirs if kind.screen else subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     os.close(theirs)
     threading.Thread(target=drain, args=(ours,), daemon=True).start()
@@ -173,9 +186,10 @@ def main() -> None:
     parser.add_argument("--search", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--scheduler", help=argparse.SUPPRESS)
     parser.add_argument("--screen", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--computing", type=float, default=0.0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search is not None:
-        search(args.search, args.scheduler, args.workers, screen=args.screen)
+        search(args.search, args.scheduler, args.workers, screen=args.screen, computing_s=args.computing)
         return
     facts, payload, rows = machine(), dict[str, object](), []
     for kind in KINDS[: args.kinds]:

@@ -163,7 +163,7 @@ def run(
     )
     made_of = _shards(shards, len(found), warns=resume is None)
     plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))
-    spread = _spread(found, processes)
+    spread = _spread(found, processes, are_named=cluster is None)
     # A checkpoint has its own numbers, which were chosen when its run began.
     line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
     if len(spread) > 1 or cluster is not None:
@@ -253,13 +253,14 @@ def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]
     return notice_of(devices, on_cpu=device.type == "cpu", shards=plan.shards, said=said, cpus=usable_cpus())
 
 
-def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[range, ...]:
-    """The devices of each process."""
+def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named: bool = True) -> tuple[range, ...]:
+    """The devices of each process. `are_named`: they are of this machine, where a name says which; not of a cluster."""
     count = len(devices) if processes is None else whole_number("processes", processes, least=1)
     if devices[0].type == "cuda" and count < len(devices):
+        one = repr(str(devices[0])) if are_named else "1"
         raise ValueError(
             f"processes={processes} for {len(devices)} GPUs: each GPU of a run has a process of its own.\n"
-            f"Leave processes= out, or give one GPU: devices=1, shards={len(devices)}."
+            f"Leave processes= out, or give one GPU: devices={one}, shards={len(devices)}."
         )
     return cut(len(devices), min(len(devices), count))
 

@@ -72,6 +72,8 @@ def test_each_gpu_has_a_process() -> None:
         ValueError, match=r"processes=1 for 2 GPUs: each GPU of a run has a process of its own\.\n.*'cuda:3'"
     ):
         _spread(gpus(3, 4), 1)
+    with pytest.raises(ValueError, match=r"give one GPU: devices=1, shards=2\."):  # of whichever host
+        _spread(gpus(0, 1), 1, are_named=False)
 
 
 def test_of_a_pool_gpus_are_leased_by_number_or_all_of_them_by_name() -> None:

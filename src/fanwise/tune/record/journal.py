@@ -88,7 +88,7 @@ class Journal:
     def __init__(self, record: Path) -> None:
         self._file = journal_of(record)
         self._end = 0
-        fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             os.posix_fallocate(fd, 0, CAPACITY_BYTES)
             self._memory = mmap.mmap(fd, CAPACITY_BYTES)

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+import fanwise
 from fanwise.base.errors import ClosedError, RecordError, SearchFailedError
 from fanwise.testing.programs import run_program
 from fanwise.tune import (
@@ -31,6 +35,7 @@ from fanwise.tune.schedulers import Decision, Scheduler, Status
 from fanwise.tune.searchers import Ask, Observation
 
 SPACE = {"x": uniform(0, 1), "epochs": 4}
+LIBRARY = str(Path(fanwise.__file__).parent)
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +164,46 @@ last = search.ask()
 print(done.config["x"], first.config["x"], second.config["x"], last.config["x"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+FORKED = """
+import os, signal, threading
+from fanwise.base.errors import ClosedError
+from fanwise.tune import open_search, uniform
+
+def held():
+    with search._lock:
+        has.set()
+        done.wait()
+
+with open_search({"x": uniform(0, 1)}, "loss", name="forked", searcher="random") as search:
+    has, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=held)
+    thread.start()
+    has.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        for call in (search.ask, search.close):
+            try:
+                call()
+            except ClosedError as error:
+                print(error, flush=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    done.set()
+    thread.join()
+    search.tell(search.ask(), 1.0)
+"""
+
+
+def test_in_a_fork_nothing_waits_for_a_call_of_the_parent(tmp_path: Path) -> None:
+    (tmp_path / "forked.py").write_text(FORKED)
+    told = run_program(["forked.py"], folder=tmp_path)
+    assert told.status == 0, told.said
+    assert told.out.count("belongs to the process that this one was forked from") >= 1
+    assert told.out.endswith("\n0\n")
+    assert list(load_experiment("forked").trials["status"]) == ["Completed"]
 
 
 def test_after_a_kill_the_trials_in_flight_are_asked_for_again_first(tmp_path: Path) -> None:
@@ -369,3 +414,49 @@ def test_it_belongs_to_the_process_that_opened_it(home: Path) -> None:
                 os._exit(7)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def interrupted_at_line(at: int, name: str) -> tuple[int, bool]:
+    """Ask, report and tell with a Ctrl-C before the `at`-th line of the library that is run; how many trials were told,
+    and whether it came.
+    """
+    lines = told = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(LIBRARY):
+            return None
+        if event == "line":
+            lines += 1
+            if lines == at:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    with suppress(KeyboardInterrupt), open_search(SPACE, "loss", name=name, random_seed=0, searcher="random") as search:
+        try:
+            sys.settrace(trace)  # type: ignore[arg-type]
+            for _ in range(2):
+                trial = asked(search.ask())
+                search.report(trial, loss=2.0)
+                search.tell(trial, 1.0)
+                told += 1
+        finally:
+            sys.settrace(before)
+    return told, lines >= at
+
+
+@pytest.mark.parametrize("step", [67, pytest.param(1, marks=pytest.mark.soak)])
+def test_ctrl_c_at_any_line_leaves_a_whole_search_that_goes_on(step: int) -> None:
+    at = 1
+    has_come = True
+    while has_come:
+        name = f"at-{at}"
+        told, has_come = interrupted_at_line(at, name)
+        experiment = load_experiment(name)
+        assert experiment.state == "finished", at
+        assert list(experiment.trials["status"]).count("Completed") >= told, at
+        with open_search(SPACE, "loss", name=name) as search:  # all of it is decided again, and compared
+            search.tell(asked(search.ask()), 0.5)
+        at += step
+    assert at > 1_000

@@ -7,6 +7,7 @@
 
 The decisions, the searcher and the rows are those of `Tuner`; only the processes are missing. Every call commits what
 it leads to before it returns: a killed program loses nothing, and the trials that were in flight are asked for again.
+Ctrl-C during a call comes when the call is done: what is decided and what is written never part.
 """
 
 import logging
@@ -15,6 +16,7 @@ import secrets
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from ..base.errors import ClosedError, SearchFailedError
+from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
@@ -110,23 +113,32 @@ class OpenSearch:
         self._finish: Finish | None = None
         restored = path.exists()
         earlier, taken = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
-        self._record = self._reopen(scheduler) if restored else self._create(scheduler, stop, seed, taken)
+        with Uninterrupted():
+            self._record = self._reopen(scheduler) if restored else self._create(scheduler, stop, seed, taken)
+            try:
+                self._begin(stop, earlier, callbacks, restored=restored)
+            except BaseException:
+                self._record.close()
+                raise
+        _open_searches.add(self)
+
+    def _begin(
+        self, stop: StoppingCriterion | None, earlier: Sequence[Fact], callbacks: Sequence[object], *, restored: bool
+    ) -> None:
         for line in self._record.notices:
             _log.warning("%s: %s", self.name, line)
-        meta = read_meta(path)
-        try:
-            self.seed = int(meta["seed"])
-            self._tuning = fresh_tuning(meta, self._scheduler)
-            progress = restore(path, self._tuning, self._scheduler.searcher) if restored else Progress(meta)
-        except BaseException:
-            self._record.close()
-            raise
+        meta = read_meta(self.path)
+        self.seed = int(meta["seed"])
+        self._tuning = fresh_tuning(meta, self._scheduler)
+        progress = restore(self.path, self._tuning, self._scheduler.searcher) if restored else Progress(meta)
         self._zero_s = time.monotonic() - progress.last_s
         self._listening = Listening(checked_callbacks(callbacks), progress.alive())
         progress.on_line = self._listening.told
         self._notes = Notes(self._record, progress, self._listening.heard)
         objectives = self._scheduler.objectives
-        self._listening.start(SearchStarted(self.name, path, space, objectives, self.seed, 0, resumed=restored))
+        self._listening.start(
+            SearchStarted(self.name, self.path, self._space, objectives, self.seed, 0, resumed=restored)
+        )
         for fact in earlier:
             self._hand_in(fact)
         self._hand_in(
@@ -163,7 +175,7 @@ class OpenSearch:
             ClosedError: the search is closed.
             Exception: what the scheduler or its searcher raised, in its own type.
         """
-        with self._lock:
+        with self._lock, Uninterrupted():
             self._check_open()
             next_s = self._tuning.next_tick_s
             if next_s is not None and next_s <= self._now_s():
@@ -194,7 +206,7 @@ class OpenSearch:
             TypeError: a value is no number.
         """
         values = plain_metrics(metrics)
-        with self._lock:
+        with self._lock, Uninterrupted():
             asked, began_s = self._check(trial, values)
             decision = self._report(asked, values, began_s, checkpoint)
             if decision is not Decision.CONTINUE:
@@ -214,7 +226,7 @@ class OpenSearch:
         """
         metric = self._scheduler.objectives[0].metric
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
-        with self._lock:
+        with self._lock, Uninterrupted():
             asked, began_s = self._check(trial, values)
             if values is not None:
                 self._report(asked, values, began_s, None)
@@ -228,7 +240,7 @@ class OpenSearch:
 
     def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
         """The trial has failed, and is over. ValueError: it is not in flight."""
-        with self._lock:
+        with self._lock, Uninterrupted():
             asked, _ = self._check(trial, None)
             if isinstance(error, str):
                 outcome = Outcome("exception", error)
@@ -240,14 +252,14 @@ class OpenSearch:
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """The next new trial has this configuration; what it leaves out is drawn at random. ValueError: not of it."""
-        with self._lock:
+        with self._lock, Uninterrupted():
             self._check_open()
             self._hand_in(facts.Enqueued(self._now_s(), completed(config, self._space, self.seed)))
             self._record.commit()
 
     def close(self) -> None:
         """End the search for now: trials in flight are asked for again when it is opened next. Twice is fine."""
-        with self._lock:
+        with self._lock, Uninterrupted():
             if self._is_closed:
                 return
             try:
@@ -369,6 +381,19 @@ class OpenSearch:
             raise finish.cause
         if finish is not None and finish.error is not None and finish.kind in ("scheduler", "searcher"):
             raise SearchFailedError(finish.error)
+
+
+# The one process-wide fact: the searches whose locks another thread may hold at a fork.
+_open_searches: "weakref.WeakSet[OpenSearch]" = weakref.WeakSet()
+
+
+def _unlock_in_child() -> None:
+    """So that the child of a fork is told that the record is not its own, and waits for nobody."""
+    for search in list(_open_searches):
+        search._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def open_search(

@@ -173,14 +173,23 @@ def test_a_journal_that_is_none_is_passed_over_or_named(tmp_path: Path) -> None:
     assert len(read_events(tmp_path / "e")) == 1
 
 
-def test_a_journal_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+def test_a_journal_that_is_no_file_is_refused_and_not_written_through(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {}) as record:
         record.append(0.0, "report", 0, {})
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "e" / FILE_NAME).symlink_to(tmp_path / "mine")
-    with pytest.raises(RecordError, match="symbolic link"):
+    refused = "record.journal is a link, a folder or a pipe"
+    with pytest.raises(RecordError, match=refused):
         Record.reopen(tmp_path / "e")
     assert (tmp_path / "mine").read_text() == "mine"
+    for make in (os.mkfifo, os.mkdir):
+        (tmp_path / "e" / FILE_NAME).unlink()
+        make(tmp_path / "e" / FILE_NAME)
+        with pytest.raises(RecordError, match=refused):
+            Record.reopen(tmp_path / "e")
+    (tmp_path / "e" / FILE_NAME).rmdir()
+    Record.reopen(tmp_path / "e").close()
+    assert os.listdir(tmp_path / "e") == ["record.sqlite"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

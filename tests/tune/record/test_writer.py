@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import sqlite3
 import stat
 import tempfile
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import ClosedError, RecordError
 from fanwise.testing.within import within
+from fanwise.tune.record import journal as record_journal
 from fanwise.tune.record import sync as record_sync
 from fanwise.tune.record.reading import FILE_NAME, Event, read_events, read_meta
 from fanwise.tune.record.writer import Record
@@ -244,6 +246,26 @@ def test_what_is_refused_at_the_end_stays_in_the_journal(tmp_path: Path) -> None
     assert os.listdir(tmp_path / "e") == [FILE_NAME]
 
 
+def test_a_journal_moves_with_a_record_that_is_copied_from_now_on(tmp_path: Path) -> None:
+    """SQLite's own log is gone, because somebody has made one file of the database."""
+    folder = tmp_path / "e"
+    record = Record.create(folder, {})
+    record.append(0.0, "report", 0, {"number": 1})
+    record.commit()
+    written = (folder / record_journal.FILE_NAME).read_bytes()
+    within(5.0, lambda: not record._waiting, "it is in the database")
+    with closing(sqlite3.connect(record.file, isolation_level=None)) as database:
+        database.execute("DELETE FROM events")
+    record.close()
+    (folder / record_journal.FILE_NAME).write_bytes(written)
+    with Record.reopen(folder, copied=True) as record:
+        assert record.file.parent != folder
+        assert record.append(0.0, "report", 0, {"number": 2}) == 2
+        assert not (folder / record_journal.FILE_NAME).exists()
+    assert [event.body["number"] for event in read_events(folder)] == [1, 2]
+    assert os.listdir(folder) == [FILE_NAME]
+
+
 def test_the_log_is_checkpointed_while_the_record_is_open(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {}) as record:
         for _ in range(record_sync.CHECKPOINT_BYTES // 100_000 + 2):
@@ -358,5 +380,4 @@ def test_a_last_copy_that_fails_names_the_file_that_has_everything(tmp_path: Pat
     with pytest.raises(RecordError, match=str(record.file)):
         record.close()
     assert len(read_events(record.file)) == 1
-    record.file.unlink()
-    record.file.parent.rmdir()
+    shutil.rmtree(record.file.parent)

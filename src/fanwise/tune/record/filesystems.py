@@ -9,6 +9,7 @@ system itself, by a small file that is locked and mapped. Does not know what the
 Linux there is no such table, and only the second question is asked.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -92,11 +93,13 @@ def _locking_trouble(descriptor: int, name: str, folder: Path) -> str | None:
 
 def _mapping_trouble(descriptor: int, folder: Path) -> str | None:
     try:
-        os.ftruncate(descriptor, mmap.PAGESIZE)
+        os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)  # a full disk is an error here, and below the end by a signal
         with mmap.mmap(descriptor, mmap.PAGESIZE) as one, mmap.mmap(descriptor, mmap.PAGESIZE) as other:
             one[0] = 7
             shares = other[0] == 7
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         return f"the file system of {folder} cannot map files into memory ({error})"
     return None if shares else f"the file system of {folder} does not share what is mapped"
 

@@ -18,13 +18,17 @@ The whole file has its place on the disk from the beginning: one that is full ca
 could tell of (SIGBUS). SQLite's log of a running search needs a file system on which that works, as this does.
 """
 
+import errno
 import mmap
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
+
+from ...base.errors import RecordError
 
 FILE_NAME: Final = "record.journal"
 
@@ -88,12 +92,24 @@ class Journal:
     def __init__(self, record: Path) -> None:
         self._file = journal_of(record)
         self._end = 0
-        fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        fd = self._open()
         try:
             os.posix_fallocate(fd, 0, CAPACITY_BYTES)
             self._memory = mmap.mmap(fd, CAPACITY_BYTES)
         finally:
             os.close(fd)
+
+    def _open(self) -> int:
+        how = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(self._file, how, 0o666)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return fd
+            os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+        raise RecordError(f"{self._file} is a link, a folder or a pipe, and not a journal of fanwise. Remove it.")
 
     def write(self, rows: Sequence[Row]) -> bool:
         """Write these; afterwards they survive the death of this process. False: they do not fit, and were not."""
@@ -116,5 +132,5 @@ class Journal:
 
     def remove(self) -> None:
         """All that was written is in the database, and nobody writes any more."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # somebody has removed it, or put something else there
             self._file.unlink()

@@ -36,7 +36,7 @@ from typing import Any, Self
 from ...base.errors import ClosedError, RecordError
 from .copies import Copies, publish
 from .heartbeat import EVERY_S, SILENT_S, TakenOverError, clock_s, last_beat
-from .journal import Journal, Row, next_rows, read_rows
+from .journal import Journal, Row, journal_of, next_rows, read_rows
 from .live import LIVE_FILE, LIVE_HOST, live_file_here, live_meta, make_live_folder, why_elsewhere
 from .lock import HeldError, hold, release, remove
 from .reading import FILE_NAME, FORMAT, is_still, read_meta
@@ -171,8 +171,12 @@ class Record:
                 live_folder = made = make_live_folder(folder.name)
                 held.append(_hold_new(live_folder))
                 shutil.copyfile(folder / FILE_NAME, live_folder / FILE_NAME)
+                with suppress(FileNotFoundError):  # where the log of SQLite alone is gone
+                    shutil.copyfile(journal_of(folder / FILE_NAME), journal_of(live_folder / FILE_NAME))
                 notices.append(_said(why, live_folder, copy_every_s))
             record = cls._attach(folder, live_folder, held, copy_every_s=copy_every_s, fdatasync=fdatasync)
+            if made is not None:  # its events are in the copy, and no other history may be taken to go on with them
+                journal_of(folder / FILE_NAME).unlink(missing_ok=True)
         except BaseException as error:
             _release_all(held)
             if made is not None:
@@ -351,8 +355,9 @@ class Record:
             failure = failure or self._error(error)
             failure.__cause__ = failure.__cause__ or error
         finally:
-            with suppress(OSError):  # a lock file that stays harms nobody
-                remove(self.file)
+            if failure is None:
+                with suppress(OSError):  # a lock file that stays harms nobody
+                    remove(self.file)
             self._let_go()
         if failure is not None:
             raise failure

@@ -7,6 +7,8 @@ In a process of its own, because one that has used CUDA keeps it.
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import torch
 
 from fanwise.tensor import (
     Key,
+    as_torch_function,
     convert,
     device_of,
     devices,
@@ -21,13 +24,18 @@ from fanwise.tensor import (
     integers,
     normal,
     read_header,
+    same_memory,
     to_device,
     to_numpy,
     to_wire,
 )
+from fanwise.testing.late import Late
 
+jax, jnp = Late("jax"), Late("jax.numpy")
+_cuda: Any = torch.cuda  # Any: torch has not annotated its streams
 DTYPES = "bool uint8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 float8_e4m3fn".split()
 DEVICE = sys.argv[1]
+WIDTH = 256 if DEVICE == "cpu" else 4096  # of the matrices of which the products keep the device busy
 
 
 def on_device(dtype: str, shape: tuple[int, ...] = (5, 6)) -> torch.Tensor:
@@ -98,14 +106,118 @@ def the_wire_carries_it() -> None:
 
 def jax_takes_it_and_gives_it_back() -> None:
     """Whether JAX has a GPU or not: the values, and where they were told to be."""
-    for dtype in ("bool", "int32", "bfloat16", "float32", "complex64"):
-        x = on_device(dtype)
-        y = convert(x, "jax")
-        assert str(y.dtype) == dtype and y.shape == (5, 6)
-        assert np.array_equal(to_numpy(y), to_numpy(x)), dtype
-        assert same_bits(convert(y, "torch", device=DEVICE), x), dtype
+    with wide():
+        for dtype in DTYPES:
+            x = on_device(dtype)
+            y = convert(x, "jax")
+            assert str(y.dtype) == dtype and y.shape == (5, 6)
+            assert np.array_equal(to_numpy(y), to_numpy(x)), dtype
+            assert same_bits(convert(y, "torch", device=DEVICE), x), dtype
+            assert device_of(convert(y, "torch", device="cpu")) == "cpu"
+            if DEVICE in devices("jax"):
+                assert device_of(y) == device_of(convert(x, "jax", device=DEVICE)) == DEVICE, dtype
+                assert device_of(convert(y, "torch")) == DEVICE, dtype
+
+
+def jax_takes_any_layout() -> None:
+    x = on_device("complex64", (4, 6, 5))
+    for each in (x.transpose(0, 2), x[::2, 1:, ::3], x[1:, :1].expand(3, 6, 5), x[0, 0, 1:], x[:0], x.conj().imag):
+        y = convert(each, "jax")
+        assert np.array_equal(to_numpy(y), to_numpy(each)), (each.shape, each.stride())
+        assert np.array_equal(to_numpy(y + y), to_numpy(each + each)), "JAX computes with it as with its own"
+        assert same_bits(convert(y, "torch", device=DEVICE), each.resolve_conj().resolve_neg())
+
+
+def jax_shares_the_memory_when_asked() -> None:
+    if DEVICE not in devices("jax"):
+        return
+    x = on_device("float32", (64, 64))
+    y = convert(x, "jax", copy=False)
+    z = convert(y, "torch", copy=False)
+    assert same_memory(x, y) and same_memory(y, z) and device_of(y) == device_of(z) == DEVICE
+    z[0] = 7
+    wanted = x.cpu().numpy()  # waits, too
+    assert np.array_equal(to_numpy(y), wanted)
+    del x, z
+    torch.full((64, 64), -1.0, device=DEVICE)
+    assert np.array_equal(to_numpy(y.copy()), wanted), "it outlives its source"
+    w = on_device("complex64", (64, 64))
+    for each, why in (
+        (w.T, "not C-contiguous"),
+        (w[::2], "not C-contiguous"),
+        (w.conj(), "conjugates"),
+        (w[0, 1:], "8 bytes past"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            convert(each, "jax", copy=False)
+    if DEVICE != "cpu":
+        with pytest.raises(ValueError, match=f"its memory is on {DEVICE}"):
+            convert(w, "jax", copy=False, device="cpu")
+
+
+def jax_refuses_what_it_would_change() -> None:
+    for dtype in ("float64", "int64"):
+        for copy in (None, True, False):
+            with pytest.raises(TypeError, match=f"of {dtype} in silence"):
+                convert(on_device(dtype), "jax", copy)
+    with pytest.raises(TypeError, match="stop_gradient"):
+        convert(on_device("float32").requires_grad_(), "jax")
+    with pytest.raises(TypeError, match="to_dense"):
+        convert(torch.eye(3, device=DEVICE).to_sparse(), "jax")
+
+
+def jax_keeps_what_torch_writes_over() -> None:
+    """Much is queued before x, and x is written to, freed and given out again at once."""
+    for stream in _streams():
+        with stream:
+            layouts: list[Callable[[torch.Tensor], torch.Tensor]] = [lambda x: x, lambda x: x.T, lambda x: x[1:]]
+            for layout in layouts:
+                x = torch.rand(WIDTH, WIDTH, device=DEVICE)
+                for _ in range(20):
+                    x = (x @ x).cos()
+                wanted = x.clone()
+                y = convert(layout(x), "jax")
+                x.fill_(-1)
+                del x
+                others = [torch.full((WIDTH, WIDTH), -2.0, device=DEVICE) for _ in range(4)]
+                assert np.array_equal(to_numpy(y), to_numpy(layout(wanted)))
+                del others
+
+
+def jax_deletes_what_torch_has_taken() -> None:
+    """Much is queued before y, and y is deleted and its memory given out again at once."""
+    for stream in _streams():
+        with stream:
+            y = convert(torch.rand(WIDTH, WIDTH, device=DEVICE), "jax")
+            for _ in range(20):
+                y = jnp.cos(y @ y)
+            wanted = y.copy()
+            z = convert(y, "torch", device=DEVICE)
+            y.delete()
+            others = [jnp.full((WIDTH, WIDTH), -2.0) + number for number in range(4)]
+            z *= 2  # torch owns it
+            assert np.array_equal(to_numpy(z), 2 * to_numpy(wanted))
+            del others
+
+
+def jax_runs_inside_of_torch_where_the_tensors_are() -> None:
+    sines = as_torch_function(jnp.sin, engine="jax")
+    x = torch.zeros(3, device=DEVICE, requires_grad=True)
+    y = sines(x)
+    y.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [1.0, 1.0, 1.0]
     if DEVICE in devices("jax"):
-        assert device_of(convert(on_device("float32"), "jax", device=DEVICE)) == DEVICE
+        assert device_of(y) == device_of(x.grad) == DEVICE
+
+
+def wide() -> Any:
+    """JAX with 64 bits, in a block."""
+    return jax.enable_x64(True)
+
+
+def _streams() -> list[Any]:
+    """The usual stream, and one of torch's own; each to be entered once."""
+    return [nullcontext()] if DEVICE == "cpu" else [nullcontext(), torch.cuda.stream(_cuda.Stream(DEVICE))]
 
 
 CASES: dict[str, Callable[[], None]] = {
@@ -118,6 +230,12 @@ CASES: dict[str, Callable[[], None]] = {
         exact_numbers_are_those_of_the_cpu,
         the_wire_carries_it,
         jax_takes_it_and_gives_it_back,
+        jax_takes_any_layout,
+        jax_shares_the_memory_when_asked,
+        jax_refuses_what_it_would_change,
+        jax_keeps_what_torch_writes_over,
+        jax_deletes_what_torch_has_taken,
+        jax_runs_inside_of_torch_where_the_tensors_are,
     )
 }
 

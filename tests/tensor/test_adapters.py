@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from fanwise.tensor.with_torch import writing as t_writing
 
     exchanges: list[adapters.Exchange] = [n_exchange, t_exchange, j_exchange, f_exchange]
+    by_dlpack: list[adapters.DLPackExchange] = [t_exchange, j_exchange]
     device_placements: list[adapters.DevicePlacement] = [n_devices, t_devices, j_devices, f_devices]
     writers: list[adapters.Writer] = [n_writing, t_writing, j_writing, f_writing]
     generators: list[adapters.Generator] = [n_random, t_random, j_random, f_random]
@@ -67,6 +68,11 @@ if TYPE_CHECKING:
 
 def asked_of(protocol: type) -> set[str]:
     return {name for name, member in vars(protocol).items() if name[0] != "_" and callable(member)}
+
+
+@pytest.mark.parametrize("engine", [name for name in ENGINES if ENGINES[name].dlpack])
+def test_an_engine_with_dlpack_provides_what_is_asked_beside(engine: str) -> None:
+    assert asked_of(adapters.DLPackExchange) - set(dir(adapters.exchanges[engine])) == set()
 
 
 @pytest.mark.parametrize(("engine", "part"), PROVIDED)

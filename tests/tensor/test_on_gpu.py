@@ -16,6 +16,12 @@ CASES = (
     "exact_numbers_are_those_of_the_cpu",
     "the_wire_carries_it",
     "jax_takes_it_and_gives_it_back",
+    "jax_takes_any_layout",
+    "jax_shares_the_memory_when_asked",
+    "jax_refuses_what_it_would_change",
+    "jax_keeps_what_torch_writes_over",
+    "jax_deletes_what_torch_has_taken",
+    "jax_runs_inside_of_torch_where_the_tensors_are",
 )
 # JAX takes most of the memory else, before torch has any.
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -82,6 +82,63 @@ else:
     raise AssertionError('shared')
 """
 
+A_COMMON_ACCELERATOR = """
+# Main memory plays that of two accelerators, of which both engines tell; and of a third that JAX cannot use.
+from types import SimpleNamespace
+import jax
+from fanwise.tensor.adapters import device_placements, exchanges
+
+there, went, moved = 'cuda:0', [], []
+
+def by_main_memory(x, copy, export=exchanges['torch'].export_memory):
+    went.append('main memory')
+    return export(x, copy)
+
+def move(x, device, move=device_placements['jax'].move):
+    moved.append(device)
+    return x if device == there else x.copy()
+
+def played(part, **told):
+    return SimpleNamespace(**{**vars(part), **told})
+
+exchanges['torch'] = played(exchanges['torch'], accelerator_of=lambda x: there, export_memory=by_main_memory)
+device_placements['jax'] = played(device_placements['jax'], names=lambda: ['cpu', 'cuda:0', 'cuda:1'], move=move)
+
+def converted(x=convert(empty_aligned(8), 'torch'), **asked):
+    went.clear()
+    moved.clear()
+    return convert(x, 'jax', **asked)
+
+converted()
+assert (went, moved) == ([], ['cuda:0'])  # it stays
+converted(device='gpu')
+assert (went, moved) == ([], ['cuda:0'])
+converted(device='cuda:1')
+assert (went, moved) == ([], ['cuda:1'])
+converted(device='cpu')
+assert (went, moved) == (['main memory'], ['cpu'])
+converted(np.ones(2, 'float32'))
+assert (went, moved) == ([], [])  # numpy has nothing there
+
+x = convert(empty_aligned(8), 'torch')
+assert same_memory(converted(x, copy=False), x) and went == []
+for asked in ({}, {'copy': True}):
+    assert not same_memory(converted(x, **asked), x) and went == []
+try:
+    converted(x, copy=False, device='cuda:1')
+except ValueError as error:
+    assert 'has to be moved to cuda:1' in str(error)
+else:
+    raise AssertionError('shared')
+
+exchanges['jax'] = played(exchanges['jax'], from_dlpack=lambda lent, copy: None)
+y = converted(x)
+assert (went, moved, y.tolist()) == (['main memory'], ['cuda:0'], [0] * 8)  # by a detour, but it ends there
+there = 'cuda:2'
+converted(x)
+assert (went, moved) == (['main memory'], [])
+"""
+
 # What is done by us, and then by the raw protocol, which ends the process.
 ABORTS = {
     "misaligned memory into TensorFlow": (
@@ -131,6 +188,7 @@ print(len(kept))
 BEFORE_JAX = {"not installed": NOT_INSTALLED}
 PROGRAMS = {
     "devices": SEVERAL_DEVICES,
+    "accelerator": A_COMMON_ACCELERATOR,
     **{name: f"{ours}\nprint('all is well', flush=True)\n{raw}" for name, (ours, raw) in ABORTS.items()},
     "end": THE_END,
 }
@@ -236,6 +294,10 @@ def test_on_several_devices_the_default_one_is_used_and_what_is_spread_is_gather
     finished: dict[str, Finished],
 ) -> None:
     assert finished["devices"].status == 0, finished["devices"].err
+
+
+def test_an_array_on_an_accelerator_of_both_engines_stays_there_unless_told(finished: dict[str, Finished]) -> None:
+    assert finished["accelerator"].status == 0, finished["accelerator"].err
 
 
 @pytest.mark.parametrize("name", ABORTS)

@@ -60,6 +60,19 @@ class Exchange(Protocol):
     def layout_of(self, x: Array) -> Layout: ...
 
 
+class DLPackExchange(Exchange, Protocol):
+    """What that of an engine that hands memory on an accelerator on, too, offers: torch and JAX."""
+
+    # By name; None of an array that lies elsewhere, on several, or has no memory.
+    def accelerator_of(self, x: Array) -> str | None: ...
+
+    # Something with DLPack's two methods, for `from_dlpack` of the other engine.
+    def to_dlpack(self, x: Array, copy: bool | None) -> Any: ...
+
+    # None: DLPack or the engine does not take it. A copy is made when this returns: nothing reads the memory any more.
+    def from_dlpack(self, lent: Any, copy: bool | None) -> Array | None: ...
+
+
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 

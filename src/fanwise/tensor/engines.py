@@ -29,22 +29,24 @@ class Engine:
         name: as everywhere in this layer, and the name of the library's import.
         autodiff: whether it computes gradients.
         jit: whether `jit` compiles for it. torch is quick without, and torch.compile takes a minute.
+        dlpack: whether `convert` hands its arrays on an accelerator on there, to other engines of this kind.
         extra: the extra of fanwise that installs it, empty if it is always installed.
     """
 
     name: str
     autodiff: bool
     jit: bool
+    dlpack: bool
     extra: str = ""
 
 
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("torch", autodiff=True, jit=False, extra="torch"),
-        Engine("jax", autodiff=True, jit=True, extra="jax"),
-        Engine("tensorflow", autodiff=True, jit=True, extra="tensorflow"),
-        Engine("numpy", autodiff=False, jit=False),
+        Engine("torch", autodiff=True, jit=False, dlpack=True, extra="torch"),
+        Engine("jax", autodiff=True, jit=True, dlpack=True, extra="jax"),
+        Engine("tensorflow", autodiff=True, jit=True, dlpack=False, extra="tensorflow"),
+        Engine("numpy", autodiff=False, jit=False, dlpack=False),
     )
 }
 

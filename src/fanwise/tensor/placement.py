@@ -63,10 +63,14 @@ def find_device(engine: str, device: object) -> str:
         ValueError: there is none; the message says which there are.
     """
     name = canonical(str(device))
-    known = _known(engine)
-    if name in known:
+    if has_device(engine, name):
         return name
-    raise ValueError(f"{engine} has no device {str(device)!r} here, it has {', '.join(known)}")
+    raise ValueError(f"{engine} has no device {str(device)!r} here, it has {', '.join(_known(engine))}")
+
+
+def has_device(engine: str, name: str) -> bool:
+    """Whether that engine has the device of this full name. Starts the engine's devices."""
+    return name in _known(engine)
 
 
 def canonical(name: str) -> str:

@@ -37,15 +37,18 @@ def in_torch(content: Any) -> Any:  # Any: a tree of arrays, of the user's own m
 
 
 def tensor_of(array: Any) -> Tensor:  # Any: an array of any engine
-    """The array itself, or a tensor over its memory, or over a copy where that cannot be; for reading."""
+    """The array itself, or a tensor over its memory, or over a copy where that cannot be; for reading.
+
+    In main memory, but for a tensor that lies elsewhere.
+    """
     if isinstance(array, Tensor):
         return array
     made: Tensor
     with suppress(ValueError):
         made = convert(array, "torch", copy=False)
-        return made
-    made = convert(array, "torch")  # it is on an accelerator, or cannot be written to
-    return made
+        return made.cpu()
+    made = convert(array, "torch")  # it is read-only, say, or on an accelerator that torch cannot use
+    return made.cpu()
 
 
 def as_data(arrays: Sequence[Any]) -> tuple[list[Tensor], list[str]]:  # Any: arrays of any engine

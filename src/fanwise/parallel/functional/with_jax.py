@@ -162,7 +162,7 @@ def to_torch(leaf: Leaf) -> Tensor:
     if is_key(leaf):
         leaf = jax.random.key_data(leaf)
     on_cpu = place_of(leaf) == "cpu"
-    made: Tensor = convert(leaf, "torch", copy=False if on_cpu else None)
+    made: Tensor = convert(leaf, "torch", copy=False) if on_cpu else convert(leaf, "torch", device="cpu")
     return made
 
 

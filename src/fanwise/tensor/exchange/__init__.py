@@ -5,8 +5,9 @@
     empty_aligned(...)    a numpy array that every engine can adopt without a copy
 
 The raw protocol (DLPack) ends the process when TensorFlow gets memory that is not aligned to 64 bytes, or torch a
-negative stride; it narrows float64 on the way into JAX, and lets torch write into arrays that cannot change. So
-everything goes by way of numpy, which can see the memory of all engines, and is looked at before it is handed on.
+negative stride; it narrows float64 on the way into JAX, and lets torch write into arrays that cannot change. So what
+is in main memory goes by way of numpy, which can see the memory of all engines, and is looked at before it is handed
+on. On an accelerator, which numpy does not see, torch and JAX use the protocol, behind checks of their own.
 See `converting` for the rules.
 """
 

@@ -260,8 +260,8 @@ def as_torch_function(f: Callable[..., Any], engine: str) -> Callable[..., Any]:
 
     So one `loss.backward()` goes through parts in several engines, and so does fanwise.rpc's distributed autograd
     when the parts are in several workers. Second derivatives work (`create_graph=True`), and complex numbers have
-    the gradients that torch gives them. Every crossing goes by way of the CPU and copies; a part of some milliseconds
-    is worth it, a single operation is not.
+    the gradients that torch gives them. Every crossing copies, as `convert` does: on a GPU that torch and JAX share,
+    else by way of the CPU. A part of some milliseconds is worth it, a single operation is not.
 
     Args:
         f: takes and returns trees of arrays of `engine`, and whatever else. Creation functions of fanwise.tensor in

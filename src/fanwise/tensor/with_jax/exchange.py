@@ -4,6 +4,9 @@ JAX takes its arrays for constants: what it computes may read them at any time. 
 comes in as a copy, unless copy=False asked for sharing, and goes out read-only. A donated array is copied by JAX while
 a view of it is alive, so that views stay as they are.
 
+On an accelerator JAX only queues its work, and may let memory go that queued work still reads
+(https://github.com/ROCm/xla/pull/979). So a copy is JAX's own, and waited for while the memory is still borrowed.
+
 Without 64 bits (`jax_enable_x64`) JAX makes float32 of float64 in silence; here that is an error.
 """
 
@@ -21,6 +24,7 @@ from jax.sharding import SingleDeviceSharding
 from ..adapters import Exported, Layout
 from ..exchange.refusals import cannot_share, no_such_type
 from ..with_numpy.exchange import Array, Dtype, aligned_copy, is_aligned, layout_of_array, locked, why_not_aligned
+from .devices import device_of
 
 _config: Any = jax.config  # Any: its settings are made when it is loaded
 with jax.ensure_compile_time_eval():  # this file may be loaded while JAX traces a function
@@ -64,6 +68,41 @@ def import_memory(exported: Exported, copy: bool | None) -> jax.Array:
     if copy or kind == "mutable":
         return _adopt_aligned(aligned_copy(array))
     return adopt(array)
+
+
+def accelerator_of(x: Any) -> str | None:  # Any: as above
+    """The name of its one device, if it lies in the memory of that and that is not a CPU."""
+    if jax.local_devices()[0].platform == "cpu" or type(x) is not _PlainArray or x.is_deleted():
+        return None
+    if len(x.devices()) > 1 or x.sharding.memory_kind in ("pinned_host", "unpinned_host"):
+        return None
+    name = device_of(x)
+    return None if name.startswith("cpu") else name
+
+
+def to_dlpack(x: jax.Array, copy: bool | None) -> jax.Array:
+    """The array itself, which knows the protocol."""
+    return x
+
+
+def from_dlpack(lent: Any, copy: bool | None) -> jax.Array | None:  # Any: what another engine's `to_dlpack` made
+    """A JAX array over that memory, or a copy, bound to its device; None where JAX or DLPack has no such type.
+
+    Raises TypeError as `check_type` does.
+    """
+    try:
+        with _enable_x64(True):  # nothing is narrowed before it is seen
+            shared = _adopted_there(lent, copy)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if copy is False:
+            raise cannot_share("This array", f"JAX does not take its memory: {error}") from error
+        return None
+    check_type(shared.dtype)
+    if copy is False:
+        return shared
+    with jax.ensure_compile_time_eval():
+        copy_of_it: jax.Array = shared.copy().block_until_ready()
+    return copy_of_it
 
 
 def copied(x: Any) -> Any:  # Any: jax.Array, or a tracer
@@ -116,6 +155,12 @@ def check_type(dtype: Dtype) -> None:
 def _adopt_aligned(array: Array) -> jax.Array:
     device = _default_device()
     return _put(array, device) if device.platform == "cpu" else jax.device_put(array)
+
+
+def _adopted_there(lent: Any, copy: bool | None) -> jax.Array:  # Any: as in `from_dlpack`
+    with jax.ensure_compile_time_eval():
+        x: jax.Array = jax.dlpack.from_dlpack(lent, copy=False if copy is False else None)
+        return x
 
 
 def _copied_quickly(array: Array) -> jax.Array:

@@ -3,15 +3,22 @@
 torch has no read-only tensors: memory that must not change comes in only as a copy, or where copy=False asked for it;
 read-only numpy memory not even then, for it may be a file that this process may not write to (a memmap).
 Types that numpy lacks go as words of the same size and are viewed again.
+
+On an accelerator torch only queues its work, on a stream, and frees memory in the order of its own streams. So memory
+goes out behind what is queued, and a copy of borrowed memory is waited for.
 """
+
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
+import torch.utils.dlpack
 
 from ..adapters import Exported, Layout
 from ..exchange.refusals import cannot_share, no_such_type
-from ..with_numpy.exchange import Array, Dtype, aligned_copy, in_words, writable_alias
+from ..with_numpy.exchange import ALIGNMENT, Array, Dtype, aligned_copy, in_words, writable_alias
+from .devices import device_of
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
@@ -24,6 +31,9 @@ _TORCH_BY_NUMPY: dict[Dtype, torch.dtype] = {
 _NUMPY_BY_TORCH = {kind: dtype for dtype, kind in _TORCH_BY_NUMPY.items()}
 _KNOWN = {getattr(torch, name) for name in _COMMON} | set(_NUMPY_BY_TORCH)
 _TORCH_WORDS = {1: torch.uint8, 2: torch.uint16}
+_AS_A_VIEW = "it is a view that conjugates or negates what is in its memory"
+_cuda: Any = torch.cuda  # Any: torch has not annotated what is used of them
+_dlpack: Any = torch.utils.dlpack
 
 
 def export_memory(x: torch.Tensor, copy: bool | None) -> Exported:
@@ -33,12 +43,10 @@ def export_memory(x: torch.Tensor, copy: bool | None) -> Exported:
             return x.numpy(), "mutable"
         except (TypeError, RuntimeError):
             pass  # why is found out below
-    bare = _checked(x)
-    if x.dtype not in _KNOWN:
-        raise no_such_type("numpy", str(x.dtype), "x.to(torch.complex64), x.to(torch.float32) or x.view(torch.uint8)")
+    bare = _numbers_of(x)
     plain = bare.cpu().resolve_conj().resolve_neg()
     if copy is False and plain is not bare:
-        raise cannot_share("This torch tensor", _why_not(bare))
+        raise cannot_share("This torch tensor", f"its memory is on {bare.device}" if not bare.is_cpu else _AS_A_VIEW)
     try:
         return _in_numpy(plain), "mutable" if plain is bare else "private"
     except (TypeError, RuntimeError) as error:
@@ -62,6 +70,36 @@ def import_memory(exported: Exported, copy: bool | None) -> torch.Tensor:
     return _over(array)
 
 
+def accelerator_of(x: torch.Tensor) -> str | None:
+    """The name of its device, if that is not the CPU."""
+    return None if x.is_cpu else device_of(x)
+
+
+def to_dlpack(x: torch.Tensor, copy: bool | None) -> "_Lent":
+    """The tensor's memory, if it is in C order and aligned; else that of a copy which is."""
+    bare = _numbers_of(x)
+    why = _why_not_lent(bare)
+    if copy is False and why:
+        raise cannot_share("This torch tensor", why)
+    return _Lent(bare.clone(memory_format=torch.contiguous_format) if why else bare)
+
+
+def from_dlpack(lent: Any, copy: bool | None) -> torch.Tensor | None:  # Any: what another engine's `to_dlpack` made
+    """A tensor over that memory, or a copy; None where torch or DLPack has no such type."""
+    try:
+        shared: torch.Tensor = _dlpack.from_dlpack(lent)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if copy is False:
+            raise cannot_share("This array", f"torch does not take its memory: {error}") from error
+        return None
+    if copy is False:
+        return shared
+    copy_of_it = shared.clone(memory_format=torch.contiguous_format)
+    if copy_of_it.is_cuda:  # who lent the memory does not know torch's stream, and may use it for something else then
+        torch.cuda.current_stream(copy_of_it.device).synchronize()
+    return copy_of_it
+
+
 def copied(x: torch.Tensor) -> torch.Tensor:
     """A clone: its history goes on."""
     return x.clone()
@@ -76,6 +114,21 @@ def layout_of(x: torch.Tensor) -> Layout:
         raise TypeError(f"A torch tensor of shape {tuple(x.shape)} has no memory of its own: {error}") from error
     size_bytes = bare.itemsize
     return Layout(address, tuple(bare.shape), tuple(step * size_bytes for step in bare.stride()), size_bytes)
+
+
+class _Lent:
+    """A tensor for another engine, behind what is queued on the current stream of its device."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self._x: Any = x  # Any: torch has not annotated the two methods
+
+    def __dlpack_device__(self) -> Any:  # Any: a pair of numbers
+        return self._x.__dlpack_device__()
+
+    def __dlpack__(self, **asked: Any) -> Any:  # Any: the protocol's arguments, and its capsule
+        # torch refuses a tensor of another device than the current one.
+        with _cuda.device_of(self._x):
+            return self._x.__dlpack__(**asked)
 
 
 def _over(array: Array) -> torch.Tensor:
@@ -112,6 +165,14 @@ def _why_not_torch(array: Array) -> str:
     if any(step % array.itemsize for step in array.strides):
         return f"torch has no strides of broken elements (they are {array.strides} bytes)"
     return ""
+
+
+def _numbers_of(x: torch.Tensor) -> torch.Tensor:
+    """A plain tensor on the same memory. Raises TypeError as `_checked`, and for a type that no other engine has."""
+    bare = _checked(x)
+    if x.dtype not in _KNOWN:
+        raise no_such_type("numpy", str(x.dtype), "x.to(torch.complex64), x.to(torch.float32) or x.view(torch.uint8)")
+    return bare
 
 
 def _checked(x: torch.Tensor, *, may_want_grad: bool = False) -> torch.Tensor:
@@ -158,10 +219,17 @@ def _as_plain(x: torch.Tensor) -> torch.Tensor:
     return x.as_subclass(torch.Tensor)
 
 
-def _why_not(x: torch.Tensor) -> str:
-    if not x.is_cpu:
-        return f"its memory is on {x.device}"
-    return "it is a view that conjugates or negates what is in its memory"
+def _why_not_lent(x: torch.Tensor) -> str:
+    """What keeps other engines from its memory on an accelerator; empty if nothing does."""
+    if x.is_conj() or x.is_neg():
+        return _AS_A_VIEW
+    if not x.is_contiguous():
+        return f"it is not C-contiguous (strides {x.stride()} for shape {tuple(x.shape)})"
+    try:
+        past = x.data_ptr() % ALIGNMENT
+    except RuntimeError:  # inside of torch.func it has no memory, which DLPack finds out
+        past = 0
+    return f"its memory begins {past} bytes past a multiple of {ALIGNMENT}" if past else ""
 
 
 def _hint(dtype: Dtype) -> str:

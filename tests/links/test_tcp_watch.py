@@ -13,7 +13,8 @@ from fanwise.links.security.certificates import Identity
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import tcp_watch
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
-from fanwise.links.transports.tcp_watch import TcpLook, TcpWatch
+from fanwise.links.transports.tcp_sockets import set_options
+from fanwise.links.transports.tcp_watch import TcpLook, TcpWatch, look_at
 from fanwise.testing import within
 from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 
@@ -85,12 +86,13 @@ def test_a_peer_that_does_not_read_for_long_loses_nothing(pair: Pair, looks: lis
 @pytest.mark.parametrize(
     ("looks", "is_lost"),
     [
-        ([TcpLook(True, 2.5), TcpLook(True, 3.5)], True),
-        ([TcpLook(True, 2.5), TcpLook(True, 0.1), TcpLook(True, 2.5), TcpLook(False, 9.0)], False),
-        ([TcpLook(False, 60.0)] * 4, False),
-        ([TcpLook(True, 1.5)] * 4, False),
+        ([TcpLook(True, 7)] * 4, True),
+        ([TcpLook(True, 7)] * 3 + [TcpLook(True, 8)] * 3, False),
+        ([TcpLook(True, number) for number in range(9)], False),
+        ([TcpLook(False, 7)] * 9, False),
+        ([TcpLook(False, 7)] * 9 + [TcpLook(True, 7), TcpLook(False, 8)], False),
     ],
-    ids=["silent twice", "silent once", "owes nothing", "not for long"],
+    ids=["silent twice", "silent once", "heard of", "owes nothing", "is about to answer"],
 )
 def test_lost_is_who_owes_an_answer_at_two_looks_running(
     looks: list[TcpLook], is_lost: bool, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +111,22 @@ def test_lost_is_who_owes_an_answer_at_two_looks_running(
     assert (link.ending is not None) == is_lost and left == []
     other.close()
     hub.close()
+
+
+def test_the_probes_of_the_other_side_are_signs_of_life() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as idle:
+        idle.connect(listener.getsockname())
+        other = listener.accept()[0]
+        with other:
+            set_options(other, silence_s=3.0)
+            before = look_at(idle)
+            assert before is not None and not before.unanswered
+
+            def heard() -> bool:
+                now = look_at(idle)
+                return now is not None and now.num_packets >= before.num_packets + 2
+
+            within(LIMIT_S, heard, "it was asked twice whether it is there")
 
 
 # -- a cable -----------------------------------------------------------------------------------------------------------

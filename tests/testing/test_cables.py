@@ -1,5 +1,6 @@
 """The cable that is played between two hosts: what it delays and loses, its rate, and its end."""
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -60,6 +61,31 @@ def hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
     with two_hosts(Cable(delay_s=0.01, loss=0.1)) as hosts:
         yield hosts
     assert {child.pid for child in psutil.Process().children()} == before, "its process is gone"
+
+
+def test_nothing_comes_through_while_it_is_cut_and_both_ends_stay_up(hosts: tuple[PlayedHost, PlayedHost]) -> None:
+    with hosts[0].entered():
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with hosts[1].entered():
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind((hosts[1].address, 0))
+    receiver.settimeout(0.1)
+    with sender, receiver:
+
+        def came() -> int:
+            """How many of 20 packets."""
+            for _ in range(20):
+                sender.sendto(b"x", receiver.getsockname())
+            number = 0
+            with contextlib.suppress(TimeoutError):
+                while receiver.recv(1):
+                    number += 1
+            return number
+
+        hosts[1].cut()
+        assert came() == 0
+        hosts[1].mend()
+        assert came() > 5
 
 
 def test_two_hosts_see_the_delay_and_the_loss(hosts: tuple[PlayedHost, PlayedHost]) -> None:

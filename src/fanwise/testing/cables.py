@@ -5,6 +5,7 @@
 Started by `networks.two_hosts` as a process: `python -m fanwise.testing.cables`. Both devices are in the namespaces of
 their hosts; it ends when its standard input does. A packet is lost, or waits for those before it at `gbits` and then
 `delay_s`; the way back has a queue of its own. What waits longer than `_QUEUE_S` for its turn is lost, as in a switch.
+Every packet is lost from a CUT on standard input to a MENDED; the devices stay up, as behind a switch that fails.
 """
 
 import fcntl
@@ -26,6 +27,7 @@ _REQUEST = struct.Struct("16sH22x")
 _PACKET_BYTES = 1 << 16
 _QUEUE_S = 0.05
 _PACKETS_A_TURN = 64
+CUT, MENDED = b"c", b"m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Direction:
     def __init__(self, cable: Cable, seed: int) -> None:
         self._cable = cable
         self._chance = random.Random(seed)
+        self.is_cut = False
         self._free_s = 0.0  # when the last packet has been sent
         self._under_way: deque[tuple[float, bytes]] = deque()
 
@@ -62,7 +65,7 @@ class Direction:
         """A packet came from the host."""
         cable = self._cable
         begins_s = max(now_s, self._free_s)
-        if begins_s - now_s > _QUEUE_S or self._chance.random() < cable.loss:
+        if self.is_cut or begins_s - now_s > _QUEUE_S or self._chance.random() < cable.loss:
             return
         self._free_s = begins_s + (len(packet) * 8e-9 / cable.gbits if cable.gbits else 0.0)
         self._under_way.append((self._free_s + cable.delay_s, packet))
@@ -85,18 +88,21 @@ def device(namespace: str) -> int:
     return fd
 
 
-def carry(cable: Cable, ends: tuple[int, int], stop: int) -> None:
-    """Until `stop` is at its end."""
+def carry(cable: Cable, ends: tuple[int, int], orders: int) -> None:
+    """Until `orders` is at its end."""
     ways = [(end, ends[1 - place], Direction(cable, cable.seed + place)) for place, end in enumerate(ends)]
     poll = select.poll()
-    for fd in (*ends, stop):
+    for fd in (*ends, orders):
         poll.register(fd, select.POLLIN)
     while True:
         arrivals = [way.next_s for _, _, way in ways if way.next_s is not None]
         wait_s = min(arrivals) - time.monotonic() if arrivals else 10.0
         readable = {fd for fd, _ in poll.poll(max(0.0, wait_s) * 1000)}
-        if stop in readable and not os.read(stop, 1):
-            return
+        if orders in readable:
+            if not (order := os.read(orders, 1)):
+                return
+            for _, _, way in ways:
+                way.is_cut = order == CUT
         for end, other, way in ways:
             if end in readable:
                 _take(end, way)

@@ -3,7 +3,7 @@
     with two_hosts() as (a, b):      # or two_hosts(Cable(delay_s=0.005, loss=0.01))
         with a.entered():            # sockets that this thread opens now are the host's
             listener = TcpListener(hub, a.address, 0, ...)
-        b.cut()                      # pull the cable out at b; `a` sees no carrier
+        b.cut()                      # nothing comes through; without a `Cable`, both see that it was pulled out at b
         b.mend()
 
 Linux, with iproute2 and the right to make namespaces (root). `why_not()` says what is missing. All that is made has a
@@ -16,8 +16,9 @@ import itertools
 import os
 import subprocess
 from collections.abc import Iterator
+from typing import IO
 
-from .cables import Cable
+from .cables import CUT, MENDED, Cable
 from .namespaces import set_namespace
 
 _OWN = "/proc/thread-self/ns/net"
@@ -63,11 +64,15 @@ def why_not(*, with_cable: bool = False) -> str:
 
 
 class PlayedHost:
-    """One of the two. `address` is its own, `name` that of its namespace."""
+    """One of the two. `address` is its own, `name` that of its namespace.
 
-    def __init__(self, name: str, address: str) -> None:
+    `orders`: to the process that plays its cable, if one does.
+    """
+
+    def __init__(self, name: str, address: str, orders: IO[bytes] | None = None) -> None:
         self.name = name
         self.address = address
+        self._orders = orders
 
     def enter(self) -> None:
         """The calling thread, and what it starts, is on this host from now on."""
@@ -95,12 +100,18 @@ class PlayedHost:
         _run("tc", "-n", self.name, *args)
 
     def cut(self) -> None:
-        """Pull the cable out here."""
-        self.ip("link", "set", "cable", "down")
+        """Nothing comes through the cable from now on."""
+        if self._orders is None:
+            self.ip("link", "set", "cable", "down")
+        else:
+            self._orders.write(CUT)
 
     def mend(self) -> None:
-        """Put it back."""
-        self.ip("link", "set", "cable", "up")
+        """It does again."""
+        if self._orders is None:
+            self.ip("link", "set", "cable", "up")
+        else:
+            self._orders.write(MENDED)
 
 
 @contextlib.contextmanager
@@ -141,33 +152,34 @@ def two_hosts(cable: Cable | None = None) -> Iterator[tuple[PlayedHost, PlayedHo
     Raises OSError where `why_not` has an answer.
     """
     number = f"fanwise-{os.getpid()}-{next(_numbers)}"
-    a, b = PlayedHost(f"{number}-a", "10.91.0.1"), PlayedHost(f"{number}-b", "10.91.0.2")
+    names = f"{number}-a", f"{number}-b"
     _remove_stale()
     with contextlib.ExitStack() as stack:
-        for host in (a, b):
-            _ip("netns", "add", host.name)
-            stack.callback(_ip, "netns", "delete", host.name)
-            host.ip("link", "set", "lo", "up")
+        for name in names:
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "delete", name)
+        orders = None if cable is None else stack.enter_context(_played(cable, names))
+        a, b = PlayedHost(names[0], "10.91.0.1", orders), PlayedHost(names[1], "10.91.0.2", orders)
         if cable is None:
             a.ip("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", b.name)
-        else:
-            stack.enter_context(_played(cable, (a.name, b.name)))
         for host in (a, b):
+            host.ip("link", "set", "lo", "up")
             if cable is not None:
                 host.ip("link", "set", "cable", "mtu", str(cable.mtu))
             host.ip("address", "add", f"{host.address}/24", "dev", "cable")
-            host.mend()
+            host.ip("link", "set", "cable", "up")
         yield a, b
 
 
 @contextlib.contextmanager
-def _played(cable: Cable, namespaces: tuple[str, str]) -> Iterator[None]:
-    """By a process, which has made both ends."""
-    with subprocess.Popen(cable.command(namespaces), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def _played(cable: Cable, namespaces: tuple[str, str]) -> Iterator[IO[bytes]]:
+    """By a process, which has made both ends; what it is told."""
+    command, pipe = cable.command(namespaces), subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0) as process:
         assert process.stdin is not None and process.stdout is not None, "both are pipes"
         try:
             if not process.stdout.readline():
                 raise OSError(f"no cable between {' and '.join(namespaces)}: its process ended with {process.wait()}")
-            yield
+            yield process.stdin
         finally:
             process.stdin.close()

@@ -25,8 +25,8 @@ def hosts(ray_environment: None) -> Iterator[tuple[PlayedHost, PlayedHost]]:
     if reason := why_not(with_cable=True):
         pytest.skip(reason)
     with two_hosts(Cable(delay_s=0.002, loss=0.01)) as hosts:
-        for host in hosts:  # Ray takes the address that leads to the world for its node's, also while the cable is cut
-            host.ip("route", "add", "default", "dev", "lo", "src", host.address)
+        for host in hosts:  # Ray takes the address that leads to the world for its node's
+            host.ip("route", "add", "default", "dev", "cable", "src", host.address)
         yield hosts
 
 

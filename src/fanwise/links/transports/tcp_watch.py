@@ -3,11 +3,13 @@
 A process that reads nothing for a minute may be well; its kernel still answers for it, and that is what is asked here.
 
     something of ours is unanswered: sent and not acknowledged, or probes of an idle or full connection
-    and nothing at all came for `silence_s`, at two looks running  -->  the link is lost
+    and no packet at all came for `silence_s`, at two looks running  -->  the link is lost
 
-Two looks, as one may fall between a probe and its answer. The kernel's own limit (TCP_USER_TIMEOUT) cannot be used: it
-also counts the time in which a live host has no room because its process does not read. Linux only; elsewhere, and
-where no thread drives the hub, the kernel's own limits must do. Knows no frame and no call.
+Two looks, as one may fall between a probe and its answer. Packets are counted, for the kernel's own times of what came
+last leave out the other side's probes: after a cable has dropped out some times, data may wait ten seconds until it is
+sent again, while such probes come every second. The kernel's own limit (TCP_USER_TIMEOUT) cannot be used: it also
+counts the time in which a live host has no room because its process does not read. Linux only; elsewhere, and where no
+thread drives the hub, the kernel's own limits must do. Knows no frame and no call.
 """
 
 import socket
@@ -19,15 +21,15 @@ from ..hub import Hub, Timer
 from ..link import Link
 
 LOOK_EVERY_S = 1.0
-# struct tcp_info of linux/tcp.h: tcpi_probes, tcpi_unacked, tcpi_last_data_recv and tcpi_last_ack_recv (in ms).
-_INFO = struct.Struct("=3xB20xI24xII")
+# struct tcp_info of linux/tcp.h: tcpi_probes, tcpi_unacked and tcpi_segs_in.
+_INFO = struct.Struct("=3xB20xI112xI")
 
 
 class TcpLook(NamedTuple):
-    """One look: whether something of ours is unanswered, and for how long nothing came."""
+    """One look: whether something of ours is unanswered, and how many packets have come since the connection began."""
 
     unanswered: bool
-    silent_s: float
+    num_packets: int
 
 
 def look_at(connection: socket.socket) -> TcpLook | None:
@@ -40,8 +42,8 @@ def look_at(connection: socket.socket) -> TcpLook | None:
         return None
     if len(info) < _INFO.size:
         return None
-    probes, unacked, data_ms, ack_ms = _INFO.unpack(info)
-    return TcpLook(probes > 0 or unacked > 0, min(data_ms, ack_ms) / 1000)
+    probes, unacked, num_packets = _INFO.unpack(info)
+    return TcpLook(probes > 0 or unacked > 0, num_packets)
 
 
 class TcpWatch:
@@ -52,6 +54,8 @@ class TcpWatch:
         self._link = link
         self._connection = connection
         self._silence_s = silence_s
+        self._num_packets = -1
+        self._heard_s = 0.0
         self._is_suspect = False
         self._timer: Timer | None = None
 
@@ -72,9 +76,13 @@ class TcpWatch:
         look = look_at(self._connection)
         if look is None:
             return
-        silent = look.unanswered and look.silent_s >= self._silence_s - LOOK_EVERY_S
+        now_s = self._hub.clock.now_s()
+        if look.num_packets != self._num_packets:
+            self._num_packets, self._heard_s = look.num_packets, now_s
+        silent_s = now_s - self._heard_s
+        silent = look.unanswered and silent_s >= self._silence_s - LOOK_EVERY_S
         if silent and self._is_suspect:
-            self._link.lose(f"nothing came from its host for {look.silent_s:.1f} s")
+            self._link.lose(f"nothing came from its host for {silent_s:.1f} s")
             return
         self._is_suspect = silent
         self._next()

@@ -179,6 +179,8 @@ class ClusterStart:
         """The pool has begun: what goes wrong from now on is logged, and tried again."""
         if news["kind"] == "failed" and news["why"] in ("versions", "not-started"):
             _log.warning("a node of the cluster is not used: %s", news["text"])
+        elif news["kind"] == "failed":
+            _log.warning("a host of the pool has ended, and another is started in its place: %s", news["text"])
         elif news["kind"] == "fatal":
             _log.warning("the Ray cluster at %r cannot be used now: %s", self._settings.address, news["text"])
         elif news["kind"] == "gone":

@@ -2,9 +2,7 @@
 
 import json
 import os
-import resource
 import shutil
-import signal
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -17,6 +15,7 @@ import pytest
 from fanwise.base.errors import ClusterError, RecordError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
+from fanwise.testing.disks import FullDisk
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     RandomSearch,
@@ -197,27 +196,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-EPOCHS = 60  # each is more than 1.4 KB of the record's log
+EPOCHS = 60  # 0.6 s: the record is moved into its database some times meanwhile
 
 
 def fill(x: float) -> None:
     place = load_checkpoint()
     reached = 0 if place is None else int((place / "epoch").read_text())
     for epoch in range(reached + 1, EPOCHS + 1):
+        threading.Event().wait(0.01)
         report(loss=x, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
 
 
 def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool, home: Path) -> None:
-    """A limit on the size of files stands for the full disk: it holds for the tuner's thread and SQLite alike."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
-    try:
+    with FullDisk(after_bytes=10_000) as disk:
         with pytest.raises(RecordError, match=r"record\.sqlite cannot be written"):
-            quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2).run()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
+            quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2, callbacks=[disk]).run()
     before = load_experiment("full")
     assert before.state == "broken-off"
     known = len(before.results)

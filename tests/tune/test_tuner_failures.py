@@ -16,7 +16,18 @@ import pytest
 from fanwise.base.errors import RecordError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.tune import Experiment, RandomSearch, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
+from fanwise.testing.disks import FullDisk
+from fanwise.testing.searches import quiet_tuner
+from fanwise.tune import (
+    Experiment,
+    RandomSearch,
+    StoppingCriterion,
+    Tuner,
+    choice,
+    load_experiment,
+    report,
+    trial_id,
+)
 from fanwise.tune.record.reading import read_events
 
 WAYS = [
@@ -312,23 +323,23 @@ def test_a_supervisor_that_is_killed_fails_what_ran_below_it_and_the_search_goes
 # The disk.
 
 
-def fill(x: float) -> None:
-    """Reports until it is told that the report was not kept."""
+def fill(folder: str) -> None:
+    """Reports until it is told that the report was not kept; notes those that were, a byte each."""
+    kept = os.open(f"{folder}/{trial_id()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     while True:
-        report(loss=x, padding=0.1234567890123456)
+        report(loss=0.1234567890123456)
+        os.write(kept, b".")
 
 
-def test_a_disk_that_fills_up_ends_the_search_with_one_error_and_keeps_what_was_acknowledged(home: Path) -> None:
-    stop = StoppingCriterion(max_wallclock_time=60)
-    tuner = Tuner(fill, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=2, name="full", quiet=True)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, limits[1]))
-    try:
+def test_a_disk_that_fills_up_ends_the_search_with_one_error_and_keeps_what_was_acknowledged(
+    home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "kept").mkdir()
+    with FullDisk(after_bytes=200_000) as disk:
         with pytest.raises(RecordError, match=r"record\.sqlite cannot be written: .*limit on file sizes") as caught:
-            tuner.run()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
+            quiet_tuner(fill, {"folder": str(tmp_path / "kept")}, trials=2, name="full", callbacks=[disk]).run()
     assert "All that was reported is kept: load_experiment('full')." in caught.value.__notes__
-    assert len(load_experiment("full").results) > 100
+    known = load_experiment("full").results["trial_id"].value_counts()
+    kept = {int(path.name): path.stat().st_size for path in (tmp_path / "kept").iterdir()}
+    assert len(kept) == 2
+    assert all(known[trial] >= number > 10 for trial, number in kept.items())

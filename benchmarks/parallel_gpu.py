@@ -11,6 +11,7 @@ pass, counted by torch) over what the device can do in its data sheet, without s
 """
 
 import argparse
+import gc
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -133,6 +134,7 @@ def measure(contestants: Sequence[Row], task: Task, rounds: int) -> None:
             except (RuntimeError, ValueError) as reason:
                 row.trouble = str(reason).splitlines()[0]
                 say(f"  {row.section} {row.name}: {row.trouble}")
+            gc.collect()  # CUDA graphs: a reader of the next one, which is a fork, would abort when it collects them
 
 
 def main() -> None:

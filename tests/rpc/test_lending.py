@@ -21,7 +21,7 @@ from fanwise.testing import within
 from fanwise.testing.played_devices import HostMemory
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 
-BIG = 1 << 16  # float32: 256 KiB
+BIG = 1 << 18  # float32: 1 MiB
 KEPT: list[Any] = []
 
 # Any throughout: what users' functions take and return.
@@ -227,8 +227,8 @@ def test_what_arrives_is_the_receivers_own_and_what_is_sent_may_be_changed(real_
 @pytest.mark.parametrize(
     "x",
     [
-        torch.randn(256, 300).t(),
-        torch.randn(512, 512)[::2],
+        torch.randn(512, 600).t(),
+        torch.randn(1024, 512)[::2],
         torch.randn(BIG).to(torch.bfloat16).repeat(2),
         torch.randn(BIG, requires_grad=True),
         torch.nn.Parameter(torch.randn(BIG)),

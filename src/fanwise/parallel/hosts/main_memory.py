@@ -6,7 +6,7 @@
 All that is known of the device is here: what adds over hosts sees tensors of main memory. Additions round alike on both
 sides. A division need not, so a sum that is exact is divided on the device, as on one host.
 
-The same code runs with memory of the CPU in the place of the GPU's. On a GPU it has not run yet.
+The same code runs with memory of the CPU in the place of the GPU's.
 """
 
 from collections.abc import Callable, Sequence

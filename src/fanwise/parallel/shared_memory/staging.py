@@ -8,7 +8,7 @@ node of the others. Copies are queued on the stream of the program; whoever tell
 waited for it, so there is nothing under way where others write, or when this process is killed and its share is done
 again. What is copied with is registered with CUDA, so that the GPU copies by itself; without that it works, slowly.
 
-The same code runs with memory of the CPU in the place of the GPU's. On a GPU it has not run yet.
+The same code runs with memory of the CPU in the place of the GPU's. On a GPU it has run between ranks that share one.
 """
 
 import logging

@@ -4,7 +4,7 @@
     data      of the device: slices of gradients; on a GPU NCCL, else the same group
 
 Over NCCL a call returns when it is queued, and what waits for its result is the stream of the program, not the program.
-On GPUs this has not run yet.
+With NCCL this has not run yet.
 
 The program may use torch.distributed beside it, in its own groups. If nobody has initialised it, it is done here, and
 undone in the end. What the back end says when a process is gone, or does not come within its time-out (torch's, 30

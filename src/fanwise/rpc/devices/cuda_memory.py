@@ -5,8 +5,6 @@
 
 torch keeps a lent storage until its counter is zero, also when nobody refers to it: `reclaim` lowers the counter for a
 receiver that died. The event is opened here and not by torch, which in 2.13 never closes the ones that it opens.
-
-This has not run on a GPU yet.
 """
 
 import os

@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 from ...links.outstanding import Outstanding
 
-# What is smaller goes with the message: to open a handle takes longer than such a copy. Not measured on a GPU yet.
-LENT_FROM_BYTES = 192 << 10
+# What is smaller goes with the message: to open a handle takes half a millisecond, as long as such a copy (H200).
+LENT_FROM_BYTES = 1 << 20
 # More than this is not lent to all others together, one tensor excepted: each is a copy in the device's memory.
 LENT_BYTES_MAX = 1 << 30
 

@@ -11,6 +11,7 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.links import Hub, Link, memory_links
 from fanwise.links.codec import pack_error
 from fanwise.parallel.all_reduce.contract import AllReduce
+from fanwise.parallel.hosts import by_hosts
 from fanwise.parallel.hosts.main_memory import ThroughMainMemory
 from fanwise.parallel.hosts.mesh import Mesh
 from fanwise.parallel.hosts.team import HostsTeam
@@ -88,6 +89,12 @@ def test_sums_over_hosts_keep_the_contract(in_boxes_bytes: int, check: Check) ->
         play(hosts, check, in_boxes_bytes=in_boxes_bytes)
 
 
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_sums_in_many_slices_keep_the_contract(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
+    monkeypatch.setattr(by_hosts, "_SLICE_BYTES", 1024)
+    play("abc" if "gone" in check.__name__ else "aabc", check, in_boxes_bytes=0)
+
+
 @pytest.mark.parametrize("in_boxes_bytes", [0, 1 << 40], ids=["by hosts", "in boxes"])
 def test_sums_that_go_through_main_memory_keep_the_contract(in_boxes_bytes: int) -> None:
     for check in CHECKS:
@@ -123,16 +130,17 @@ def test_a_sum_that_only_some_have_when_a_host_dies_is_made_again_by_all() -> No
         send, receive = team.send, team.receive
 
         def send_and_die(place: int, what: str, rows: Tensor) -> None:
-            if sent.count("slice") == 1 and what == "slice":
+            kind = what.split()[0]
+            if sent.count("sum") == 1 and kind == "sum":
                 assert one_has_it.wait(20), "the first has all slices"
                 peer.leave()
                 raise Gone
-            sent.append(what)
+            sent.append(kind)
             send(place, what, rows)
 
         def receive_and_tell(place: int, what: str) -> Tensor:
             found: Tensor = receive(place, what)
-            if (place, what) == (2, "slice"):
+            if place == 2 and what.startswith("sum"):
                 one_has_it.set()
             return found
 

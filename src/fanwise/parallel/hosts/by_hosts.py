@@ -1,13 +1,15 @@
 """Gradients over hosts: added within each host first, then between one process of each, the leaders.
 
     1  each process gives the nodes of the tree that it has to the leader of its host        (shared memory)
-    2  leaders add those that are siblings in the tree, and give each other leader its slice (the network)
-    3  each adds its slice of what all hosts have, along the tree, divides, and gives it to the other leaders
+    2  leaders add those that are siblings in the tree, and give each other leader its slices (the network)
+    3  each adds its slices of what all hosts have, along the tree, divides, and gives them to the other leaders
     4  leaders give the whole sum to the processes of their host                              (shared memory)
 
-So a host sends and receives 2 (h-1)/h of the gradients for h hosts, whatever the number of its processes. What may be
-added within a host is decided by the tree over the shards (shards.py): the same additions in the same order as on one
-device, and the same bits. A sum counts when all have come to the turn after it.
+So a host sends and receives 2 (h-1)/h of the gradients for h hosts, whatever the number of its processes. A leader has
+several slices, and sends the sum of one while it receives the next: the network waits for no addition.
+
+What may be added within a host is decided by the tree over the shards (shards.py): the same additions in the same order
+as on one device, and the same bits. A sum counts when all have come to the turn after it.
 
 With `feedback` leaders add all of their host, and exchange that with fewer bytes (feedback.py): 2 and 3 are its own.
 With `apart` they exchange nothing, and each host has the mean over its own shards.
@@ -29,6 +31,9 @@ from .apart import Apart
 from .feedback import Between, Feedback
 
 T = TypeVar("T")
+
+# A leader's part of the gradients goes in slices of about so many bytes: few messages, and little to wait for.
+_SLICE_BYTES = 512 << 10
 
 
 class Sending(Protocol):
@@ -146,9 +151,7 @@ class ByHosts:
         self, met: AllReducePlan, places: Sequence[Sequence[int]], own: Sequence[int], feedback: Feedback | None
     ) -> None:
         """The whole sum, in our room."""
-        team, layout, hosts = self._team, self._layout, len(places)
-        each = layout.slice_bytes(hosts)
-        self._make_room(each * hosts)
+        team = self._team
         rows: dict[tuple[int, int], Tensor] = {}
         for place in own[1:]:
             numbers = [found.number for found in met.found if found.place == place and found.node.reached]
@@ -163,28 +166,46 @@ class ByHosts:
             grads, here = self._of_host(met, own, rows), _count(met, own)
             torch._foreach_mul_(list(grads.values()), everywhere / here if here else 0.0)
             return
-        mine = places.index(own)
-        others = [(host, its[0]) for host, its in enumerate(places) if host != mine]
-        slices = [_of_any(layout.owned(host, hosts), met) for host in range(hosts)]
+        self._add_slices(met, places, own, rows)
+
+    def _add_slices(
+        self,
+        met: AllReducePlan,
+        places: Sequence[Sequence[int]],
+        own: Sequence[int],
+        rows: dict[tuple[int, int], Tensor],
+    ) -> None:
+        """2 and 3 of the module's text. Slices of a host follow one another; a message has a slice of all its nodes."""
+        team, layout, hosts = self._team, self._layout, len(places)
+        count = _num_slices(layout.slice_bytes(hosts))
+        each = layout.slice_bytes(hosts * count)
+        self._make_room(each * hosts * count)
+        slices = self._room.view(hosts * count, each)
+        buckets = [_of_any(layout.owned(number, hosts * count), met) for number in range(hosts * count)]
+        others = [(host, its[0]) for host, its in enumerate(places) if host != places.index(own)]
+        mine = range(places.index(own) * count, (places.index(own) + 1) * count)
+        flags = {host: _merged(_flags(met, places[host]), met.shards, _either) for host, _ in others}
+        for place in range(count):
+            for host, leader in others:
+                number = host * count + place
+                added = self._added(met, own, buckets[number], rows)
+                packed = self._memory(f"to {host}", each * sum(node.value is not None for node in added)).view(-1, each)
+                _pack(added, buckets[number], packed, number * each)
+                team.send(leader, f"slice {number}", packed)
+        for number in mine:
+            operands = self._added(met, own, buckets[number], rows)
+            for host, leader in others:
+                packed = team.receive(leader, f"slice {number}")
+                operands += _unpacked(flags[host], packed, buckets[number], number * each)
+            operands.sort(key=lambda node: node.start)
+            sums = total_into([bucket.of(self._room) for bucket in buckets[number]], operands, met.shards, changes=True)
+            if met.count is not None:
+                divide(sums, met.count)
+            for _, leader in others:
+                team.send(leader, f"sum {number}", slices[number])
         for host, leader in others:
-            added = self._added(met, own, slices[host], rows)
-            count = sum(node.value is not None for node in added)
-            packed = self._memory(f"to {host}", count * each).view(count, each)
-            _pack(added, slices[host], packed, host * each)
-            team.send(leader, "slices", packed)
-        operands = self._added(met, own, slices[mine], rows)
-        for host, leader in others:
-            flags = _merged(_flags(met, places[host]), met.shards, _either)
-            operands += _unpacked(flags, team.receive(leader, "slices"), slices[mine], mine * each)
-        operands.sort(key=lambda node: node.start)
-        sums = total_into([bucket.of(self._room) for bucket in slices[mine]], operands, met.shards, changes=True)
-        if met.count is not None:
-            divide(sums, met.count)
-        parts = self._room.view(hosts, each)
-        for _, leader in others:
-            team.send(leader, "slice", parts[mine])
-        for host, leader in others:
-            parts[host].copy_(team.receive(leader, "slice"))
+            for number in range(host * count, (host + 1) * count):
+                slices[number].copy_(team.receive(leader, f"sum {number}"))
 
     def _of_host(
         self, met: AllReducePlan, own: Sequence[int], rows: dict[tuple[int, int], Tensor]
@@ -232,6 +253,15 @@ def between(team: Sending, places: Sequence[Sequence[int]], own: Sequence[int]) 
         lambda host, what, flat: team.send(places[host][0], what, flat),
         lambda host, what: team.receive(places[host][0], what),
     )
+
+
+def _num_slices(size_bytes: int) -> int:
+    """Of a host's part of so many bytes.
+
+    >>> _num_slices(100), _num_slices(5 << 20)
+    (1, 10)
+    """
+    return max(1, size_bytes // _SLICE_BYTES)
 
 
 def _count(met: AllReducePlan, places: Sequence[int]) -> float:

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import resource
 import shutil
 import sqlite3
 import stat
@@ -163,6 +164,19 @@ def test_a_creation_that_fails_half_way_leaves_nothing_behind(tmp_path: Path) ->
     with pytest.raises(RecordError, match="No experiment could be made"):
         Record.create(deep, {})
     assert not deep.exists()
+
+
+def test_who_may_open_no_more_files_is_told_so(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = os.open(os.devnull, os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
+    try:
+        with pytest.raises(RecordError, match=rf"may not open more than {taken} files\. Raise that \(ulimit -n\)"):
+            Record.create(tmp_path / "new", {"name": "new"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.close(taken)
+    assert not (tmp_path / "new").exists()
 
 
 def test_commits_are_synced_by_the_thread_and_not_by_the_writer(tmp_path: Path) -> None:

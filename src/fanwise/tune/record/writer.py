@@ -22,6 +22,7 @@ import errno
 import json
 import math
 import os
+import resource
 import shutil
 import sqlite3
 import threading
@@ -131,6 +132,8 @@ class Record:
             _release_all(held)
             shutil.rmtree(live_folder, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                folder.rmdir()  # where the one could open no folder to look into it
             if isinstance(error, (sqlite3.Error, OSError)):
                 raise _not_made(folder, error) from error
             raise
@@ -566,6 +569,9 @@ def _explanation(error: BaseException) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full. Free some space or set FANWISE_HOME to another disk."
+    if (code == sqlite3.SQLITE_CANTOPEN or isinstance(error, OSError)) and _may_open_no_more_files():
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"this process may not open more than {limit} files. Raise that (ulimit -n) or run fewer workers."
     if code == sqlite3.SQLITE_READONLY or isinstance(error, PermissionError):
         return f"it may not be written ({error}). Allow it or set FANWISE_HOME to a folder of yours."
     if isinstance(error, TakenOverError):
@@ -573,6 +579,14 @@ def _explanation(error: BaseException) -> str:
     if code == sqlite3.SQLITE_BUSY:
         return "another process holds its lock. Only the tuner may write to it."
     return f"{error}. Look at the disk (full? failing? a limit on file sizes?) or set FANWISE_HOME to another one."
+
+
+def _may_open_no_more_files() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _make_inert_after_fork(record: Record) -> None:

@@ -189,7 +189,8 @@ class ByHosts:
             for host, leader in others:
                 number = host * count + place
                 added = self._added(met, own, buckets[number], rows)
-                packed = self._memory(f"to {host}", each * sum(node.value is not None for node in added)).view(-1, each)
+                num_rows = sum(node.value is not None for node in added)
+                packed = self._memory(f"to {host}", num_rows * each).view(num_rows, each)
                 _pack(added, buckets[number], packed, number * each)
                 team.send(leader, f"slice {number}", packed)
         for number in mine:

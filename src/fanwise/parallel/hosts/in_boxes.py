@@ -4,7 +4,8 @@ They go the way of whatever is told at a turn, through the coordinator. That is 
 each way: for sums that take less time than a message.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -62,7 +63,9 @@ class InBoxes:
             for (its, place), flat in self._own.items():
                 if its == number:
                     layout.flat(row, place).copy_(flat)
-        rows = [iter(_rows(content, layout.size_bytes)) for content in self._team.exchange(told.numpy().tobytes())]
+        num_nodes = Counter(each.place for each in met.found if each.node.reached)
+        contents = self._team.exchange(told.numpy().tobytes())
+        rows = [iter(_rows(each, num_nodes[place], layout.size_bytes)) for place, each in enumerate(contents)]
         buckets = joined(layout.owned(0, 1), met.flags())
 
         def operands(each: Found) -> list[Tensor | None] | None:
@@ -84,7 +87,8 @@ class InBoxes:
         self._own.clear()
 
 
-def _rows(content: bytes, size_bytes: int) -> Sequence[Tensor]:
+def _rows(content: bytes, count: int, size_bytes: int) -> Iterable[Tensor]:
+    """Of so many nodes, which have nothing in them where no parameter is reached."""
     if not content:
-        return []
-    return list(torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, size_bytes))
+        return [torch.zeros(0, dtype=torch.uint8)] * count
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(count, size_bytes)

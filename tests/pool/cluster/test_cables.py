@@ -2,6 +2,7 @@
 moments, and is cut for longer."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -102,7 +103,7 @@ def test_a_slow_cable_that_drops_out_for_a_second_at_a_time_costs_no_trial(
 
 
 def test_a_cut_between_two_living_nodes_costs_what_was_under_way_and_both_are_used_again(
-    hosts: tuple[PlayedHost, PlayedHost], pool: Pool, tmp_path: Path
+    hosts: tuple[PlayedHost, PlayedHost], pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = hosts
     running = quiet_tuner(train, {"folder": str(tmp_path)}, trials=6, n_workers=4, retries=2, pool=pool).run(
@@ -122,6 +123,8 @@ def test_a_cut_between_two_living_nodes_costs_what_was_under_way_and_both_are_us
     finally:
         second.mend()
     within(60, lambda: pool.capacity().cpus == 4, "both are used again")
+    why = re.compile(rf"the host on node \S+ \({second.address}, node \w+\) has ended: nothing came from its host for")
+    within(30, lambda: why.search(caplog.text), "why the host beyond the cut has ended is said")
     experiment = running.wait()
     assert list(experiment.trials["status"]) == ["Completed"] * 6
     for number, lines in notes(tmp_path).items():

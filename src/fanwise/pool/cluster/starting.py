@@ -41,6 +41,7 @@ class ClusterStart:
         self._failed: dict[str, News] = {}
         self._expected: list[str] | None = None
         self._joined: set[str] = set()
+        self._called: dict[str, str] = {}  # the node of each host that has ever joined, by the host's key
         self._process: RayProcess | None = None
         self._listener: Any = None  # Any: a TcpListener, whose module loads ssl
         self._secret = new_secret()
@@ -157,6 +158,7 @@ class ClusterStart:
     def _on_hosts(self, hosts: tuple[HostFacts, ...]) -> None:
         with self._news:
             self._joined = {host.key for host in hosts}
+            self._called |= {host.key: str(host) for host in hosts}
             self._news.notify_all()
 
     def _on_news(self, news: News) -> None:
@@ -180,7 +182,7 @@ class ClusterStart:
         if news["kind"] == "failed" and news["why"] in ("versions", "not-started"):
             _log.warning("a node of the cluster is not used: %s", news["text"])
         elif news["kind"] == "failed":
-            _log.warning("a host of the pool has ended, and another is started in its place: %s", news["text"])
+            _log.warning("the host on node %s has ended: %s", self._called.get(news["host"], "?"), news["text"])
         elif news["kind"] == "fatal":
             _log.warning("the Ray cluster at %r cannot be used now: %s", self._settings.address, news["text"])
         elif news["kind"] == "gone":

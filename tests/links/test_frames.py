@@ -5,7 +5,6 @@ import itertools
 import random
 import tracemalloc
 from collections.abc import Sequence
-from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -137,13 +136,12 @@ def test_mutated_bytes_give_frames_or_wire_errors_and_never_more_memory_than_the
         return memoryview(bytearray(size_bytes))
 
     limits = Limits(frame_bytes=1000, buffers=8)
-    with mock.patch.object(frames, "aligned_buffer", counted):
-        try:
-            read(FrameReader(limits), bytes(stream), [len(stream)])
-        except WireError:
-            pass
-        else:
-            assert sum(asked) <= limits.frame_bytes * len(messages) + len(stream)
+    try:
+        read(FrameReader(limits, counted), bytes(stream), [len(stream)])
+    except WireError:
+        pass
+    else:
+        assert sum(asked) <= limits.frame_bytes * len(messages) + len(stream)
     assert max(asked, default=0) <= limits.frame_bytes
 
 
@@ -172,12 +170,18 @@ def header(
     ids=range(12),
 )
 def test_what_a_header_announces_is_checked_before_memory_is_asked_for(first: bytes, text: str) -> None:
-    reader = FrameReader(Limits())
+    asked: list[int] = []
+
+    def counted(size_bytes: int) -> memoryview:
+        asked.append(size_bytes)
+        return memoryview(bytearray(size_bytes))
+
+    reader = FrameReader(Limits(), counted)
     tracemalloc.start()
     try:
-        with mock.patch.object(frames, "aligned_buffer", side_effect=AssertionError("memory was asked for")):
-            with pytest.raises(WireError, match=text):
-                read(reader, first, [len(first)])
+        with pytest.raises(WireError, match=text):
+            read(reader, first, [len(first)])
+        assert asked == []
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -185,9 +189,12 @@ def test_what_a_header_announces_is_checked_before_memory_is_asked_for(first: by
 
 def test_a_frame_that_the_machine_has_no_memory_for_is_a_wire_error() -> None:
     first = header(head=1 << 30, total=1 << 30)
-    with mock.patch.object(frames, "aligned_buffer", side_effect=MemoryError):
-        with pytest.raises(WireError, match=rf"of a frame of {1 << 30} bytes is coming; this machine has no memory"):
-            read(FrameReader(Limits()), first, [32])
+
+    def none(size_bytes: int) -> memoryview:
+        raise MemoryError
+
+    with pytest.raises(WireError, match=rf"of a frame of {1 << 30} bytes is coming; this machine has no memory"):
+        read(FrameReader(Limits(), none), first, [32])
 
 
 def test_memory_is_asked_for_when_the_first_byte_of_a_part_comes() -> None:
@@ -198,12 +205,11 @@ def test_memory_is_asked_for_when_the_first_byte_of_a_part_comes() -> None:
         return memoryview(bytearray(size_bytes))
 
     stream = encoded([(1, 1, b"head", [bytes(300_000), b"", bytes(200_000), bytes(100_000)])])
-    reader = FrameReader(Limits())
-    with mock.patch.object(frames, "aligned_buffer", counted):
-        seen = []
-        for at in range(0, len(stream), 1000):
-            found = read(reader, stream[at : at + 1000], [1000])
-            seen.append(tuple(asked))
+    reader = FrameReader(Limits(), counted)
+    seen = []
+    for at in range(0, len(stream), 1000):
+        found = read(reader, stream[at : at + 1000], [1000])
+        seen.append(tuple(asked))
     assert seen[1] == (4, 300_000), "of what was announced, only what is coming"
     assert seen[-1] == (4, 300_000, 0, 200_000, 100_000) and len(found) == 1
 

@@ -16,7 +16,7 @@ Invariant: after a `WireError` the reader is of no more use; the link must be cl
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..base.errors import NotSendableError, WireError
@@ -119,12 +119,14 @@ class FrameReader:
     """Cuts frames out of a stream.
 
     Receive into `space()`, then tell `filled(n)` how many bytes came; it returns the frames that are complete.
+    Parts of big frames come into what `memory` gives for their sizes; None: into new memory.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, memory: Callable[[int], memoryview] | None = None) -> None:
         if limits.buffers > BUFFERS_MAX:
             raise ValueError(f"a frame can have at most {BUFFERS_MAX} buffers, got a limit of {limits.buffers}")
         self._limits = limits
+        self._memory = aligned_buffer if memory is None else memory
         self._staging = bytearray(_STAGING_SIZE)
         self._view = memoryview(self._staging)
         self._start = 0
@@ -220,7 +222,7 @@ class FrameReader:
         sizes, parts = self._table(n_buffers, flags)
         if head_size + table - _HEADER_SIZE + sum(sizes) != total:
             raise WireError(f"a frame's buffers have {sum(sizes)} bytes, its header promises another number.")
-        big = _BigFrame(kind, call_id, [head_size, *sizes], parts)
+        big = _BigFrame(kind, call_id, [head_size, *sizes], parts, self._memory)
         used = big.feed(self._view[self._start + table : self._end])
         self._start += table + used
         if big.complete:
@@ -251,8 +253,16 @@ class _BigFrame:
     made as bytes come: who announces much and sends little takes little.
     """
 
-    def __init__(self, kind: int, call_id: int, sizes: Sequence[int], places: Sequence[Part | None]) -> None:
+    def __init__(
+        self,
+        kind: int,
+        call_id: int,
+        sizes: Sequence[int],
+        places: Sequence[Part | None],
+        memory: Callable[[int], memoryview],
+    ) -> None:
         self._kind = kind
+        self._memory = memory
         self._places = places
         self._call_id = call_id
         self._sizes = sizes
@@ -291,7 +301,7 @@ class _BigFrame:
         while len(self._parts) < len(self._sizes) and (not self._parts or self._at == len(self._parts[-1])):
             size = self._sizes[len(self._parts)]
             try:
-                self._parts.append(aligned_buffer(size))
+                self._parts.append(self._memory(size))
             except MemoryError as error:
                 raise WireError(
                     f"a part of {size} bytes of a frame of {sum(self._sizes)} bytes is coming; this machine has no "

@@ -64,6 +64,7 @@ from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
 from .message_limits import fitted
 from .peers import Ending, Peer, PeerWatch
+from .reused_memory import received
 from .sender import Sender
 from .shared_memory.sharing import Sharing, shared
 from .transports.wires import Buffer, Wire
@@ -339,7 +340,7 @@ class Link:
         self.asked: dict[int, Request] = {}  # calls of the peer that are not answered
         self._alarm = Alarm(hub, self._expire)
         self._limits = self._taken_there = limits = fitted(limits)
-        self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
+        self._reader, self._unhandled = FrameReader(limits, received.buffer), deque[Frame]()
         self._sender = Sender(hub, wire)
         self._flow: Flow[Reply] = Flow(hub)
         self._held = deque[Callable[[], None]]()

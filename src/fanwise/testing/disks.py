@@ -1,7 +1,9 @@
 """A disk that is full from some moment on, for tests: a limit on the size of files stands for it.
 
-with FullDisk(after_bytes=10_000) as disk:                  no file can grow beyond that, from when it is told
-    Tuner(..., callbacks=[disk]).run()                      a tuner tells it by the first report
+    with FullDisk(after_bytes=10_000) as disk:      # no file can grow beyond that, from when it is told
+        Tuner(..., callbacks=[disk]).run()          # a tuner tells it by the first report
+
+What is mapped into memory may still be written to.
 """
 
 import resource

@@ -18,11 +18,9 @@ and at close (`live`, `copies`). Whoever goes on with such a record on the same 
 one the copy.
 """
 
-import errno
 import json
 import math
 import os
-import resource
 import shutil
 import sqlite3
 import threading
@@ -36,6 +34,7 @@ from typing import Any, Self
 
 from ...base.errors import ClosedError, RecordError
 from .copies import Copies, publish
+from .disk_errors import explanation
 from .heartbeat import EVERY_S, SILENT_S, TakenOverError, clock_s, last_beat
 from .journal import Journal, Row, journal_of, next_rows, read_rows
 from .live import LIVE_FILE, LIVE_HOST, live_file_here, live_meta, make_live_folder, why_elsewhere
@@ -190,7 +189,7 @@ class Record:
                     f"to end, or stop it (fanwise tune stop {folder.name}).{error}"
                 ) from None
             if isinstance(error, (sqlite3.Error, OSError)):
-                raise RecordError(f"{folder / FILE_NAME} cannot be gone on with: {_explanation(error)}") from error
+                raise RecordError(f"{folder / FILE_NAME} cannot be gone on with: {explanation(error)}") from error
             raise
         record.notices.extend(notices)
         return record
@@ -408,7 +407,7 @@ class Record:
                     [(key, _encode(value)) for key, value in live_meta(self.file).items()],
                 )
             raise RecordError(
-                f"The record could not be put into {self.folder} ({_explanation(error)}) "
+                f"The record could not be put into {self.folder} ({explanation(error)}) "
                 f"All of it is in {self.file}: copy it there, or go on with the experiment on this machine."
             ) from error
         remove(self.folder / FILE_NAME)
@@ -421,7 +420,7 @@ class Record:
 
     def _error(self, error: BaseException) -> RecordError:
         last = self._next_seq - len(self._rows) - 1
-        return RecordError(f"{self.file} cannot be written: {_explanation(error)} Committed up to event {last}.")
+        return RecordError(f"{self.file} cannot be written: {explanation(error)} Committed up to event {last}.")
 
     def _abandon(self) -> None:
         """In the child of a fork: never touch SQLite again."""
@@ -459,7 +458,7 @@ def bring_up_to_date(folder: Path) -> None:
             _bring_in_journal(connection, live)
             publish(connection, live, folder, lambda: None)
     except (OSError, sqlite3.Error) as error:
-        raise RecordError(f"{live} cannot be copied to {folder}: {_explanation(error)}") from error
+        raise RecordError(f"{live} cannot be copied to {folder}: {explanation(error)}") from error
     finally:
         release(held)
 
@@ -535,7 +534,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _not_made(folder: Path, error: BaseException) -> RecordError:
-    return RecordError(f"No experiment could be made in {folder}: {_explanation(error)}")
+    return RecordError(f"No experiment could be made in {folder}: {explanation(error)}")
 
 
 def _make_file(file: Path, meta: Mapping[str, str]) -> None:
@@ -562,31 +561,6 @@ def _make_file(file: Path, meta: Mapping[str, str]) -> None:
 def _set_pragmas(connection: sqlite3.Connection) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "wal_autocheckpoint=0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
-
-
-def _explanation(error: BaseException) -> str:
-    """What went wrong and what to do about it, for the errors that disks make."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full. Free some space or set FANWISE_HOME to another disk."
-    if (code == sqlite3.SQLITE_CANTOPEN or isinstance(error, OSError)) and _may_open_no_more_files():
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"this process may not open more than {limit} files. Raise that (ulimit -n) or run fewer workers."
-    if code == sqlite3.SQLITE_READONLY or isinstance(error, PermissionError):
-        return f"it may not be written ({error}). Allow it or set FANWISE_HOME to a folder of yours."
-    if isinstance(error, TakenOverError):
-        return "another tuner has gone on with the experiment, from a copy: this one lets it go."
-    if code == sqlite3.SQLITE_BUSY:
-        return "another process holds its lock. Only the tuner may write to it."
-    return f"{error}. Look at the disk (full? failing? a limit on file sizes?) or set FANWISE_HOME to another one."
-
-
-def _may_open_no_more_files() -> bool:
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)
-    return False
 
 
 def _make_inert_after_fork(record: Record) -> None:

@@ -119,14 +119,14 @@ class FrameReader:
     """Cuts frames out of a stream.
 
     Receive into `space()`, then tell `filled(n)` how many bytes came; it returns the frames that are complete.
-    Parts of big frames come into what `memory` gives for their sizes; None: into new memory.
+    Parts of big frames come into what `memory` gives for their sizes.
     """
 
-    def __init__(self, limits: Limits, memory: Callable[[int], memoryview] | None = None) -> None:
+    def __init__(self, limits: Limits, memory: Callable[[int], memoryview] = aligned_buffer) -> None:
         if limits.buffers > BUFFERS_MAX:
             raise ValueError(f"a frame can have at most {BUFFERS_MAX} buffers, got a limit of {limits.buffers}")
         self._limits = limits
-        self._memory = aligned_buffer if memory is None else memory
+        self._memory = memory
         self._staging = bytearray(_STAGING_SIZE)
         self._view = memoryview(self._staging)
         self._start = 0

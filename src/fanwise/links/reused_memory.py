@@ -3,7 +3,7 @@
     buffer(size) --> memory that is kept and free, or new --> a view --> arrays over it ... all gone --> free
 
 New pages cost a receiver more than to decrypt what comes into them. Whether memory is free is told by its references:
-every view and every array over it has one. Linux and other systems with private anonymous maps.
+every view and every array over it has one.
 """
 
 import mmap
@@ -15,8 +15,8 @@ from ..tensor import aligned_buffer
 
 # What is smaller comes from Python's own allocator, which keeps memory itself.
 _FROM_BYTES: Final = 256 * 1024
-# So that messages of nearly the same size share memory.
-_STEP_BYTES: Final = 64 * 1024
+# So much bigger than a message may be what it comes into: messages of nearly the same size share memory.
+_SPARE_BYTES: Final = 64 * 1024
 
 
 @final
@@ -39,24 +39,22 @@ class ReusedMemory:
         if not _FROM_BYTES <= size_bytes <= self._keep_bytes // 4 or not self._lock.acquire(blocking=False):
             return aligned_buffer(size_bytes)
         try:
-            whole_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
             for place in range(len(self._kept)):
-                if len(self._kept[place]) == whole_bytes and self._references(self._kept, place) == self._unused:
+                fits = 0 <= len(self._kept[place]) - size_bytes <= _SPARE_BYTES
+                if fits and self._references(self._kept, place) == self._unused:
                     return memoryview(self._kept[place])[:size_bytes]
-            return memoryview(self._new(whole_bytes))[:size_bytes]
+            view = aligned_buffer(size_bytes)
+            if isinstance(view.obj, mmap.mmap):
+                self._keep(view.obj)
+            return view
         finally:
             self._lock.release()
 
-    def _new(self, size_bytes: int) -> mmap.mmap:
-        try:
-            # As Python's default, MAP_SHARED, a forked child would write into its parent's arrays.
-            made = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            raise MemoryError(f"the operating system has no {size_bytes} bytes: {error}") from error
-        self._kept.append(made)
+    def _keep(self, whole: mmap.mmap) -> None:
+        """Its first byte is aligned, as that of every page."""
+        self._kept.append(whole)
         while sum(map(len, self._kept)) > self._keep_bytes:
             del self._kept[0]
-        return made
 
     @staticmethod
     def _references(kept: list[mmap.mmap], place: int) -> int:

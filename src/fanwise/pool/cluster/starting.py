@@ -182,7 +182,8 @@ class ClusterStart:
         if news["kind"] == "failed" and news["why"] in ("versions", "not-started"):
             _log.warning("a node of the cluster is not used: %s", news["text"])
         elif news["kind"] == "failed":
-            _log.warning("the host on node %s has ended: %s", self._called.get(news["host"], "?"), news["text"])
+            where = self._called.get(news["host"], news["host"])
+            _log.warning("the host on node %s has ended; another is started if the node lives: %s", where, news["text"])
         elif news["kind"] == "fatal":
             _log.warning("the Ray cluster at %r cannot be used now: %s", self._settings.address, news["text"])
         elif news["kind"] == "gone":

@@ -206,6 +206,17 @@ def test_different_first_failures_and_failures_after_a_success_do_not_fail_the_s
     assert list(load_experiment("six").trials["reason"]) == reasons
 
 
+@pytest.mark.parametrize("way", ["raises", "reports nan", "hangs"])
+def test_a_search_whose_trials_all_failed_can_be_resumed(pool: Pool, home: Path, way: str) -> None:
+    points = [{"way": way}, {"way": way}, {"way": "good"}]
+    options: dict[str, Any] = {"n_workers": 1, "trial_timeout_s": 0.5, "name": "resumed"}
+    with pytest.raises(SearchFailedError, match="all 2 trials failed"):
+        quiet_tuner(end_in_a_way, {"way": choice([way, "good"])}, trials=2, points=points, pool=pool, **options).run()
+    stop = StoppingCriterion(max_num_trials_started=3)
+    experiment = Tuner.resume("resumed", stop=stop, pool=pool, quiet=True).run()
+    assert list(experiment.trials["status"]) == ["Failed", "Failed", "Completed"]
+
+
 def test_a_search_without_that_limit_goes_on_whatever_happens(pool: Pool, home: Path) -> None:
     experiment = search(end_in_a_way, ["raises"] * 4, pool=pool, max_equal_failures=None)
     assert list(experiment.trials["status"]) == ["Failed"] * 4

@@ -181,7 +181,9 @@ _PLAIN: Mapping[str, Callable[[float], Fact]] = {
 class RowOrders:
     """The orders of a row as far as it keeps them: no Suggest, no cause, no configuration of later attempts.
 
-    To compare, orders are made into rows and not rows into orders: most facts lead to none or to an answer.
+    To compare, orders are made into rows and not rows into orders: most facts lead to none or to an answer. Decisions
+    are compared, and texts are not: the text of a failure has the output and traceback of one process, and another
+    version of this library words it differently.
     """
 
     __slots__ = ("_body", "_is_report", "_trial_id")
@@ -197,8 +199,8 @@ class RowOrders:
             if not orders or not _is_answer(orders[0], body):
                 return False
             rest = orders[1:]
-        kept = [_order_body(order) for order in rest if type(order) is not Suggest] if rest else []
-        return bool(kept == body.get("orders", _NONE))
+        kept = [_decision(_order_body(order)) for order in rest if type(order) is not Suggest] if rest else []
+        return kept == [_decision(order) for order in body.get("orders", _NONE)]
 
     def orders(self) -> list[Order]:
         body, orders = self._body, list[Order]()
@@ -224,7 +226,18 @@ def _is_answer(order: Order, body: Mapping[str, Any]) -> bool:  # Any: JSON
             and order.repeated == body.get("repeated", False)
             and "rejected" not in body
         )
-    return type(order) is Reject and order.message == body.get("rejected")
+    return type(order) is Reject and "rejected" in body
+
+
+_TEXTS: Final = ("why", "reason", "error")
+
+
+def _decision(order: Mapping[str, Any]) -> Body:  # Any: JSON
+    """Return the order of a row without its texts. Of the reason of a failed trial, its kind remains."""
+    kept = {key: value for key, value in order.items() if key not in _TEXTS}
+    if order["order"] == "judged" and "reason" in order:
+        kept["reason_kind"] = order["reason"][0]
+    return kept
 
 
 def _order_of(body: Mapping[str, Any]) -> Order:  # Any: JSON

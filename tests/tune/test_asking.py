@@ -324,6 +324,20 @@ def test_enqueued_configurations_come_next() -> None:
         assert asked(search.ask()).config == {"x": 0.125, "epochs": 4}
 
 
+def test_a_configuration_is_refused_when_no_new_trials_start() -> None:
+    with open_search(SPACE, seeded(), name="mine", stop=StoppingCriterion(max_num_trials_started=1)) as search:
+        trial = asked(search.ask())
+        refused = "no new trials start: max_num_trials_started=1 reached"
+        with pytest.raises(ValueError, match=refused):
+            search.enqueue({"x": 0.125})
+        search.tell(trial, 0.5)
+        with pytest.raises(ValueError, match=refused):
+            search.enqueue({"x": 0.125})
+    with open_search(SPACE, seeded(), name="mine", stop=StoppingCriterion(max_num_trials_started=2)) as search:
+        search.enqueue({"x": 0.125})
+        assert asked(search.ask()).config["x"] == 0.125
+
+
 def test_callbacks_hear_of_it() -> None:
     class Noting:
         def __init__(self) -> None:

@@ -69,7 +69,7 @@ class Running:
 @contextmanager
 def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  # Any: a Tuner's options
     space = {"x": uniform(0, 1), "folder": str(folder)}
-    running = Running(quiet_tuner(report_for_ever, space, pool=pool, trials=ENDLESS, **options))
+    running = Running(quiet_tuner(report_for_ever, space, pool=pool, **{"trials": ENDLESS, **options}))
     try:
         yield running
     finally:
@@ -134,6 +134,23 @@ def test_a_configuration_of_a_persons_is_tried_next(pool: Pool, tmp_path: Path) 
         ask_search(running.path, "stop_trial", 0)
         within(20.0, lambda: running.status(2) != "none", "the next trial has begun")
         assert Experiment(running.path).history().trials[2].config["x"] == 0.5
+
+
+def test_a_configuration_is_refused_in_the_same_words_everywhere_when_no_new_trials_start(
+    pool: Pool, tmp_path: Path
+) -> None:
+    with searching(pool, tmp_path, trials=2) as running:
+        with pytest.raises(ValueError, match="no new trials start: max_num_trials_started=2 reached"):
+            ask_search(running.path, "enqueue", {"x": 0.5})
+        with pytest.raises(ValueError, match="no new trials start: max_num_trials_started=2 reached"):
+            running.tuner.enqueue({"x": 0.5})
+        assert [event for event in _events(running.path) if event.kind == "enqueued"] == []
+
+
+def test_a_configuration_of_the_tuners_is_accepted_when_enqueue_returns(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        running.tuner.enqueue({"x": 0.5})
+        within(20.0, lambda: any(event.kind == "enqueued" for event in _events(running.path)), "it is on record")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, restore
 from .record.writer import Record
-from .remote.commands import completed
+from .remote.commands import check_may_enqueue, completed
 from .schedulers.protocol import Decision, Scheduler, Status
 from .schedulers.settings import checked_objectives, checked_seed
 from .searchers.base import Mode, Objective, Searcher
@@ -251,9 +251,15 @@ class OpenSearch:
             self._record.commit()
 
     def enqueue(self, config: Mapping[str, object]) -> None:
-        """The next new trial has this configuration; what it leaves out is drawn at random. ValueError: not of it."""
+        """Give the next new trial this configuration. Values that it leaves out are drawn at random.
+
+        Raises:
+            TypeError, ValueError: it is no dict, or not of the space; or the search starts no new trials any more.
+            ClosedError: the search is closed.
+        """
         with self._lock, Uninterrupted():
             self._check_open()
+            check_may_enqueue(self._notes.progress)
             self._hand_in(facts.Enqueued(self._now_s(), completed(config, self._space, self.seed)))
             self._record.commit()
 

@@ -58,7 +58,7 @@ from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
 from .record.writer import Record, bring_up_to_date
-from .remote.commands import check_is_trial, command_for, completed
+from .remote.commands import check_is_trial, check_may_enqueue, command_for, completed
 from .remote.listening import CommandListener
 from .reporting import run_objective
 from .runner import Plan, Search
@@ -70,7 +70,7 @@ from .stopping import StoppingCriterion
 from .terminal.cells import note_shown
 from .terminal.method import method_line
 from .terminal.screen import Screen, screen_for
-from .terminal.watch import Interrupts, counting_interrupts, leave, look, watch
+from .terminal.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
 from .values import at_least, check_switch, is_number
 from .warm_start import WarmStart, read_warm_start
 from .warm_start import described as described_start
@@ -433,14 +433,23 @@ class Tuner:
         self._command_trial("stop", trial_id)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
-        """Try this configuration next; what it leaves out is drawn at random. By any thread.
+        """Try this configuration next. Values that it leaves out are drawn at random.
+
+        Can be called from any thread; blocks until the search has accepted the configuration.
 
         Raises:
-            TypeError, ValueError: it is no dict, or not of the space.
+            TypeError, ValueError: it is no dict, or not of the space; or the search starts no new trials any more.
             ClosedError: the search does not run.
         """
         complete = completed(config, self.space, self.seed)
-        self._command(lambda now_s: facts.Enqueued(now_s, complete))
+        search, hub = self._running()
+
+        def enqueue() -> None:
+            self._running()
+            check_may_enqueue(search.progress)
+            search.command(lambda now_s: facts.Enqueued(now_s, complete))
+
+        call_on(hub, enqueue)
 
     def _command_trial(self, what: Literal["pause", "resume", "stop"], trial_id: int) -> None:
         if isinstance(trial_id, bool) or not isinstance(trial_id, int):
@@ -450,10 +459,15 @@ class Tuner:
         self._command(lambda now_s: facts.Command(now_s, what, trial_id))
 
     def _command(self, make: Callable[[float], Fact]) -> None:
-        search, hub = self._search, self._hub
-        if search is None or hub is None or search.finished.is_set():
-            raise ClosedError(f"the search {self.name!r} does not run.")
+        search, hub = self._running()
         hub.call_soon(lambda: search.command(make))
+
+    def _running(self) -> tuple[Search, Hub]:
+        """Return the search and its hub, or raise ClosedError if the search does not run."""
+        search, hub = self._search, self._hub
+        if search is None or hub is None or search.finished.is_set() or search.failure is not None:
+            raise ClosedError(f"the search {self.name!r} does not run.")
+        return search, hub
 
     def _hear(self, search: Search, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
         """What another process wants, on the hub's thread. ValueError: it cannot be."""

@@ -62,6 +62,12 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
     return space.complete(config, Chance(f"{seed}/enqueued/{sorted(config.items(), key=str)!r}"))
 
 
+def check_may_enqueue(progress: Progress) -> None:
+    """Raise ValueError if the search starts no new trials any more."""
+    if progress.reason is not None:
+        raise ValueError(f"the configuration is refused, since no new trials start: {progress.reason}")
+
+
 def _stop(progress: Progress) -> UserCommand:
     ends = f"the search is ending already ({progress.reason})" if progress.reason else "the search ends"
     return UserCommand(
@@ -96,8 +102,7 @@ def _unpause(trial_id: int, progress: Progress) -> UserCommand:
 
 
 def _enqueue(config: Mapping[str, object], progress: Progress, space: Space, seed: int) -> UserCommand:
-    if progress.reason is not None:
-        raise ValueError(f"nothing more is tried: {progress.reason}")
+    check_may_enqueue(progress)
     whole = completed(config, space, seed)
     shown = ", ".join(f"{name}={value}" for name, value in whole.items())
     return UserCommand(lambda now_s: facts.Enqueued(now_s, whole), f"tried next: {shown}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
 from ...base.errors import ClosedError
 from ...links import Hub
@@ -23,6 +24,7 @@ from ..record.snapshot import SearchSnapshot
 from ..runner import Search
 from .screen import Screen
 
+T = TypeVar("T")
 Look = tuple[list[str], SearchSnapshot]
 
 # How long a search that was killed, or has failed, may take to end.
@@ -101,20 +103,32 @@ def look(hub: Hub, search: Search) -> Look:
     Raises:
         ClosedError: the hub's thread has ended.
     """
-    seen: list[Look | BaseException] = []
-    there = threading.Event()
+    return call_on(hub, search.look)
 
-    def take() -> None:
+
+def call_on(hub: Hub, function: Callable[[], T]) -> T:
+    """Call a function on the hub's thread. Block until it has ended, and return or raise what it did.
+
+    Raises:
+        ClosedError: the hub's thread has ended.
+    """
+    if hub.is_loop_thread:
+        return function()
+    results: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def call() -> None:
         try:
-            seen.append(search.look())
+            results.append(function())
         except BaseException as error:
-            seen.append(error)
-        there.set()
+            errors.append(error)
+        done.set()
 
-    _run_on(hub, take, there)
-    if isinstance(seen[0], BaseException):
-        raise seen[0]
-    return seen[0]
+    _run_on(hub, call, done)
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def leave(hub: Hub, search: Search) -> None:

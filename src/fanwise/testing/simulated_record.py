@@ -12,11 +12,12 @@ from typing import Any
 from ..tune.constraints import constraints_of
 from ..tune.decisions.facts import Fact
 from ..tune.decisions.orders import Order
-from ..tune.opening import copied, described, seed_of
+from ..tune.opening import copied, described
 from ..tune.program import Program, save_program
 from ..tune.record.rows import to_row
 from ..tune.record.writer import Record
 from ..tune.schedulers.protocol import Scheduler
+from ..tune.schedulers.settings import seed_of
 from ..tune.simulate import Faults, simulate
 from ..tune.simulate.tables import Table
 from ..tune.stopping import StoppingCriterion

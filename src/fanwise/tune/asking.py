@@ -37,7 +37,7 @@ from .decisions.facts import Fact, Outcome
 from .decisions.orders import Answer, Finish, Judged, Order, Start
 from .decisions.transfer import Taken
 from .experiment import Experiment
-from .opening import check_same, checked_stop, copied, described, scheduler_for, seed_of, space_of, versions_of
+from .opening import check_same, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.notes import Notes
@@ -47,7 +47,7 @@ from .record.restoring import fresh_tuning, restore
 from .record.writer import Record
 from .remote.commands import check_may_enqueue, completed
 from .schedulers.protocol import Decision, Scheduler, Status
-from .schedulers.settings import checked_objectives, checked_seed
+from .schedulers.settings import checked_objectives, checked_seed, seed_of
 from .searchers.base import Mode, Objective, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
@@ -114,7 +114,7 @@ class OpenSearch:
         restored = path.exists()
         earlier, taken = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
         with Uninterrupted():
-            self._record = self._reopen(scheduler) if restored else self._create(scheduler, stop, seed, taken)
+            self._record = self._reopen(scheduler, seed) if restored else self._create(scheduler, stop, seed, taken)
             try:
                 self._begin(stop, earlier, callbacks, restored=restored)
             except BaseException:
@@ -317,8 +317,8 @@ class OpenSearch:
             raise
         return record
 
-    def _reopen(self, scheduler: Scheduler) -> Record:
-        check_same(read_meta(self.path), ASKED, self._space, scheduler, self._constraints)
+    def _reopen(self, scheduler: Scheduler, seed: int | None) -> Record:
+        check_same(read_meta(self.path), ASKED, self._space, scheduler, self._constraints, seed)
         return Record.reopen(self.path)
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -431,11 +431,12 @@ def open_search(
         points_to_evaluate: for the name of a metric: configurations to try first.
         name: of the experiment; None: made from the time.
         stop: when there are no more trials; None: when you stop asking.
-        random_seed: of the search; None: the scheduler's, else drawn.
+        random_seed: of the search, as the Tuner's. None: the scheduler's, else drawn; an experiment that goes on
+            keeps its own.
         warm_start, callbacks: as the Tuner's; a search that goes on knows what it was told when it began.
 
     Raises:
-        TypeError, ValueError: arguments that make no sense; another space or scheduler than the experiment's.
+        TypeError, ValueError: arguments that make no sense; another space, scheduler or seed than the experiment's.
         RecordError: another process has the experiment open, or it cannot be written.
 
     >>> with open_search({"x": uniform(0, 1)}, "loss", name="by-hand") as search:

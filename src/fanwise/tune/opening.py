@@ -117,12 +117,6 @@ def space_of(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and con
     return space if isinstance(space, Space) else Space(space)
 
 
-def seed_of(scheduler: Scheduler, given: int | None, otherwise: int) -> int:
-    """The seed that was given, else the scheduler's own, if it has one, else `otherwise`."""
-    seed = getattr(scheduler, "random_seed", None) if given is None else given
-    return seed if isinstance(seed, int) else otherwise
-
-
 def described(
     *,
     name: str,
@@ -167,9 +161,12 @@ def check_same(
     space: Space,
     scheduler: Scheduler,
     constraints: Sequence[Constraint],
+    seed: int | None = None,
 ) -> None:
     """ValueError that names what differs from the experiment that is to go on."""
     problems = []
+    if seed is not None and seed != meta["seed"]:
+        problems.append(f"the random seed was {meta['seed']!r}, and is {seed!r}")
     if objective != meta["objective"]:
         problems.append(f"the objective was {meta['objective']!r}, and is {objective!r}")
     now, before = space.to_json(), meta["space"]

@@ -32,6 +32,7 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
 
     Raises:
         RecordError: there is no such experiment, or its program cannot be loaded here.
+        ValueError: the scheduler has another random seed than the experiment.
 
     >>> replayed = replay_experiment("lenet-search")
     >>> replayed.num_different

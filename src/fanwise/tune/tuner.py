@@ -47,7 +47,6 @@ from .opening import (
     copied,
     described,
     scheduler_for,
-    seed_of,
     space_of,
     versions_of,
 )
@@ -63,7 +62,7 @@ from .remote.listening import CommandListener
 from .reporting import run_objective
 from .runner import Plan, Search
 from .schedulers.protocol import Scheduler
-from .schedulers.settings import checked_seed
+from .schedulers.settings import checked_seed, seed_of
 from .searchers.base import Mode, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
@@ -119,7 +118,8 @@ class Tuner:
         print_update_interval: seconds between two tables where the output is no terminal.
         asynchronous: False: the next batch of trials waits for the whole last one.
         reuse: run trials in processes that have run trials before; faster to start, less isolated.
-        random_seed: master seed of the search and of every trial's random states; None: the scheduler's, else drawn.
+        random_seed: the seed of the search: of its scheduler, its searcher and every trial's random states. None: the
+            scheduler's `random_seed`, else drawn. A seed here and another one in the scheduler are an error.
         pool: run on this pool and leave it open; None: a pool of its own.
         warm_start: earlier experiments (names, paths or `Experiment`), data frames with a row for each report, or a
             list of these. The searcher learns from their reports before its first suggestion; what does not fit the

@@ -14,6 +14,7 @@ from ..constraints import checked_constraints
 from ..decisions.replay import Replayed, Row, replay
 from ..decisions.tuning import Tuning
 from ..schedulers.protocol import Scheduler
+from ..schedulers.settings import seed_of
 from ..searchers.base import Searcher
 from ..spaces import Space
 from ..stopping import StoppingCriterion
@@ -37,10 +38,13 @@ def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # An
     Args:
         meta: of its record: space, stop, seed, n_workers, settings.
         scheduler: a fresh one.
+
+    Raises:
+        ValueError: the scheduler has another random seed than the experiment.
     """
-    space, seed = Space.from_json(meta["space"]), meta["seed"]
+    space = Space.from_json(meta["space"])
+    seed = seed_of(scheduler, meta["seed"], meta["seed"])
     scheduler.begin(space, seed)
-    own = getattr(scheduler, "random_seed", None)
     settings = meta.get("settings", {})
     return Tuning(
         scheduler,
@@ -48,7 +52,7 @@ def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # An
         StoppingCriterion.from_json(meta["stop"]),
         n_workers=meta["n_workers"],
         constraints=checked_constraints(meta.get("constraints", [])),
-        seed=own if isinstance(own, int) else seed,
+        seed=seed,
         **{name: settings[name] for name in _SETTINGS if name in settings},
     )
 

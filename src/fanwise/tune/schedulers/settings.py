@@ -62,6 +62,28 @@ def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
     return seed
 
 
+def seed_of(scheduler: object, given: int | None, otherwise: int) -> int:
+    """Return the seed of a search. A search has one: its scheduler, searcher and trials all use it.
+
+    Args:
+        scheduler: its `random_seed` is the seed if no other is given.
+        given: as an argument of the search, or None.
+        otherwise: the seed if there is neither.
+
+    Raises:
+        ValueError: the search and its scheduler were given different seeds.
+    """
+    own = getattr(scheduler, "random_seed", None)
+    if not isinstance(own, int):
+        return otherwise if given is None else given
+    if given is not None and given != own:
+        raise ValueError(
+            f"a search has one seed, but the search was given {given} and its {type(scheduler).__name__} was given "
+            f"random_seed={own}. Leave out one of them."
+        )
+    return own
+
+
 def checked_searcher(
     searcher: Searcher | str | None,
     points_to_evaluate: Sequence[Mapping[str, object]] | None,

@@ -9,6 +9,7 @@ from ..constraints import constraints_of
 from ..decisions.orders import Finish
 from ..decisions.tuning import Tuning
 from ..schedulers.protocol import Scheduler
+from ..schedulers.settings import seed_of
 from ..searchers.base import Ask
 from ..stopping import StoppingCriterion
 from ..values import at_least, check_switch, seconds
@@ -50,7 +51,8 @@ def simulate(
         table: the learning curves, and the space: `lcbench_curves`, `fcnet_final`, `from_frame`, a `FunctionTable`.
         stop: when the search ends; `max_wallclock_time` means virtual seconds.
         n_workers: simulated workers.
-        seed: of the search and of the faults; None: the scheduler's, else 0.
+        seed: of the search and of the faults; None: the scheduler's, else 0. A seed here and another one in the
+            scheduler are an error.
         checkpoints: whether a trial saves one with every report, so that a resumed or retried one goes on from there;
             without it trains again from the start.
         startup_s: virtual seconds from the start of a trial until its objective begins.
@@ -86,7 +88,7 @@ def simulate(
     scheduler = copy.deepcopy(scheduler)
     scheduler.check(table.space)
     earlier, _ = read_warm_start(warm_start, table.space, scheduler, constraints_of(scheduler))
-    seed = _seed_of(scheduler, seed)
+    seed = seed_of(scheduler, seed, 0)
     scheduler.begin(table.space, seed)
     tuning = Tuning(
         scheduler,
@@ -160,11 +162,6 @@ def repeat(
     [400, 400, 400]
     """
     return [simulate(scheduler, table, stop, seed=seed, **settings) for seed in seeds]
-
-
-def _seed_of(scheduler: Scheduler, given: int | None) -> int:
-    seed = scheduler.describe().get("random_seed") if given is None else given
-    return seed if isinstance(seed, int) else 0
 
 
 def _thinking(given: float | Callable[[Ask], float]) -> Callable[[Ask], float]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from fanwise.cli.app import main
 from fanwise.testing.programs import Finished
 from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune.checkpoint_owner import claim
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.writer import Record
 
@@ -222,13 +224,33 @@ def test_one_that_cannot_be_read_is_listed_with_its_error(place: Place) -> None:
 def test_an_experiment_is_deleted_with_its_checkpoints_elsewhere(place: Place, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     for name in ("a", "b"):
-        with place.searching(name, settings={"checkpoints": str(elsewhere)}):
-            pass
-        (elsewhere / name / "0-0-1").mkdir(parents=True)
+        with place.searching(name, id=name, settings={"checkpoints": str(elsewhere)}):
+            claim(f"{elsewhere}/{name}", name, place.home / name)
+        (elsewhere / name / "0-0-1").mkdir()
     done = place.typed("rm", "a", "--yes")
     assert (done.status, done.out) == (0, f"deleted {place.home}/a\n")
     assert sorted(path.name for path in elsewhere.iterdir()) == ["b"]
     assert sorted(path.name for path in place.home.iterdir()) == ["b", "elsewhere"]
+
+
+def test_what_an_experiment_does_not_own_stays_and_so_does_the_experiment(place: Place, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "a" / "0-0-1").mkdir(parents=True)
+    with place.searching("a", id="a", settings={"checkpoints": str(elsewhere)}):
+        pass
+    with place.searching("b", id="b", settings={"checkpoints": str(elsewhere)}):
+        claim(f"{elsewhere}/b", "b", place.home / "b")
+    (elsewhere / "b" / "0-0-1").mkdir()
+    shutil.copytree(place.home / "b", place.home / "copy")
+    for name, why in (("a", "it has files that this experiment did not put there"), ("copy", "is a copy of that")):
+        done = place.typed("rm", name, "--yes")
+        assert done.status == 1
+        assert why in done.err
+        assert f"Nothing was deleted. To delete the experiment without them, remove {place.home}/{name} by" in done.err
+        assert (place.home / name / "record.sqlite").exists()
+        assert (elsewhere / name[0].replace("c", "b") / "0-0-1").exists()
+    assert place.typed("rm", "b", "--yes").status == 0
+    assert [path.name for path in elsewhere.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(("answer", "kept"), [("y\n", False), ("n\n", True), ("\n", True)])

@@ -1,21 +1,28 @@
 """Checkpoints are whole or not there: in a folder, and on another file system through fsspec."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
 from fanwise.base.errors import CheckpointError
+from fanwise.tune.checkpoint_owner import claim, conflict_in, delete_owned
 from fanwise.tune.checkpoints import (
+    MARKER,
     CheckpointStore,
+    checked_root,
+    checkpoint_root,
     delete_checkpoint,
     open_checkpoint,
     save_checkpoint,
     sweep_checkpoints,
 )
+from fanwise.tune.record.writer import Record
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -130,6 +137,114 @@ def test_sweeping_deletes_what_no_trial_needs_and_nothing_that_is_not_ours(root:
     assert sorted(sweep_checkpoints(root, {"1-0-2"})) == ["1-0-1", "12-3-4"]
     assert read(root, "1-0-2", scratch) == ("weights", "weights")
     assert filesystem.exists(f"{base}/notes.txt")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    Record.create(tmp_path / "home" / "lenet", {"id": "a1"}).close()
+    return tmp_path / "home" / "lenet"
+
+
+def put(root: str, name: str) -> None:
+    """Put a file of others into a root."""
+    filesystem, base = fsspec.core.url_to_fs(root)
+    filesystem.makedirs(os.path.dirname(f"{base}/{name}"), exist_ok=True)
+    filesystem.pipe_file(f"{base}/{name}", b"data")
+
+
+def files_in(root: str) -> list[str]:
+    filesystem, base = fsspec.core.url_to_fs(root)
+    return sorted(path.removeprefix(f"{base}/") for path in filesystem.find(base))
+
+
+def test_an_experiment_deletes_its_checkpoints_and_no_files_of_others(
+    root: str, scratch: Path, experiment: Path
+) -> None:
+    claim(root, "a1", experiment)
+    save(root, "0-0-1", scratch)
+    put(root, "data/2024/images")
+    put(root, "1-0-1.txt")
+    assert conflict_in(root, "a1", experiment) is None
+    delete_owned(root)
+    assert files_in(root) == ["1-0-1.txt", "data/2024/images"]
+
+
+def test_a_folder_with_checkpoints_alone_is_deleted_with_them(root: str, scratch: Path, experiment: Path) -> None:
+    claim(root, "a1", experiment)
+    claim(root, "a1", experiment)  # as a resume does
+    save(root, "0-0-1", scratch)
+    delete_owned(root)
+    filesystem, base = fsspec.core.url_to_fs(root)
+    assert not filesystem.exists(base)
+
+
+def test_a_folder_that_was_not_claimed_is_not_deleted(root: str, experiment: Path) -> None:
+    filesystem, base = fsspec.core.url_to_fs(root)
+    filesystem.makedirs(base)
+    assert conflict_in(root, "a1", experiment) is None  # there is nothing to lose
+    delete_owned(root)
+    assert filesystem.exists(base)
+    put(root, "2024-01-05/images")  # named like a checkpoint
+    assert conflict_in(root, "a1", experiment) == "it has files that this experiment did not put there."
+    with pytest.raises(CheckpointError, match="files that this experiment did not put there"):
+        claim(root, "a1", experiment)
+    assert files_in(root) == ["2024-01-05/images"]
+
+
+def test_the_checkpoints_of_another_experiment_are_not_claimed(root: str, scratch: Path, experiment: Path) -> None:
+    claim(root, "a1", experiment)
+    save(root, "0-0-1", scratch)
+    before = files_in(root)
+    with pytest.raises(CheckpointError, match=r"it belongs to another experiment, .*/home/lenet on "):
+        claim(root, "b2", experiment.with_name("other"))
+    assert conflict_in(root, "b2", experiment) is not None
+    assert files_in(root) == before
+
+
+def test_a_copy_of_an_experiment_does_not_own_its_checkpoints_and_a_moved_experiment_does(
+    root: str, experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(root, "a1", experiment)
+    copy = shutil.copytree(experiment, experiment.with_name("lenet-copy"))
+    with pytest.raises(CheckpointError, match=r"and .*/home/lenet-copy is a copy of that experiment"):
+        claim(root, "a1", copy)
+    assert conflict_in(root, "a1", experiment) is None
+    moved = experiment.rename(experiment.with_name("moved"))
+    with monkeypatch.context() as patch:  # where the first folder cannot be seen
+        patch.setattr("platform.node", lambda: "another machine")
+        assert conflict_in(root, "a1", moved) is not None
+    claim(root, "a1", moved)
+    assert conflict_in(root, "a1", moved) is None
+    assert conflict_in(root, "a1", copy) is not None
+
+
+def test_a_marker_that_cannot_be_read_gives_nobody_the_right_to_delete(root: str, experiment: Path) -> None:
+    put(root, MARKER)
+    assert conflict_in(root, "a1", experiment) is not None
+
+
+def test_on_an_object_store_an_experiment_deletes_its_checkpoints_and_no_files_of_others(
+    object_store: Any, scratch: Path, experiment: Path
+) -> None:
+    root = "s3://fanwise/checkpoints/lenet"
+    claim(root, "a1", experiment)
+    save(root, "0-0-1", scratch)
+    put(root, "data/images")
+    with pytest.raises(CheckpointError):
+        claim(root, "b2", experiment)
+    assert conflict_in(root, "a1", experiment) is None
+    delete_owned(root)
+    assert files_in(root) == ["data/images"]
+    with pytest.raises(CheckpointError, match="files that this experiment did not put there"):
+        claim(root, "a1", experiment)
+
+
+def test_relative_places_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert checked_root("ckpt/") == checked_root(Path("ckpt")) == f"{tmp_path}/ckpt"
+    assert checked_root("file://ckpt") == f"file://{tmp_path}/ckpt"
+    assert checked_root("s3://bucket/ckpt") == "s3://bucket/ckpt"
+    assert checkpoint_root(Path("home/lenet"), "lenet", None) == f"{tmp_path}/home/lenet/checkpoints"
 
 
 def test_the_store_has_deleted_all_that_it_was_told_when_it_is_closed(root: str, scratch: Path) -> None:

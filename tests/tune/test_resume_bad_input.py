@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.base.errors import ClusterError, RecordError, SearchFailedError
+from fanwise.base.errors import CheckpointError, ClusterError, RecordError
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.disks import FullDisk
@@ -221,12 +221,13 @@ def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool, home: Pa
     assert replay_experiment("full").differences == []
 
 
-def test_a_place_for_checkpoints_that_cannot_be_written_fails_the_trials_with_its_name(
+def test_a_place_for_checkpoints_that_cannot_be_written_is_named_before_anything_is_made(
     tmp_path: Path, pool: Pool, home: Path
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SearchFailedError, match=r"checkpoint 0-0-1 cannot be written to .*file/full: Not a directory"):
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written to .*file/full: Not a directory"):
         search(fill, {"x": uniform(0, 1)}, pool=pool, name="full", checkpoints=tmp_path / "file", trials=1)
+    assert not (home / "full").exists()
 
 
 def test_a_trial_that_leaves_the_metric_out_of_some_reports_fails_alone(pool: Pool, home: Path) -> None:

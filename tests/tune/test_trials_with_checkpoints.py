@@ -1,6 +1,7 @@
 """What a trial can ask while it runs; and one with a checkpoint never starts from scratch: paused, crashed, killed."""
 
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 
 from fanwise.base.errors import CheckpointError
 from fanwise.pool import Pool
-from fanwise.testing.searches import search
+from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
+    StoppingCriterion,
     SuccessiveHalving,
+    Tuner,
     from_iter,
     load_checkpoint,
     report,
@@ -21,6 +24,8 @@ from fanwise.tune import (
     trial_id,
     uniform,
 )
+from fanwise.tune.checkpoints import MARKER
+from fanwise.tune.removing import remove_experiment
 
 
 def train(x: float, epochs: int, folder: str, spoil: str) -> None:
@@ -60,9 +65,57 @@ def test_checkpoints_on_another_file_system(tmp_path: Path, pool: Pool) -> None:
     root = f"file://{tmp_path}/bucket"
     experiment = search(train, space(tmp_path, "kill"), pool=pool, retries=1, trials=1, checkpoints=root)
     assert starts(tmp_path) == {0: "0=0 2=2"}
-    kept = [path.name for path in (tmp_path / "bucket" / experiment.name).iterdir()]
-    assert kept == ["0-1-2"]  # the best trial's last
+    kept = {path.name for path in (tmp_path / "bucket" / experiment.name).iterdir()}
+    assert kept == {"0-1-2", MARKER}  # the best trial's last
     assert os.listdir(experiment.path / "trials" / "0") == ["checkpoint"]
+
+
+def test_a_relative_place_for_checkpoints_is_the_same_wherever_the_search_is_resumed_and_removed(
+    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    tuner = quiet_tuner(train, space(tmp_path), pool=pool, trials=1, checkpoints="ckpt", name="lenet")
+    monkeypatch.chdir("elsewhere")
+    path = tuner.run().path
+    assert (tmp_path / "ckpt" / "lenet" / "0-0-4").is_dir()
+    stop = StoppingCriterion(max_num_trials_started=2)
+    Tuner.resume("lenet", stop=stop, pool=pool, quiet=True).run()
+    remove_experiment(path)
+    assert list((tmp_path / "ckpt").iterdir()) == list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_search_neither_uses_nor_deletes_a_folder_with_files_of_others(
+    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    data = tmp_path / "data" / "lenet" / "2024-01-05"  # named like a checkpoint
+    data.mkdir(parents=True)
+    options: dict[str, Any] = {"pool": pool, "trials": 1, "name": "lenet", "checkpoints": tmp_path / "data"}
+    with pytest.raises(CheckpointError, match="it has files that this experiment did not put there"):
+        search(train, space(tmp_path), **options)
+    assert not (tmp_path / "home" / "lenet").exists()
+    assert os.listdir(tmp_path / "data" / "lenet") == ["2024-01-05"]
+
+
+def test_a_copy_of_an_experiment_is_not_resumed_with_the_checkpoints_of_the_original(
+    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    options: dict[str, Any] = {"pool": pool, "trials": 1, "name": "lenet", "checkpoints": tmp_path / "ckpt"}
+    path = search(train, space(tmp_path), **options).path
+    copy = shutil.copytree(path, path.with_name("copy"))
+    before = sorted((tmp_path / "ckpt").rglob("*"))
+    stop = StoppingCriterion(max_num_trials_started=2)
+    with pytest.raises(CheckpointError, match="copy is a copy of that experiment"):
+        Tuner.resume(copy, stop=stop, pool=pool, quiet=True).run()
+    assert sorted((tmp_path / "ckpt").rglob("*")) == before
+    moved = path.rename(path.with_name("moved"))
+    shutil.rmtree(copy)
+    assert len(Tuner.resume(moved, stop=stop, pool=pool, quiet=True).run().trials) == 2
+    remove_experiment(moved)
+    assert list((tmp_path / "ckpt").iterdir()) == []
 
 
 def test_a_paused_trial_goes_on_from_its_checkpoint(tmp_path: Path, pool: Pool) -> None:

@@ -3,6 +3,7 @@
 A record may be foreign, so every text that comes from one goes through `base.text` before it is printed.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -260,7 +261,7 @@ def _place_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
     root = checkpoint_root(experiment.path, experiment.name, experiment.metadata.get("settings", {}).get("checkpoints"))
     if trial.checkpoint is not None:
         place = f"{root}/{trial.checkpoint}"
-        gone = is_local(root) and not (experiment.path / place).exists()
+        gone = is_local(root) and not os.path.exists(place)
         yield f"checkpoint: {printable_line(place)}" + (", deleted as no longer needed" if gone else "")
     folder = experiment.path / "trials" / str(trial.trial_id)
     if folder.is_dir():

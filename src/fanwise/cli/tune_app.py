@@ -337,7 +337,7 @@ def tune_rm(
 ) -> None:
     """Delete experiments, after asking; not one that runs.
 
-    Their checkpoints go with them, wherever these are.
+    Their checkpoints are deleted too, wherever they are, but no other files.
 
     \b
     Example:

@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 _MARK = "COMPLETE"
 _UNTIL_DURABLE_S = 0.2
 _LOOK_EVERY_S = 1.0
+# The file that names the owner of a root that is outside the experiment's folder; see `checkpoint_owner`.
+MARKER = "fanwise-experiment.json"
 # The names that trials give, and of folders that are being written. Nothing else below a root is ours to delete.
 _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
@@ -42,12 +44,16 @@ def is_local(root: str) -> bool:
 
 
 def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
-    """Where an experiment keeps its checkpoints: in its folder, or in one of its name below what was given."""
-    return str(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
+    """Return where an experiment keeps its checkpoints: in its folder, or in one of its name below what was given.
+
+    Args:
+        given: as `checked_root` returned it.
+    """
+    return os.path.abspath(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
 
 
 def checked_root(given: object) -> str | None:
-    """Where checkpoints shall go; None: in the experiment's folder.
+    """Return the place for checkpoints that was given, as an absolute path or URL. None: the experiment's folder.
 
     Raises:
         TypeError, ValueError: it is no place, or one that the processes of trials do not share.
@@ -58,14 +64,15 @@ def checked_root(given: object) -> str | None:
     if not isinstance(given, str | os.PathLike) or not isinstance(root := os.fspath(given), str):
         raise TypeError(f"checkpoints must be a folder or a URL, got {given!r} of type {type(given).__name__}")
     if is_local(root):
-        return root
+        return os.path.abspath(root)
     if scheme_of(root) == "memory":
         raise ValueError(
             f"checkpoints={root!r}: what one process keeps in its memory the others do not see, and trials are "
             f"processes of their own. Name a folder, or leave it out."
         )
     check_url(root, name="checkpoints")
-    return root
+    scheme, _, path = root.partition("://")
+    return f"{scheme}://{os.path.abspath(path)}" if scheme in ("file", "local") else root
 
 
 def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratch: Callable[[], Path]) -> None:
@@ -137,15 +144,33 @@ def delete_checkpoint(root: str, name: str) -> None:
         filesystem.rm(f"{base}/{name}", recursive=True)
 
 
-def delete_root(root: str) -> None:
-    """Delete all checkpoints below a root; nothing happens when there are none. OSError: the file system refuses."""
+def names_in(root: str) -> list[str]:
+    """Return the names directly below a root, but for the owner's marker. OSError: the file system refuses."""
     if is_local(root):
-        if os.path.isdir(root):
-            shutil.rmtree(root)
-        return
-    filesystem, base = filesystem_of(root)
-    with contextlib.suppress(FileNotFoundError):
-        filesystem.rm(base, recursive=True)
+        names = os.listdir(root) if os.path.isdir(root) else []
+    else:
+        filesystem, base = filesystem_of(root)
+        filesystem.invalidate_cache()
+        try:
+            paths = [path.rstrip("/") for path in filesystem.ls(base, detail=False)]
+        except FileNotFoundError:
+            paths = []
+        names = [path.rpartition("/")[2] for path in paths if path != base]  # an object store may list the folder
+    return [name for name in names if name != MARKER]
+
+
+def delete_checkpoints(root: str, names: Collection[str]) -> list[str]:
+    """Delete those of the names that are checkpoints, whole or half written, and return their names.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    checkpoints = [name for name in names if _NAME.fullmatch(name)]
+    if is_local(root):
+        checkpoints = [name for name in checkpoints if os.path.isdir(f"{root}/{name}")]
+    for name in checkpoints:
+        delete_checkpoint(root, name)
+    return checkpoints
 
 
 def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
@@ -154,19 +179,7 @@ def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
     What a trial saved is an orphan when its tuner was killed before it had committed the report of it; and what was
     deleted is there again when the tuner was killed before it came to that. OSError: the file system refuses.
     """
-    if is_local(root):
-        names = os.listdir(root) if os.path.isdir(root) else []
-    else:
-        filesystem, base = filesystem_of(root)
-        filesystem.invalidate_cache()
-        try:
-            names = [path.rstrip("/").rpartition("/")[2] for path in filesystem.ls(base, detail=False)]
-        except FileNotFoundError:
-            names = []
-    orphans = [name for name in names if _NAME.fullmatch(name) and name not in keep]
-    for name in orphans:
-        delete_checkpoint(root, name)
-    return orphans
+    return delete_checkpoints(root, [name for name in names_in(root) if name not in keep])
 
 
 @final

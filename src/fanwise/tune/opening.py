@@ -1,6 +1,7 @@
 """What comes before a search, on a pool or asked and told: its parts are looked at, and described for the record."""
 
 import copy
+import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -132,6 +133,7 @@ def described(
     """What the record says of every search when it begins."""
     objectives = scheduler.objectives
     return {
+        "id": secrets.token_hex(16),
         "name": name,
         "objective": objective,
         "space": space.to_json(),

@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import ClosedError, RecordError
-from .checkpoints import checkpoint_root, delete_root
+from .checkpoint_owner import conflict_in, delete_owned, is_inside
+from .checkpoints import checkpoint_root
 from .record.live import LIVE_FILE, LIVE_HOST, live_file_here
 from .record.lock import HeldError, hold, release
 from .record.reading import FILE_NAME, read_meta
 
 
 def remove_experiment(folder: Path) -> None:
-    """Delete everything that is kept of the experiment in this folder, also of one whose record cannot be read.
+    """Delete an experiment and its checkpoints, also if its record cannot be read. Files of others stay.
 
     Raises:
-        RecordError: the folder holds no record, or is a link.
+        RecordError: the folder holds no record, or is a link; or the place of the checkpoints is not the experiment's
+            own. Nothing was deleted.
         ClosedError: it runs, or may run on another machine.
         OSError: the file system refuses; what is left has no record any more.
     """
@@ -35,9 +37,7 @@ def remove_experiment(folder: Path) -> None:
             f"the search {folder.name!r} is running: nothing was deleted. End it first: fanwise tune stop {folder.name}"
         ) from None
     try:
-        given = meta.get("settings", {}).get("checkpoints")
-        if given is not None:
-            delete_root(checkpoint_root(folder, str(meta["name"]), given))
+        _delete_checkpoints(folder, meta)
         # From here on nobody takes it for an experiment, and its name is free.
         doomed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
         os.rename(folder, doomed)
@@ -47,6 +47,22 @@ def remove_experiment(folder: Path) -> None:
             shutil.rmtree(live.parent)
     finally:
         release(held)
+
+
+def _delete_checkpoints(folder: Path, meta: dict[str, Any]) -> None:  # Any: JSON
+    """Delete the checkpoints of an experiment, unless they are in its folder."""
+    given = meta.get("settings", {}).get("checkpoints")
+    if given is None:
+        return
+    root = checkpoint_root(folder, str(meta["name"]), str(given))
+    if is_inside(root, folder):
+        return
+    if conflict := conflict_in(root, meta.get("id"), folder):
+        raise RecordError(
+            f"{folder.name} keeps its checkpoints in {root}, but {conflict}\n"
+            f"Nothing was deleted. To delete the experiment without them, remove {folder} by hand."
+        )
+    delete_owned(root)
 
 
 def _meta_of(folder: Path) -> dict[str, Any]:  # Any: JSON

@@ -33,6 +33,7 @@ from ..pool.specs import Packed
 from .background import RunningSearch
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
+from .checkpoint_owner import claim, delete_owned, is_inside
 from .checkpoints import CheckpointStore, checked_root, checkpoint_root, is_local
 from .constraints import checked_constraints, constraints_of
 from .decisions import facts
@@ -112,7 +113,8 @@ class Tuner:
             fail; one that has paused after a report is none of these. None: never.
         retries: how often a trial that crashed is tried again, from its last checkpoint.
         checkpoints: where trials keep their checkpoints, a folder or any URL that fsspec knows and that other processes
-            see; None: in the experiment's folder.
+            see; None: in the experiment's folder. They are in a folder of the experiment's name there, which must be
+            empty or not exist when the experiment begins.
         keep_checkpoints: keep the last checkpoint of every trial, and not only of the best and of those that may go on.
         name: of the experiment and its folder; None: made from the objective's name and the time.
         print_update_interval: seconds between two tables where the output is no terminal.
@@ -345,6 +347,7 @@ class Tuner:
             ValueError: no trial reports the scheduler's metric; the message has the names that were reported.
             RecordError: the record can no longer be written; or another tuner writes to the experiment.
             FileExistsError: an experiment of this name has been made since the Tuner was.
+            CheckpointError: the folder for the checkpoints has files of others, or cannot be written.
             ClosedError: the pool is closed, or this is a job of a pool itself.
             SearchInterrupted: Ctrl-C.
             Exception: what the scheduler or its searcher raised, in its own type.
@@ -488,7 +491,14 @@ class Tuner:
     def _create(self) -> _Begun:
         """A new experiment."""
         meta = self._meta()
-        record = Record.create(self.path, meta)
+        root = self._checkpoint_root()
+        claim(root, str(meta["id"]), self.path)
+        try:
+            record = Record.create(self.path, meta)
+        except BaseException:
+            if not is_inside(root, self.path):
+                delete_owned(root)  # which is empty
+            raise
         try:
             save_program(self.path, Program(self.objective, self._pristine))
             tuning = fresh_tuning(meta, self.scheduler)
@@ -501,7 +511,9 @@ class Tuner:
         """An experiment that has a record: everything that was decided is decided again, and then it goes on."""
         record = Record.reopen(self.path)
         try:
-            tuning = fresh_tuning(read_meta(self.path), self.scheduler)
+            meta = read_meta(self.path)
+            claim(self._checkpoint_root(), meta["id"], self.path)
+            tuning = fresh_tuning(meta, self.scheduler)
             progress = restore(self.path, tuning, self.scheduler.searcher)
         except BaseException:
             record.close()

@@ -5,7 +5,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,40 @@ def test_a_cluster_that_is_gone_is_told_and_the_search_goes_on_in_a_pool_that_is
         Tuner.resume(kept, stop=MORE, quiet=True)
     assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
     assert load_cluster(kept) == {}, "the next time it goes on on this machine, too"
+
+
+def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Pool] = []
+    arguments = {"ray": "10.0.0.1:6379"}
+
+    class LocalPool(Pool):
+        """Stands in for a pool on a cluster."""
+
+        def __init__(self, ray: str | None = None, **settings: object) -> None:
+            super().__init__(cpus=2)
+            opened.append(self)
+
+        @property
+        def cluster_settings(self) -> Mapping[str, Any]:  # Any: JSON
+            return arguments
+
+    def num_open() -> int:
+        return len([pool for pool in opened if "closed" not in repr(pool)])
+
+    save_cluster(kept, arguments)
+    monkeypatch.setattr("fanwise.tune.tuner.Pool", LocalPool)
+    tuner = Tuner.resume(kept, stop=MORE, quiet=True)
+    assert num_open() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(tuner, "_packed", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tuner.run()
+    assert num_open() == 0
+    assert len(tuner.run().trials) == 6
+    assert len(opened) == 2
+    assert num_open() == 0
 
 
 @pytest.mark.parametrize(

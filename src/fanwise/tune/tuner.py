@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -292,10 +292,8 @@ class Tuner:
         check_same(meta, name_of(objective), before if space is None else space_of(space), scheduler, same)
         settings = meta["settings"]
         last_workers, last_stop = last_settings(folder, meta)
-        with ExitStack() as undo:
-            own_pool = None
-            if pool is None and (cluster := load_cluster(folder)):
-                own_pool = undo.enter_context(Pool(**cluster))
+        cluster = load_cluster(folder) if pool is None else None
+        with Pool(**cluster) if cluster else nullcontext(pool) as checked_on:  # closed here: `run` may never be called
             tuner = cls(
                 objective,
                 before,
@@ -305,21 +303,20 @@ class Tuner:
                 n_workers=last_workers if n_workers is None else n_workers,
                 random_seed=meta["seed"],
                 print_update_interval=print_update_interval,
-                pool=pool or own_pool,
+                pool=checked_on,
                 callbacks=callbacks,
                 board=board,
                 quiet=quiet,
                 **settings,
             )
-            undo.pop_all()
-        tuner._own_pool = own_pool
+        tuner._pool, tuner._cluster = pool, cluster
         tuner._resumes = True
         tuner._folder = folder
         tuner.name = str(meta["name"])
         return tuner
 
     _folder: Path | None = None
-    _own_pool: Pool | None = None  # on a cluster
+    _cluster: Mapping[str, Any] | None = None  # the arguments of the Pool to run on; Any: JSON
 
     @property
     def path(self) -> Path:
@@ -368,8 +365,8 @@ class Tuner:
             self._check_name_is_free()
         with ExitStack() as stack:
             interrupts = stack.enter_context(counting_interrupts())
-            if self._own_pool is not None:
-                stack.enter_context(self._own_pool)
+            if self._cluster:
+                self._pool = stack.enter_context(Pool(**self._cluster))
             pool = self._pool or stack.enter_context(Pool(seed=self.seed, cpus=self._cpus()))
             engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
             begun = self._reopen() if self._resumes else self._create()

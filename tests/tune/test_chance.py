@@ -17,9 +17,7 @@ def test_these_numbers_are_the_same_on_every_machine_and_in_every_version() -> N
     drawn = Chance("0/suggest/17")
     assert [drawn.random().hex() for _ in range(9)] == NUMBERS
     assert [drawn.randrange(10), drawn.randrange(-5, 5), drawn.getrandbits(70)] == INTEGERS
-    letters = list("abcdef")
-    drawn.shuffle(letters)
-    assert "".join([*letters, *drawn.sample("abcdef", 3), drawn.choice("abc")]) == LETTERS
+    assert "".join(drawn.choice("abcdef") for _ in range(10)) == LETTERS
 
 
 NUMBERS = [
@@ -34,7 +32,7 @@ NUMBERS = [
     "0x1.513589fbb20d9p-1",
 ]
 INTEGERS = [0, -1, 25436532615239281192]
-LETTERS = "cebfdadafb"
+LETTERS = "adadbdcdda"
 
 
 @given(st.text(), st.integers(1, 40))
@@ -58,7 +56,6 @@ def test_numbers_are_spread_evenly_over_keys_and_within_one() -> None:
 def test_integers_lie_in_their_range(key: str, start: int, size: int) -> None:
     assert start <= Chance(key).randrange(start, start + size) < start + size
     assert 0 <= Chance(key).randrange(size) < size
-    assert start <= Chance(key).randint(start, start + size) <= start + size
 
 
 def test_integers_are_equally_likely() -> None:
@@ -66,31 +63,6 @@ def test_integers_are_equally_likely() -> None:
     counts = Counter(drawn.randrange(6) for _ in range(6000))
     assert sorted(counts) == [0, 1, 2, 3, 4, 5]
     assert all(abs(count - 1000) < 150 for count in counts.values()), counts
-
-
-def test_all_orders_are_equally_likely() -> None:
-    drawn = Chance("orders")
-    shuffled: Counter[tuple[str, ...]] = Counter()
-    for _ in range(6000):
-        letters = list("abc")
-        drawn.shuffle(letters)
-        shuffled[tuple(letters)] += 1
-    sampled = Counter(tuple(drawn.sample("abc", 2)) for _ in range(6000))
-    for counts in (shuffled, sampled):
-        assert len(counts) == 6
-        assert all(abs(count - 1000) < 150 for count in counts.values()), counts
-
-
-@given(st.text(), st.lists(st.integers()), st.data())
-def test_a_sample_takes_nothing_twice_and_leaves_the_values_alone(
-    key: str, values: list[int], data: st.DataObject
-) -> None:
-    k = data.draw(st.integers(0, len(values)))
-    before = list(values)
-    sampled = Chance(key).sample(values, k)
-    assert len(sampled) == k
-    assert not Counter(sampled) - Counter(values)
-    assert values == before
 
 
 @given(st.text(), st.integers(0, 20))
@@ -113,10 +85,6 @@ def test_bits_are_as_many_as_were_asked_for() -> None:
         assert any(value >> (k - 1) for value in seen)
 
 
-def test_uniform_lies_between_its_bounds() -> None:
-    assert 2.0 <= Chance("uniform").uniform(2, 3) < 3.0
-
-
 def test_what_cannot_be_drawn_is_refused() -> None:
     drawn = Chance("nothing")
     with pytest.raises(ValueError, match="there are no integers from 0 up to 0"):
@@ -125,8 +93,6 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         drawn.randrange(3, 2)
     with pytest.raises(IndexError, match="nothing to choose from"):
         drawn.choice([])
-    with pytest.raises(ValueError, match="k must lie between 0 and the 2 values, got 3"):
-        drawn.sample("ab", 3)
     with pytest.raises(ValueError, match="k must be at least 0, got -1"):
         drawn.getrandbits(-1)
 

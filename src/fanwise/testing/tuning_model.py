@@ -603,13 +603,6 @@ class TuningModel:
             self.exhausted = False
             self._fill(fact.now_s)
 
-    def _settings(self, fact: facts.Settings) -> None:
-        if fact.n_workers is not None:
-            self.n_workers, self.offered = fact.n_workers, None
-        if fact.stop is not None:
-            self.limits = {**dict.fromkeys(self.limits), **fact.stop}
-        self._fill(fact.now_s)
-
     def _resumed(self, fact: facts.Resumed) -> None:
         now_s = fact.now_s
         self.closed = self.halted = self.error = None

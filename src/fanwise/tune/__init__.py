@@ -1,10 +1,12 @@
 """Asynchronous hyperparameter search.
 
-spaces/, chance, searchers, schedulers, stopping, tuning (quiet)  what to try, what goes on, when to end
-reporting                                                 what objectives call
-tuner, search, screen                                     a search at work, and what it shows
-record, experiment                                        what happened, kept and read
-for_optuna                                                searchers in studies of Optuna
+spaces, searchers, schedulers, stopping   what is tried, which trials continue, when a search ends
+decisions                                 the state machine of a search
+reporting, trial                          functions that objectives call
+tuner, asking, runner, terminal           running searches and showing them
+record, experiment                        writing and reading what happened
+simulate                                  searches on a virtual clock
+for_optuna                                searchers in studies of Optuna
 """
 
 from ..base.errors import CheckpointError as CheckpointError

@@ -10,7 +10,7 @@ To make one and draw eight numbers costs one hash; `random.Random("text")` fills
 
 import hashlib
 import struct
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeVar, final
 
 T = TypeVar("T")
@@ -37,8 +37,8 @@ class Chance:
     >>> chance = Chance("0/suggest/17")
     >>> chance.random() == Chance("0/suggest/17").random()
     True
-    >>> sorted(chance.sample(range(5), 5))
-    [0, 1, 2, 3, 4]
+    >>> chance.choice("abc") in "abc"
+    True
     """
 
     __slots__ = ("_block", "_key", "_words")
@@ -88,14 +88,6 @@ class Chance:
             number = self.getrandbits(bits)
         return lower + number
 
-    def randint(self, lower: int, upper: int) -> int:
-        """An integer from lower to upper, both included."""
-        return self.randrange(lower, upper + 1)
-
-    def uniform(self, lower: float, upper: float) -> float:
-        """A number between lower and upper."""
-        return lower + (upper - lower) * self.random()
-
     def choice(self, values: Sequence[T]) -> T:
         """One of the values.
 
@@ -105,23 +97,3 @@ class Chance:
         if not values:
             raise IndexError("there is nothing to choose from")
         return values[self.randrange(len(values))]
-
-    def shuffle(self, values: MutableSequence[T]) -> None:
-        """Put the values into a random order, in place."""
-        for last in range(len(values) - 1, 0, -1):
-            other = self.randrange(last + 1)
-            values[last], values[other] = values[other], values[last]
-
-    def sample(self, values: Sequence[T], k: int) -> list[T]:
-        """k of the values, none twice, in a random order.
-
-        Raises:
-            ValueError: there are fewer than k, or k is negative.
-        """
-        if not 0 <= k <= len(values):
-            raise ValueError(f"k must lie between 0 and the {len(values)} values, got {k!r}")
-        left = list(values)
-        for taken in range(k):
-            other = self.randrange(taken, len(left))
-            left[taken], left[other] = left[other], left[taken]
-        return left[:k]

@@ -1,6 +1,6 @@
 """An experiment read from its record: while it runs, after a crash, or years later.
 
-    record.sqlite -> record_reading -> history (what the events add up to) -> frames (tables)
+    record.sqlite -> record.reading -> history (what the events add up to) -> frames (tables)
                                             |                             -> plot   (figures)
                                             +-> best, utilisation, reasons
 

@@ -1,16 +1,14 @@
-"""Several losses at once: which points are dominated, how they rank, and how much they dominate together.
+"""Several losses at once: which points are dominated, and how they rank.
 
 A point dominates another if no loss is larger and one is smaller. Points are rows of losses, of which smaller ones are
-better. The same input gives the same bits everywhere: only comparisons, and sums in a fixed order. numpy is loaded
+better. The same input gives the same bits everywhere. numpy is loaded
 when a function is called.
 """
 # N: points, M: losses
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, TypeAlias
-
-from .hypervolume import volume
 
 Points: TypeAlias = Any  # an array or rows of numbers; numpy is loaded later
 
@@ -157,23 +155,6 @@ def crowding_distances(losses_NM: Points) -> list[float]:
             total[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / extent
     distances: list[float] = total.tolist()
     return distances
-
-
-def hypervolume(losses_NM: Points, reference_M: Sequence[float]) -> float:
-    """The volume that the points dominate together, up to a reference point; exact.
-
-    Points that are not better than the reference in every loss add nothing. See `hypervolume.volume`.
-
-    Raises:
-        ValueError: the reference has another number of losses.
-
-    >>> hypervolume([(1, 3), (2, 2), (3, 1)], (4, 4))
-    6.0
-    """
-    points = _matrix(losses_NM)
-    if points.shape[1] != len(reference_M):
-        raise ValueError(f"the points have {points.shape[1]} losses, the reference {len(reference_M)}: {reference_M!r}")
-    return volume(points.tolist(), reference_M)
 
 
 def _matrix(losses_NM: Points) -> Any:

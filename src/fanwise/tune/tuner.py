@@ -128,6 +128,7 @@ class Tuner:
             space is left out and said, another mode or metric is an error.
         callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
             `on_end`, each called with one event (`fanwise.tune.callbacks.events`), in order, in a thread for each.
+        board: show the search in a browser while it runs, on a board of its own; its address is printed.
         quiet: print nothing.
 
     Raises:

@@ -5,7 +5,6 @@ from typing import Any
 from fanwise.testing.told_search import (
     CONTINUE,
     CRASH,
-    CRASHED,
     PAUSE,
     STOP,
     STOPPED,
@@ -229,8 +228,7 @@ def test_a_trial_stopped_by_hand_between_its_crash_and_its_retry_does_not_start_
 def test_a_trial_that_waits_for_a_slot_can_be_paused_and_stopped_by_hand() -> None:
     tuning = tuning_of(n_workers=3)
     tuning.begin()
-    tuning.hand(facts.Settings(0, n_workers=1))
-    assert resumed(tuning) == [start(0, 0, attempt=1)]
+    assert tuning.hand(facts.Resumed(0, n_workers=1)) == [start(0, 0, attempt=1)]
     assert command(tuning, "pause", 1) == []
     assert command(tuning, "stop", 2) == [Judged(2, 0, Status.STOPPED)]
     assert tuning.run(0, 1.0, attempt=1)[-1] == start(3, 0)
@@ -271,34 +269,9 @@ def test_an_enqueued_configuration_starts_at_once_where_the_searcher_has_nothing
     assert tuning.hand(facts.Enqueued(0, {"x": 77})) == [Start(1, 0, {"x": 77}, 1)]
 
 
-# Other settings on the way
-
-
-def test_more_workers_start_more_trials_and_fewer_let_the_running_ones_end() -> None:
-    tuning = tuning_of(n_workers=1, retries=1)
-    tuning.begin()
-    assert tuning.hand(facts.Settings(0, n_workers=3)) == [start(1, 1), start(2, 2)]
-    assert tuning.hand(facts.Settings(0, n_workers=1)) == []
-    assert tuning.run(2, 1.0) == [Judged(2, 0, Status.COMPLETED)]
-    assert tuning.run(1, outcome=CRASH) == [Judged(1, 0, Status.FAILED, CRASHED, will_retry=True)]
-    assert tuning.run(0, 1.0) == [Judged(0, 0, Status.COMPLETED), start(1, 0, attempt=1)]
-
-
-def test_another_limit_holds_from_now_on() -> None:
-    tuning = tuning_of(n_workers=1)
-    tuning.begin()
-    stop = StoppingCriterion(max_wallclock_time=20, max_num_evaluations=2).to_json()
-    assert tuning.hand(facts.Settings(1, stop=stop)) == []
-    assert tuning.next_tick_s == 20
-    tuning.report(0, 0, 1.0)
-    reason = "max_num_evaluations=2 reached"
-    assert tuning.report(0, 0, 1.0) == [Answer(0, STOP, 2), StopStarting(reason)]
-
-
 def test_a_search_that_has_ended_goes_on_with_another_limit() -> None:
     tuning = tuning_of(criterion=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     tuning.begin()
     tuning.run(0, 1.0)
     stop = StoppingCriterion(max_num_trials_started=2).to_json()
-    assert tuning.hand(facts.Settings(1, stop=stop)) == []
-    assert resumed(tuning) == [start(1, 0), StopStarting("max_num_trials_started=2 reached")]
+    assert tuning.hand(facts.Resumed(1, stop=stop)) == [start(1, 0), StopStarting("max_num_trials_started=2 reached")]

@@ -124,8 +124,8 @@ def test_a_clone_of_a_trial_that_has_just_ended_starts_from_its_checkpoint_too()
     scheduler.plan = [Wait()]
     tuning.report(0, 0, 0.5, checkpoint="a")
     tuning.ended(0, 0)
-    scheduler.plan = [Clone(0, {"x": 7})]
-    assert tuning.hand(facts.Settings(0, n_workers=2)) == [Start(1, 0, {"x": 7}, 1, 1, "a", source=0)]
+    scheduler.plan = [Clone(0, {"x": 7}), Wait()]
+    assert tuning.hand(facts.Asked(0)) == [Start(1, 0, {"x": 7}, 1, 1, "a", source=0)]
 
 
 def test_a_clone_of_a_trial_without_checkpoint_starts_from_scratch() -> None:

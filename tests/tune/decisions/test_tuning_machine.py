@@ -276,22 +276,15 @@ class TuningMachine(RuleBasedStateMachine):
     def a_person_wants_something(self, what: Any, trial_id: int) -> None:  # Any: one of three words
         self.hand(facts.Command(self.now_s, what, trial_id))
 
-    @rule(what=st.sampled_from(["enqueue", "ask", "workers", "limits", "interrupt"]), number=st.integers(1, 4))
+    @rule(what=st.sampled_from(["enqueue", "ask", "interrupt"]), number=st.integers(1, 4))
     def a_person_changes_the_search(self, what: str, number: int) -> None:
         if what == "enqueue":
             self.hand(facts.Enqueued(self.now_s, {"n": 3000 + number}))
         elif what == "ask":
             if not self.model.wants:  # programs ask again when they have been answered
                 self.hand(facts.Asked(self.now_s))
-        elif what == "workers":
-            self.hand(facts.Settings(self.now_s, n_workers=number))
-        elif what == "interrupt":
-            self.hand(facts.Interrupt(self.now_s))
         else:
-            limits = {**self.given.limits(), "max_num_trials_started": 4 * number, "max_wallclock_time": math.inf}
-            limits |= {"max_num_evaluations": None, "max_num_trials_completed": None}
-            limits |= {"max_num_trials_without_improvement": None}
-            self.hand(facts.Settings(self.now_s, stop=StoppingCriterion(**limits).to_json()))
+            self.hand(facts.Interrupt(self.now_s))
 
     @rule(really=st.integers(0, 3).map(lambda drawn: drawn == 2))
     def killed_and_resumed(self, really: bool) -> None:
@@ -689,10 +682,6 @@ def gives_the_waiting_slot_away(self: Any, trial: Any, now_s: float) -> None:
     Tuning._release(self, trial, now_s)
 
 
-def keeps_workers_that_were_taken_away(self: Any, n_workers: int) -> None:
-    Tuning._set_workers(self, max(n_workers, self._n_workers))
-
-
 def leaves_paused_trials_behind_when_no_more_may_start(self: Any, now_s: float) -> bool:
     return self._stage == "open" and Tuning._start_next(self, now_s)
 
@@ -734,7 +723,6 @@ MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of wha
     gives_the_waiting_slot_away: "_release",
     leaves_paused_trials_behind_when_no_more_may_start: "_start_next",
     clones_when_no_more_may_start: "_consult_about_next",
-    keeps_workers_that_were_taken_away: "_set_workers",
 }
 
 # The machine comes upon these after hundreds of searches only: seconds each.
@@ -746,7 +734,6 @@ FOUND_LATE = (
     gives_the_waiting_slot_away,
     leaves_paused_trials_behind_when_no_more_may_start,
     clones_when_no_more_may_start,
-    keeps_workers_that_were_taken_away,
 )
 
 

@@ -60,7 +60,10 @@ def test_another_number_of_workers_counts_from_when_it_holds() -> None:
     progress, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(0.0, 0)
-    rows.add(4.0, "settings", None, {"n_workers": 3, "stop": None})
+    rows.report(4.0, 0, 1, {"loss": 1.0})
+    rows.add(4.0, "resumed", None, {"n_workers": 3, "stop": None})
+    rows.start(4.0, 0, {}, attempt=1)
+    rows.ready(4.0, 0, attempt=1)
     assert progress.utilisation(8.0) == pytest.approx(8 / (4 + 12))
 
 

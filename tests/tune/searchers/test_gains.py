@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fanwise.tune.pareto import hypervolume
+from fanwise.tune.hypervolume import volume
 
 pytest.importorskip("botorch")
 
@@ -122,8 +122,8 @@ def test_with_two_objectives_the_gain_is_the_mean_growth_of_the_dominated_area()
     everything = torch.cat([base_BF, new_QF])
     losses = -np.stack([drawn(one, everything, 8000, seed=seed) for seed, one in enumerate(two)], axis=2)
     worst = (-reference).tolist()
-    before = np.array([hypervolume(each[:2], worst) for each in losses])
-    after_Q = [np.array([hypervolume(each[[0, 1, 2 + q]], worst) for each in losses]) for q in range(6)]
+    before = np.array([volume(each[:2], worst) for each in losses])
+    after_Q = [np.array([volume(each[[0, 1, 2 + q]], worst) for each in losses]) for q in range(6)]
     close(found, np.array([(after - before).mean() for after in after_Q]))
 
 

@@ -4,8 +4,8 @@
     Suggested                   the searcher has answered        Interrupt   somebody wants the search to end
     Ready, Reported, Ended,     of one attempt of a trial        Command     somebody wants something of one trial
       Free                                                       Enqueued    somebody wants a configuration tried
-    Settings                    workers or limits have changed   Resumed     what ran is gone, the search goes on
-    Asked                       somebody offers to run one trial, beside the workers
+    Asked                       somebody offers to run one       Resumed     what ran is gone, the search goes on
+                                trial, beside the workers
     Earlier                     a trial of an earlier search, before this one begins
 
 Plain frozen values of JSON parts; `now_s` is seconds since the search began, without the time it was not running.
@@ -153,15 +153,6 @@ class Asked:
 
 
 @frozen
-class Settings:
-    """Another number of workers or another stopping criterion from now on; None leaves it as it is."""
-
-    now_s: float
-    n_workers: int | None = None
-    stop: Mapping[str, object] | None = None
-
-
-@frozen
 class Resumed:
     """A new process goes on with the search: nothing runs. What ran, or was stopped with the search, runs again.
 
@@ -188,6 +179,5 @@ Fact: TypeAlias = (
     | Command
     | Enqueued
     | Asked
-    | Settings
     | Resumed
 )

@@ -206,7 +206,6 @@ class Tuning:
             facts.Command: self._on_command,
             facts.Enqueued: self._on_enqueued,
             facts.Asked: self._on_asked,
-            facts.Settings: self._on_settings,
             facts.Resumed: self._on_resumed,
         }
 
@@ -443,14 +442,6 @@ class Tuning:
         if self._is_offered:
             self._is_offered = False
             self._free_slots = sorted(slot for slot in self._free_slots if slot < self._n_workers)
-
-    def _on_settings(self, fact: facts.Settings) -> None:
-        if fact.n_workers is not None:
-            self._set_workers(fact.n_workers)
-        if fact.stop is not None:
-            self._set_criterion(fact.stop)
-            self._set_search_deadline()
-        self._fill(fact.now_s)
 
     def _on_resumed(self, fact: facts.Resumed) -> None:
         """Whoever ran, runs again from its last checkpoint, first of all, in the order of the trials' ids.
@@ -768,12 +759,6 @@ class Tuning:
         self._criterion = StoppingCriterion.from_json(stop)
         self._counts.watch(self._criterion.watched(self._metric))
         self._counts.keep_front(self._criterion.reference_losses(self._objectives))
-
-    def _set_workers(self, n_workers: int) -> None:
-        busy = {trial.slot for trial in self._trials.values()}
-        busy.update(self._reserved.values())
-        self._n_workers = n_workers
-        self._free_slots = [slot for slot in range(n_workers) if slot not in busy]
 
     def _stop_starting(self, reason: str) -> None:
         if self._stage == "open":

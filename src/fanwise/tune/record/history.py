@@ -27,7 +27,7 @@ IN_PROGRESS = "InProgress"
 
 
 class RecordedEvent(Protocol):
-    """What is read of an event; `record_reading.Event` is one."""
+    """The fields of an event that are read; `reading.Event` has them."""
 
     @property
     def seq(self) -> int: ...

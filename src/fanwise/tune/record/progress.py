@@ -106,8 +106,6 @@ class Progress:
             self._utilisation.ready(trial_id, body["attempt"], t_s)
         elif kind == "ended" and trial_id is not None:
             self._ended(trial_id, t_s, body)
-        elif kind == "settings":
-            self._settings(t_s, body)
         elif kind == "resumed":
             self._resumed()
             self._settings(t_s, body)

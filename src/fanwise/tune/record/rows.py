@@ -42,7 +42,6 @@ KINDS: Mapping[type, str] = {
     facts.Command: "command",
     facts.Enqueued: "enqueued",
     facts.Asked: "asked",
-    facts.Settings: "settings",
     facts.Resumed: "resumed",
 }
 
@@ -107,7 +106,6 @@ _BODIES: Mapping[type, Callable[[Any], Body]] = {
     facts.Interrupt: lambda fact: {"who": fact.who},
     facts.Command: lambda fact: {"what": fact.what},
     facts.Enqueued: lambda fact: {"config": fact.config},
-    facts.Settings: lambda fact: {"n_workers": fact.n_workers, "stop": fact.stop},
     facts.Resumed: lambda fact: {
         "n_workers": fact.n_workers,
         "stop": fact.stop,
@@ -161,8 +159,6 @@ def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]
             return facts.Command(t_s, body["what"], trial)
         case "enqueued":
             return facts.Enqueued(t_s, body["config"])
-        case "settings":
-            return facts.Settings(t_s, body["n_workers"], body["stop"])
         case "resumed":
             return facts.Resumed(t_s, body["n_workers"], body["stop"], body.get("versions"))
         case "interrupt":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_GOOD = 25
 # Narrower kernels around the bad trials than around the good ones: next to a bad trial is no place to try again, while
-# a good one speaks for a wider region. Measured, as the other settings: docs/design/searchers.md.
+# a good one speaks for a wider region.
 _BAD_WIDTH = 0.7
 
 

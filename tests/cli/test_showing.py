@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from fanwise.board.views import VIEWS, summary
+from fanwise.board.watching import Home
 from fanwise.cli.app import main
+from fanwise.plot import workers
 from fanwise.testing.programs import Finished
 from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune import StoppingCriterion, load_experiment
 from fanwise.tune.checkpoint_owner import claim
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.writer import Record
@@ -297,3 +301,33 @@ def _typed(text: str) -> Any:  # Any: a file
     import io
 
     return io.StringIO(text)
+
+
+def test_every_place_gives_the_same_utilisation_of_a_resumed_search(place: Place) -> None:
+    with place.searching("twice", n_workers=1, stop=StoppingCriterion(max_wallclock_time=60).to_json()) as search:
+        search.start(0.0, 0, {"x": 0.1})
+        search.ready(1.0, 0)
+        search.end(11.0, 0, "Completed", 10.0)
+        search.free(11.0, 0)
+        search.finish(11.0, "done")
+        search.add(11.0, "resumed", None, {"n_workers": 2, "stop": None})
+        for trial_id, slot in ((1, 0), (2, 1)):
+            search.start(11.0, trial_id, {"x": 0.2}, slot=slot)
+            search.ready(21.0, trial_id)
+        search.end(26.0, 1, "Completed", 5.0)
+        search.free(26.0, 1)
+        search.stop(31.0, "enough")
+        search.end(31.0, 2, "Stopped", 10.0)
+        search.free(31.0, 2)
+        search.finish(31.0, "enough")
+    experiment = load_experiment("twice")
+    share = (10 + 5 + 10) / (10 + 2 * 10)  # the ten seconds until the second run's workers were ready do not count
+    assert experiment.utilisation == pytest.approx(share)
+    assert experiment.snapshot().utilisation == pytest.approx(share)
+    assert json.loads(place.typed("show", "twice", "--json").out)["utilisation"] == pytest.approx(share)
+    words = "83.3 % (start-up 0.0 %, idle 16.7 %)"
+    assert f"worker utilisation: {words}\n" in place.typed("show", "twice").out
+    assert f"worker utilisation {words}" in workers(experiment.search_data()).axes[0].get_title(loc="left")
+    watched = Home(place.home).watched("twice")
+    assert VIEWS["workers"](watched.look())["shares"]["busy"] == pytest.approx(share)
+    assert summary(watched.look())["utilisation"] == pytest.approx(share)

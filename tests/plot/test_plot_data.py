@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -128,7 +129,7 @@ def test_a_timeline_holds_startup_busy_and_idle_time_of_each_worker() -> None:
         Interval(1, "busy", 2.0, 6.0, 1, "Failed"),
         Interval(1, "idle", 6.0, 10.0),
     ]
-    assert timeline.window_s == (1.0, 10.0)
+    assert timeline.capacity_s == 2 * 9.0
     # Busy time after the stop and start-up before the first objective do not count.
     assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (3.0 + 4.5 + 4.0, 0.5 + 1.0, 5.0)
     assert timeline.idle_share == pytest.approx(5.0 / 18.0)
@@ -156,16 +157,19 @@ def test_time_outside_of_the_objective_is_idle_where_the_worker_measured_it() ->
 
 def test_without_a_first_objective_there_is_no_idle_share() -> None:
     timeline = worker_timeline(search_of(spans=[Span(0, 0, 0.0, None, None, None, "InProgress")], last_s=2.0))
-    assert timeline.window_s is None
+    assert timeline.capacity_s == 0.0
     assert (timeline.utilisation, timeline.idle_share, timeline.utilisation_in_words()) == (None, None, None)
     assert [i.kind for i in timeline.intervals] == ["start-up"]
 
 
-def test_a_worker_that_came_later_owes_time_from_then_on() -> None:
-    spans = [Span(0, 0, 0.0, 0.0, 4.0, 4.0, "Completed"), Span(1, 1, 1.0, 1.5, 3.0, 3.0, "Completed")]
-    timeline = worker_timeline(search_of(spans=spans, n_workers=1, first_ready_s=0.0, stop_s=4.0, last_s=4.0))
-    assert [i for i in timeline.intervals if i.slot == 1 and i.kind == "idle"] == [Interval(1, "idle", 3.0, 4.0)]
-    assert (timeline.n_workers, timeline.busy_s, timeline.startup_s, timeline.idle_s) == (2, 5.5, 0.5, 1.0)
+def test_only_the_runs_of_the_tuner_count_each_with_its_workers() -> None:
+    spans = [Span(0, 0, 0.0, 0.0, 4.0, 4.0, "Completed"), Span(1, 1, 9.0, 10.0, 13.0, 13.0, "Completed")]
+    search = search_of(spans=spans, n_workers=1, first_ready_s=0.0, stop_s=14.0, last_s=14.0)
+    timeline = worker_timeline(replace(search, windows=[(0.0, 4.0, 1), (10.0, 14.0, 2)]))
+    idle = [(i.slot, i.begin_s, i.end_s) for i in timeline.intervals if i.kind == "idle"]
+    assert idle == [(0, 10.0, 14.0), (1, 13.0, 14.0)]
+    assert (timeline.n_workers, timeline.capacity_s) == (2, 4.0 + 2 * 4.0)
+    assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (4.0 + 3.0, 0.0, 5.0)
 
 
 def test_wrong_mode_and_no_workers_are_refused() -> None:
@@ -187,16 +191,17 @@ def searches(draw: st.DrawFn) -> SearchData:
         ready_s = None if shape in ("starting", "never ready") else ready
         ended_s = ended if shape in ("ended", "never ready") else None
         spans.append(Span(draw(st.integers(0, n_workers - 1)), trial_id, started, ready_s, ended_s, ended_s, shape))
-    window = sorted(draw(st.tuples(times, times)))
-    stop_s = draw(st.sampled_from([window[1], None]))
-    return search_of(spans=spans, n_workers=n_workers, first_ready_s=window[0], stop_s=stop_s, last_s=40.0)
+    *runs, begin_s, end_s = sorted(draw(st.lists(times, min_size=4, max_size=4)))
+    stop_s = draw(st.sampled_from([end_s, None]))
+    search = search_of(spans=spans, n_workers=n_workers, first_ready_s=begin_s, stop_s=stop_s, last_s=40.0)
+    windows = [(runs[0], runs[1], n_workers), (begin_s, end_s, n_workers)]
+    return replace(search, first_ready_s=runs[0], windows=windows) if draw(st.booleans()) else search
 
 
 @given(searches())
 def test_busy_startup_and_idle_time_add_up_to_the_window_of_every_worker(search: SearchData) -> None:
     timeline = worker_timeline(search)
-    length_s = 0.0 if timeline.window_s is None else timeline.window_s[1] - timeline.window_s[0]
-    assert timeline.busy_s + timeline.startup_s + timeline.idle_s == pytest.approx(search.n_workers * length_s)
+    assert timeline.busy_s + timeline.startup_s + timeline.idle_s == pytest.approx(timeline.capacity_s)
 
 
 @given(searches())

@@ -197,7 +197,6 @@ def workers(look: Look) -> Json:
     stretches = merged(timeline.intervals, (end_s - begin_s) / finest)
     return {
         "n_workers": timeline.n_workers,
-        "window": timeline.window_s,
         "shares": _shares(timeline),
         "stretches": [
             {

@@ -91,7 +91,8 @@ class SearchData:
     """All that is drawn of one search.
 
     `first_ready_s` and `stop_s` bound the time in which workers are expected to be busy: from the first objective that
-    began to the moment after which no trial is started any more. `last_s` is the time of the last event.
+    began to the moment after which no trial is started any more. `last_s` is the time of the last event. A search that
+    was resumed has `windows` as (begin_s, end_s, number of workers), one for each run; without them there is one.
 
     Raises:
         ValueError: `mode` is neither "min" nor "max", or `n_workers` is less than 1.
@@ -109,6 +110,7 @@ class SearchData:
     last_s: float
     resource_name: str = "reports of a trial"
     hyperparameters: Sequence[Hyperparameter] = ()
+    windows: Sequence[tuple[float, float, int]] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
@@ -151,14 +153,15 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What all workers did. The sums count only what lies inside `window_s`.
+    """What all workers did. The sums count only the time in which a tuner ran and started trials.
 
-    `busy_s + startup_s + idle_s` is the length of the window for each worker, of those that came later what was left.
+    `busy_s + startup_s + idle_s` is `capacity_s`, the length of all windows of `SearchData`, each times its number of
+    workers; it is more where trials ran beside the workers.
     """
 
     intervals: list[Interval]
-    window_s: tuple[float, float] | None
     n_workers: int
+    capacity_s: float
     busy_s: float
     startup_s: float
     idle_s: float
@@ -181,7 +184,7 @@ class Timeline:
     def utilisation_in_words(self) -> str | None:
         """The three shares as the figures and the command line print them; None while there is no worker time.
 
-        >>> Timeline([], (0.0, 10.0), 1, busy_s=9.5, startup_s=0.25, idle_s=0.25).utilisation_in_words()
+        >>> Timeline([], 1, 10.0, busy_s=9.5, startup_s=0.25, idle_s=0.25).utilisation_in_words()
         '95.0 % (start-up 2.5 %, idle 2.5 %)'
         """
         busy, startup, idle = self.utilisation, self.startup_share, self.idle_share
@@ -190,8 +193,7 @@ class Timeline:
         return f"{100 * busy:.1f} % (start-up {100 * startup:.1f} %, idle {100 * idle:.1f} %)"
 
     def _share(self, seconds: float) -> float | None:
-        total_s = self.busy_s + self.startup_s + self.idle_s
-        return seconds / total_s if total_s > 0 else None
+        return min(1.0, seconds / self.capacity_s) if self.capacity_s > 0 else None
 
 
 def n_not_finite(search: SearchData) -> int:
@@ -241,6 +243,7 @@ def from_first_ready(search: SearchData) -> SearchData:
         ],
         first_ready_s=0.0,
         stop_s=_later(search.stop_s, zero_s),
+        windows=[(begin_s - zero_s, end_s - zero_s, n_workers) for begin_s, end_s, n_workers in search.windows],
         last_s=search.last_s - zero_s,
     )
 
@@ -349,40 +352,41 @@ def worker_timeline(search: SearchData) -> Timeline:
     """What each worker did, and how much of it was idle.
 
     Start-up is from the start of a trial to its objective, busy is inside the objective as the worker measured it; both
-    are listed whole, also where they reach beyond the window. Idle is the rest of the window from `first_ready_s` to
-    `stop_s` (until then to `last_s`), including the time in which a worker tells of its end and is cleared after a
-    trial. Where the spans of one worker overlap, the earlier one keeps its place.
+    are listed whole, also where they reach beyond the windows of the search. Idle is the rest of the windows, including
+    the time in which a worker tells of its end and is cleared after a trial. Where the spans of one worker overlap, the
+    earlier one keeps its place.
 
-    The busy share is the utilisation of the search: the start-ups of the first trials lie before the window, those of
-    later ones are in it.
+    The busy share is the utilisation of the search: the start-ups of a run's first trials lie before its window, those
+    of later ones are in it.
     """
-    n_slots = max([search.n_workers, *(span.slot + 1 for span in search.spans)])
-    window_s = _window(search)
+    windows = _windows(search)
+    n_slots = max(
+        [search.n_workers, *(span.slot + 1 for span in search.spans), *(n_workers for _, _, n_workers in windows)]
+    )
     intervals: list[Interval] = []
     for slot in range(n_slots):
         occupied = _occupied(
             sorted((s for s in search.spans if s.slot == slot), key=lambda s: s.started_s), search.last_s
         )
         intervals += occupied
-        if window_s is not None and (slot < search.n_workers or occupied):
-            # A worker that came later, when the search was resumed with more, owes time from then on.
-            begin_s = window_s[0] if slot < search.n_workers else max(window_s[0], occupied[0].begin_s)
-            intervals += _idle(slot, occupied, (begin_s, window_s[1]))
+        for begin_s, end_s, n_workers in windows:
+            if slot < n_workers:
+                intervals += _idle(slot, occupied, (begin_s, end_s))
     return Timeline(
         intervals,
-        window_s,
         n_slots,
-        busy_s=_sum_inside("busy", intervals, window_s),
-        startup_s=_sum_inside("start-up", intervals, window_s),
-        idle_s=_sum_inside("idle", intervals, window_s),
+        math.fsum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in windows),
+        busy_s=_sum_inside("busy", intervals, windows),
+        startup_s=_sum_inside("start-up", intervals, windows),
+        idle_s=_sum_inside("idle", intervals, windows),
     )
 
 
-def _window(search: SearchData) -> tuple[float, float] | None:
+def _windows(search: SearchData) -> Sequence[tuple[float, float, int]]:
     end_s = search.last_s if search.stop_s is None else search.stop_s
-    if search.first_ready_s is None or end_s <= search.first_ready_s:
-        return None
-    return search.first_ready_s, end_s
+    if search.windows or search.first_ready_s is None or end_s <= search.first_ready_s:
+        return search.windows
+    return [(search.first_ready_s, end_s, search.n_workers)]
 
 
 def _occupied(spans: Iterable[Span], last_s: float) -> list[Interval]:
@@ -417,8 +421,12 @@ def _idle(slot: int, occupied: Iterable[Interval], window_s: tuple[float, float]
     return gaps
 
 
-def _sum_inside(kind: IntervalKind, intervals: Iterable[Interval], window_s: tuple[float, float] | None) -> float:
-    if window_s is None:
-        return 0.0
-    begin_s, end_s = window_s
-    return math.fsum(max(0.0, min(i.end_s, end_s) - max(i.begin_s, begin_s)) for i in intervals if i.kind == kind)
+def _sum_inside(
+    kind: IntervalKind, intervals: Iterable[Interval], windows: Sequence[tuple[float, float, int]]
+) -> float:
+    found = [interval for interval in intervals if interval.kind == kind]
+    return math.fsum(
+        max(0.0, min(interval.end_s, end_s) - max(interval.begin_s, begin_s))
+        for begin_s, end_s, _ in windows
+        for interval in found
+    )

@@ -67,6 +67,7 @@ def search_without_reports(name: str, meta: Mapping[str, Any], history: History)
         first_ready_s=history.progress.first_ready_s,
         stop_s=history.stop_s,
         last_s=history.last_s,
+        windows=history.progress.counted_windows(),
         resource_name="reports of a trial" if resource_attr is None else str(resource_attr),
         hyperparameters=_hyperparameters(Space.from_json(meta["space"]), list(history.trials.values())),
     )

@@ -127,7 +127,7 @@ def test_three_trials_on_two_workers_run_when_they_should() -> None:
     ]
     assert search.duration_s == 12.0
     assert search.training_s == 4.0 + 10.0 + 6.0
-    assert search.utilisation == 20.0 / 24.0
+    assert search.utilisation == 1.0  # from 1 to 5, when the last trial started
     assert [(one.time_s, one.value, one.trial_id, one.iter) for one in search.incumbents] == [
         (3.0, 3.0, 0, 1),
         (5.0, 2.5, 0, 2),
@@ -375,3 +375,11 @@ def test_a_table_of_ones_own_needs_a_space_and_curves_alone() -> None:
 
     search = simulate(RandomSearch(metric="loss"), Steady(), trials(1))
     assert (search.duration_s, search.num_reports) == (6.0, 3)
+
+
+def test_the_utilisation_counts_what_that_of_an_experiment_counts() -> None:
+    # Trial 0 is ready at 1 and ends at 5, trial 2 is ready at 6; trial 1 is ready at 1. No trial starts after 8.
+    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5, 3))
+    stop = StoppingCriterion(max_wallclock_time=8.0)
+    search = simulate(scheduler, TABLE, stop, n_workers=2, startup_s=1.0)
+    assert search.utilisation == (4.0 + 2.0 + 7.0) / (2 * 7.0)

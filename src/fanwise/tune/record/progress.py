@@ -306,6 +306,10 @@ class Progress:
         """See `Utilisation.share`; None takes the time of the last row."""
         return self._utilisation.share(self.last_s if now_s is None else now_s)
 
+    def counted_windows(self) -> list[tuple[float, float, int]]:
+        """The time that the utilisation counts, up to the last row; see `Utilisation.windows`."""
+        return self._utilisation.windows(self.last_s)
+
     @property
     def first_ready_s(self) -> float | None:
         """When the first objective began."""

@@ -1,7 +1,8 @@
-"""The share of worker time that went into objectives: the one place where it is computed.
+"""The share of worker time that went into objectives, and the time that it is a share of.
 
-Counted is from the first objective's beginning to the moment when trials were no longer started, for each run of the
-tuner apart (a resumed search has several). Start-up and winding down are not part of it.
+Each run of the tuner counts from its first objective's beginning to the moment when no more trials are started; a
+resumed search has several runs. The start-up of the first trials and winding down are not part of it. Live tables,
+`Experiment.utilisation` and simulated searches use `share`; figures clip the workers' timeline to `windows`.
 """
 
 from typing import final
@@ -13,9 +14,9 @@ class Utilisation:
 
     def __init__(self, n_workers: int) -> None:
         self._n_workers = n_workers
+        self._windows: list[tuple[float, float, int]] = []  # closed: begin, end, number of workers
         self._began_s: float | None = None  # of the window that is open
         self._stop_s: float | None = None
-        self._capacity_s = 0.0
         self._busy_s = 0.0
         self._ready: dict[tuple[int, int], float] = {}
         self.first_ready_s: float | None = None
@@ -45,25 +46,28 @@ class Utilisation:
 
     def workers(self, n_workers: int, now_s: float) -> None:
         """The number of workers changes."""
+        windows = self.windows(now_s)
         if self._began_s is not None:
-            self._capacity_s += self._n_workers * max(0.0, now_s - self._began_s)
-            self._began_s = now_s
+            self._windows, self._began_s = windows, now_s
         self._n_workers = n_workers
 
     def resumed(self, last_s: float) -> dict[int, float]:
         """A new run of the tuner begins; the last one ended at `last_s` at the latest. What each lost trial took."""
-        end_s = last_s if self._stop_s is None else self._stop_s
         took_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
-        if self._began_s is not None:
-            self._capacity_s += self._n_workers * max(0.0, end_s - self._began_s)
+        self._windows = self.windows(last_s)
         self._began_s = self._stop_s = None
         return took_s
+
+    def windows(self, now_s: float) -> list[tuple[float, float, int]]:
+        """The time that counts, as (begin_s, end_s, number of workers), in order."""
+        end_s = now_s if self._stop_s is None else self._stop_s
+        if self._began_s is None or end_s <= self._began_s:
+            return self._windows
+        return [*self._windows, (self._began_s, end_s, self._n_workers)]
 
     def share(self, now_s: float) -> float | None:
         """Busy over possible, 0 to 1; None before the first objective began."""
         until_s = now_s if self._stop_s is None else self._stop_s
-        capacity_s, busy_s = self._capacity_s, self._busy_s
-        if self._began_s is not None:
-            capacity_s += self._n_workers * max(0.0, until_s - self._began_s)
-        busy_s += sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())
+        capacity_s = sum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in self.windows(now_s))
+        busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())
         return min(1.0, busy_s / capacity_s) if capacity_s > 0 else None

@@ -50,6 +50,8 @@ class SimulatedSearch:
         num_facts: all that happened, as the state machine was told.
         decisions: how often each answer was given to a report that counts.
         training_s: seconds that all workers together spent in training, also where it was lost or repeated.
+        utilisation: the share of worker time spent in training, counted as `Experiment.utilisation` is; 0 if no time
+            counts.
     """
 
     objective: Objective
@@ -67,13 +69,9 @@ class SimulatedSearch:
     num_facts: int
     decisions: Mapping[Decision, int]
     training_s: float
+    utilisation: float
     _attempts: "Columns | None" = field(repr=False, default=None)
     _reports: "Columns | None" = field(repr=False, default=None)
-
-    @property
-    def utilisation(self) -> float:
-        """The share of the workers' time that was spent in training, from the begin to the end."""
-        return self.training_s / (self.n_workers * self.duration_s) if self.duration_s else 0.0
 
     def incumbent_at(self, time_s: float) -> float | None:
         """The best value that was reported up to this virtual time; None: none yet."""

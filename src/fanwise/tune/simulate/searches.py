@@ -104,6 +104,7 @@ def simulate(
     objective = scheduler.objectives[0]
     tally = Tally(
         objective,
+        n_workers=n_workers,
         constraints=constraints_of(scheduler),
         keep_attempts=keep != "incumbent",
         keep_reports=keep == "reports",
@@ -140,6 +141,7 @@ def simulate(
         num_facts=tally.num_facts,
         decisions=tally.decisions,
         training_s=tally.training_s,
+        utilisation=tally.utilisation.share(duration_s) or 0.0,
         _attempts=tally.attempts,
         _reports=tally.reports,
     )

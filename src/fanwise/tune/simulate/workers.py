@@ -18,8 +18,9 @@ from ..constraints import Constraint, violated
 from ..decisions import facts
 from ..decisions.driving import suggested
 from ..decisions.facts import Fact, Outcome
-from ..decisions.orders import Answer, Finish, Kill, Order, Reject, Start, Suggest, Terminate
+from ..decisions.orders import Answer, Finish, Kill, Order, Reject, Start, StopStarting, Suggest, Terminate
 from ..decisions.tuning import Tuning
+from ..record.utilisation import Utilisation
 from ..schedulers.protocol import CONTINUE, Decision
 from ..searchers.base import Ask, Objective, Searcher
 from .faults import Faults, Luck
@@ -54,7 +55,13 @@ class Tally:
     """What is counted and kept of a simulated search while it runs."""
 
     def __init__(
-        self, objective: Objective, *, constraints: Sequence[Constraint], keep_attempts: bool, keep_reports: bool
+        self,
+        objective: Objective,
+        *,
+        n_workers: int,
+        constraints: Sequence[Constraint],
+        keep_attempts: bool,
+        keep_reports: bool,
     ) -> None:
         self.objective = objective
         self.incumbents: list[Incumbent] = []
@@ -62,6 +69,7 @@ class Tally:
         self.num_facts = 0
         self.num_attempts = 0
         self.training_s = 0.0
+        self.utilisation = Utilisation(n_workers)
         self.attempts = self.reports = None
         if keep_attempts:
             whole = ("trial_id", "attempt", "worker")
@@ -89,8 +97,7 @@ class Tally:
     def attempt(self, attempt: Attempt, end_s: float) -> None:
         """An attempt that is over."""
         self.num_attempts += 1
-        if attempt.ready_s == attempt.ready_s:
-            self.training_s += end_s - attempt.ready_s
+        self.training_s += self.utilisation.ended(attempt.trial_id, attempt.attempt, end_s, None)
         if self.attempts is not None:
             numbers = (attempt.trial_id, attempt.attempt, attempt.slot, attempt.start_s, attempt.ready_s, end_s)
             self.attempts.add(*numbers, attempt.from_iter, attempt.iter)
@@ -196,6 +203,8 @@ class Workers:
                     self._end(order.trial_id, fact.now_s, _STOPPED)  # type: ignore[union-attr]
                 elif kind is Reject:
                     self._end(order.trial_id, fact.now_s, Outcome("exception", f"ValueError: {order.message}"))  # type: ignore[union-attr]
+                elif kind is StopStarting:
+                    tally.utilisation.stopped(fact.now_s)
                 elif kind is Finish:
                     self._finish = order  # type: ignore[assignment]
 
@@ -210,6 +219,7 @@ class Workers:
         attempt = self._alive(fact)
         if attempt is not None:
             attempt.ready_s = fact.now_s
+            self._tally.utilisation.ready(fact.trial_id, fact.attempt, fact.now_s)
             self._waiting.append(fact)
             self._train(attempt, fact.now_s)
 

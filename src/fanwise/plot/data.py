@@ -243,7 +243,7 @@ def from_first_ready(search: SearchData) -> SearchData:
         ],
         first_ready_s=0.0,
         stop_s=_later(search.stop_s, zero_s),
-        windows=[(begin_s - zero_s, end_s - zero_s, n_workers) for begin_s, end_s, n_workers in search.windows],
+        windows=tuple((begin_s - zero_s, end_s - zero_s, n_workers) for begin_s, end_s, n_workers in search.windows),
         last_s=search.last_s - zero_s,
     )
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from ..tune.chance import Chance
 from ..tune.decisions.driving import handle
-from ..tune.decisions.facts import Begin, Ended, Fact, Free, Outcome, Ready, Reported, Suggested
+from ..tune.decisions.facts import Begin, Ended, Fact, Free, Outcome, Ready, Reported, Resumed, Suggested
 from ..tune.decisions.orders import Answer, Finish, Judged, Order, Reject, Start, Suggest, Terminate
 from ..tune.decisions.tuning import Tuning
 from ..tune.schedulers.protocol import Decision, Scheduler
@@ -101,6 +101,12 @@ class PlayedSearch:
                 return
             self._step()
         raise AssertionError(f"not over after {most_steps} steps; {len(self._running)} trials run: {self.facts[-5:]}")
+
+    def resume(self, num_trials: int | None) -> None:
+        """Resume the search that is over with another limit on the trials started. `play` continues it."""
+        self.finish = None
+        stop = StoppingCriterion(max_wallclock_time=math.inf, max_num_trials_started=num_trials)
+        self._hand_in(Resumed(0.0, stop=stop.to_json()))
 
     def replayed(self) -> list[list[Order]]:
         """The orders of another machine with another copy of the scheduler, from the same facts."""

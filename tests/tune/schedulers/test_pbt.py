@@ -163,6 +163,28 @@ def test_a_searcher_that_has_no_more_makes_the_population_smaller() -> None:
     assert Counter(judged.status for judged in search.ends)[Status.COMPLETED] == 3
 
 
+def test_a_population_that_a_limit_kept_small_is_completed_when_the_search_is_resumed() -> None:
+    search = PlayedSearch(toy_pbt(population_size=4, max_t=40), SPACE, toy, n_workers=2, num_trials=3)
+    search.play()
+    assert len({start.trial_id for start in search.starts}) == 3
+    search.resume(num_trials=100)
+    search.play()
+    assert sum(start.attempt == 0 and start.source is None for start in search.starts) == 4
+    assert search.finish is not None and search.finish.reason == "the scheduler has no more trials"
+    assert search.replayed() == search.orders
+
+
+def test_a_searcher_that_has_nothing_now_may_complete_the_population_later() -> None:
+    scheduler = toy_pbt(population_size=2)
+    scheduler.begin(SPACE, 0)
+    assert scheduler.next(Ask(0, 0, SPACE)) == New()
+    assert scheduler.next(Ask(1, 1, SPACE)) == New()
+    assert scheduler.next(Ask(2, 1, SPACE, exhausted=True)) == Wait()
+    report = Observation(0, {"h0": 0.5, "h1": 0.5}, 4, 4.0, (0.0,), {})
+    assert scheduler.on_report(report) is Decision.CONTINUE, "nobody waits whom it could give way to"
+    assert scheduler.next(Ask(3, 1, SPACE)) == New()
+
+
 def test_the_objective_may_know_its_maximum() -> None:
     scheduler = PBTScheduler(
         metric="q", mode="max", resource_attr="epoch", max_resource_attr="max_epochs", perturbation_interval=4

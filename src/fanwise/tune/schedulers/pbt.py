@@ -136,6 +136,7 @@ class PBTScheduler:
         self._maximum = self.max_resource = self._resources.maximum(space)
         self._members: dict[int, _Member] = {}  # by the id of their present trial
         self._num_unstarted = self._population_size
+        self._no_new_trials = False  # for now: the searcher has none, or no trial may begin
         self._waiting: deque[Resume | Clone] = deque()
         self._promised: int | None = None  # the trial that New() was the last answer for: it may come to nothing
         self._from_scratch: int | None = None  # a clone that had no checkpoint
@@ -147,14 +148,13 @@ class PBTScheduler:
             del self._members[ask.trial_id]
             self._num_unstarted += 1
         self._promised = None
-        if ask.exhausted:
-            self._num_unstarted = 0  # the population is as large as the searcher makes it
+        self._no_new_trials = ask.exhausted
         answer = self._next(ask.trial_id) if ask.may_begin else self._next_of_the_paused()
         self._num_workers = max(self._num_workers, sum(not member.is_paused for member in self._members.values()))
         return answer
 
     def _next(self, trial_id: int) -> NextTrial:
-        if self._num_unstarted:
+        if self._num_unstarted and not self._no_new_trials:
             self._num_unstarted -= 1
             self._members[trial_id] = _Member()
             self._promised = trial_id
@@ -232,8 +232,9 @@ class PBTScheduler:
         if self._from_scratch is not None:
             return False
         num_clones = sum(isinstance(one, Clone) for one in self._waiting)
-        num_members = len(self._members) + num_clones + self._num_unstarted
-        return bool(self._waiting or self._num_unstarted) and self._num_workers < num_members
+        num_new = 0 if self._no_new_trials else self._num_unstarted
+        num_members = len(self._members) + num_clones + num_new
+        return bool(self._waiting or num_new) and self._num_workers < num_members
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         member = self._members.get(trial_id)

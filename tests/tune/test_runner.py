@@ -145,6 +145,13 @@ def test_a_command_is_answered_when_it_is_on_record(stage: Stage) -> None:
     assert heard == [1]
 
 
+def test_a_command_that_comes_before_the_search_has_begun_is_obeyed_after_that(stage: Stage) -> None:
+    stage.loop.call_soon(lambda: stage.search.command(lambda now_s: facts.Interrupt(now_s, "enough")))
+    stage.begin()
+    assert stage.search.failure is None
+    assert [event.kind for event in read_events(stage.folder)] == ["begin", "suggested", "suggested", "interrupt"]
+
+
 # What must not happen, but may: the search ends with the error, and nobody waits for ever.
 
 

@@ -137,12 +137,18 @@ class Search:
         self._timer: Timer | None = None
         self._armed_s: float | None = None  # the tick that the timer is there for
         self._told: list[Callable[[], None]] = []
+        self._early: list[Callable[[], None]] = []  # commands that came before `begin`
         self._summary_due_s = -math.inf
 
     @property
     def progress(self) -> Progress:
         """What the record holds so far, added up. On the loop's thread."""
         return self._notes.progress
+
+    @property
+    def num_trials(self) -> int:
+        """The number of trials that have started. By any thread."""
+        return self._notes.num_trials
 
     @property
     def searcher_failure(self) -> BaseException | None:
@@ -173,6 +179,8 @@ class Search:
         for fact in before:
             self._hand_in(fact)
         self._hand_in(first(self.now_s()))
+        for command in self._early:
+            command()
 
     @_breaks_off
     def command(self, make: Callable[[float], Fact], then: Callable[[], None] | None = None) -> None:
@@ -181,7 +189,9 @@ class Search:
         Args:
             then: called when the command is on record; never, when the search is over or breaks here.
         """
-        if self.failure is None and not self.finished.is_set():
+        if self._tuning is None:
+            self._early.append(lambda: self.command(make, then))
+        elif self.failure is None and not self.finished.is_set():
             self._hand_in(make(self.now_s()))
             if then is not None:
                 self._told.append(then)

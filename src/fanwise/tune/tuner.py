@@ -384,6 +384,7 @@ class Tuner:
                 checkpoints=store,
                 listener=listening.heard if self._callbacks else None,
             )
+            self._search, self._hub = search, hub
             listening.start(self._started())
             try:
                 save_cluster(self.path, pool.cluster_settings)
@@ -392,7 +393,6 @@ class Tuner:
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self._resumes:
                     store.sweep(begun.tuning.checkpoints)
-                self._search, self._hub = search, hub
                 address = stack.enter_context(own_board(self.path)) if self._shows_board else None
                 self._run(hub, search, interrupts, begun, begun_at_last, address)
             finally:
@@ -456,7 +456,7 @@ class Tuner:
         if isinstance(trial_id, bool) or not isinstance(trial_id, int):
             raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
         if self._search is not None:
-            check_is_trial(trial_id, self._search.progress)
+            check_is_trial(trial_id, self._search.num_trials)
         self._command(lambda now_s: facts.Command(now_s, what, trial_id))
 
     def _command(self, make: Callable[[float], Fact]) -> None:

@@ -3,11 +3,13 @@
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fanwise.pool import Pool
 from fanwise.testing import within
+from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import (
     Objective,
     RandomSearch,
@@ -23,6 +25,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.callbacks.listening import Listening, checked_callbacks
+from fanwise.tune.record.progress import Progress
 from fanwise.tune.schedulers import Decision, Status
 
 SPACE = {"x": uniform(0, 1), "epochs": 2}
@@ -43,6 +46,11 @@ def fails_first(x: float, epochs: int) -> None:
     if x > 0.8:
         raise ValueError("too large")
     objective(x, epochs)
+
+
+def reports_often(x: float) -> None:
+    for _ in range(50):
+        report(loss=x)
 
 
 class Noting:
@@ -96,6 +104,34 @@ def test_a_callback_hears_the_life_of_a_search_in_order(pool: Pool) -> None:
     )
     assert (last.reason, last.error) == ("max_num_trials_started=1 reached", None)
     assert heard.threads == {"fanwise-callbacks"}
+
+
+def test_a_command_from_a_callback_folds_no_reports_in_its_thread(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fold, threads = Progress.fold, set()
+
+    def noting_fold(self: Progress, *row: Any) -> None:  # Any: JSON
+        threads.add(threading.current_thread().name)
+        fold(self, *row)
+
+    class Unpauses:
+        def on_report(self, event: TrialReported) -> None:
+            made.unpause(event.trial_id)
+            with pytest.raises(ValueError, match="no trial 99"):
+                made.stop_trial(99)
+
+    monkeypatch.setattr(Progress, "fold", noting_fold)
+    made = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=1, pool=pool, callbacks=[Unpauses()])
+    made.run()
+    assert threads and "fanwise-callbacks" not in threads
+
+
+def test_a_command_from_on_start_is_obeyed(pool: Pool) -> None:
+    class Stops:
+        def on_start(self, event: SearchStarted) -> None:
+            made.stop("enough")
+
+    made = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=100, pool=pool, callbacks=[Stops()])
+    assert made.run().end_reason == "enough"
 
 
 def test_a_failure_is_told_with_its_reason(pool: Pool) -> None:

@@ -35,8 +35,13 @@ class Notes:
         self._reports: list[tuple[float, str, int | None, Mapping[str, Any]]] = []  # Any: JSON
 
     @property
+    def num_trials(self) -> int:
+        """The number of trials that have started. Safe to read from any thread: a start is added at once."""
+        return self._progress.num_trials
+
+    @property
     def progress(self) -> Progress:
-        """What was written so far, and before, added up."""
+        """The sum of what was written so far. Only for the thread that calls `write`: it adds waiting reports."""
         reports, fold = self._reports, self._progress.fold
         if reports:
             for report in reports:

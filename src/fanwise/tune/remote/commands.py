@@ -117,13 +117,13 @@ def _living(trial_id: int, progress: Progress) -> Status:
     status = progress.state_of(trial_id)
     if status in (Status.IN_PROGRESS, Status.PAUSED):
         return status
-    check_is_trial(trial_id, progress)
+    check_is_trial(trial_id, progress.num_trials)
     raise ValueError(f"trial {trial_id} is over")
 
 
-def check_is_trial(trial_id: int, progress: Progress) -> None:
-    """ValueError for one that has not started."""
-    if 0 <= trial_id < progress.num_trials:
+def check_is_trial(trial_id: int, num_trials: int) -> None:
+    """Raise ValueError for a trial that has not started."""
+    if 0 <= trial_id < num_trials:
         return
-    there = f"its trials so far are 0 to {progress.num_trials - 1}" if progress.num_trials else "it has none yet"
+    there = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"
     raise ValueError(f"the search has no trial {trial_id}; {there}")

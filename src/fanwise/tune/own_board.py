@@ -11,10 +11,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 from urllib.parse import quote
 
 from ..base.extras import check_installed
@@ -32,23 +34,36 @@ def check_board_is_there() -> None:
 
 
 @contextmanager
-def own_board(folder: Path) -> Iterator[str]:
-    """The address of an experiment's page, as long as the block lasts. It is opened where there is a screen.
+def own_board(folder: Path) -> Iterator[str | None]:
+    """Run a board for this experiment during the block. Gives the address of its page, which only this machine can reach.
 
-    Only this machine can reach it. A board that cannot start, or ends, is a warning: the search goes on.
+    The page is opened in a browser where there is a display. A board that cannot start or that ends by itself is logged
+    as a warning at once and does not end the search. None: it could not be started.
     """
-    with socket.socket() as listening, tempfile.TemporaryFile() as said:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(128)
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/experiments/{quote(folder.name)}"
-        process = _start(listening, folder.parent, said.fileno())
+    with ExitStack() as stack:
+        try:
+            listening = stack.enter_context(socket.socket())
+            said = stack.enter_context(tempfile.TemporaryFile())
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(128)
+            address = f"http://127.0.0.1:{listening.getsockname()[1]}/experiments/{quote(folder.name)}"
+            process = _start(listening, folder.parent, said.fileno())
+        except OSError as error:
+            _log.warning("the board cannot be started: %s", error)
+            yield None
+            return
         listening.close()  # or browsers would wait for a board that has ended
+        is_closing = threading.Event()
+        watcher = threading.Thread(
+            target=_warn_at_end, args=(process, said, is_closing), name="fanwise-board", daemon=True
+        )
+        watcher.start()
         try:
             if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
                 webbrowser.open(address)
             yield address
         finally:
-            ended_itself = process.poll()
+            is_closing.set()
             assert process.stdin is not None
             with suppress(BrokenPipeError):
                 process.stdin.close()
@@ -56,11 +71,16 @@ def own_board(folder: Path) -> Iterator[str]:
                 process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-            if ended_itself is not None:
-                said.seek(0)
-                text = said.read()[-_MOST_SAID:].decode("utf-8", "replace")
-                _log.warning("the board ended with status %d: %s", ended_itself, printable(text))
+            watcher.join()
+
+
+def _warn_at_end(process: "subprocess.Popen[bytes]", said: IO[bytes], is_closing: threading.Event) -> None:
+    """Wait for the board's process to end, and log a warning unless it was told to."""
+    status = process.wait()
+    if not is_closing.is_set():
+        said.seek(0)
+        text = said.read()[-_MOST_SAID:].decode("utf-8", "replace")
+        _log.warning("the board ended with status %d; the search continues without it: %s", status, printable(text))
 
 
 def _start(listening: socket.socket, home: Path, said: int) -> "subprocess.Popen[bytes]":

@@ -35,7 +35,7 @@ def check_board_is_there() -> None:
 
 @contextmanager
 def own_board(folder: Path) -> Iterator[str | None]:
-    """Run a board for this experiment during the block. Gives the address of its page, which only this machine can reach.
+    """Run a board for this experiment during the block. Gives the address of its page, which is local.
 
     The page is opened in a browser where there is a display. A board that cannot start or that ends by itself is logged
     as a warning at once and does not end the search. None: it could not be started.

@@ -42,7 +42,7 @@ class Disk:
     """A stand-in for fdatasync that counts, and fails from a moment on."""
 
     def __init__(self) -> None:
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.num_syncs = 0
 
     def sync(self, fd: int) -> None:
@@ -210,6 +210,20 @@ def test_a_failing_disk_surfaces_at_the_next_commit_and_for_good(tmp_path: Path)
         record.close()
     record.close()
     assert len(read_events(tmp_path / "e")) == 1
+
+
+def test_whatever_ends_the_thread_surfaces_at_the_next_commit_and_at_the_end(tmp_path: Path) -> None:
+    disk = Disk()
+    record = Record.create(tmp_path / "e", {}, fdatasync=disk.sync)
+    disk.error = MemoryError()
+    record.append(0.0, "stop", None, {})
+    record.commit()
+    within(5.0, lambda: not sync_threads(), "the thread has given up")
+    record.append(1.0, "stop", None, {})
+    with pytest.raises(RecordError, match=r"record.sqlite cannot be written: MemoryError"):
+        record.commit()
+    with pytest.raises(RecordError, match="MemoryError"):
+        record.close()
 
 
 def test_a_full_disk_is_called_full(tmp_path: Path) -> None:

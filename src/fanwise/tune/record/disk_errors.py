@@ -22,6 +22,8 @@ def explanation(error: BaseException) -> str:
         return "another tuner has gone on with the experiment, from a copy: this one lets it go."
     if code == sqlite3.SQLITE_BUSY:
         return "another process holds its lock. Only the tuner may write to it."
+    if not isinstance(error, OSError | sqlite3.Error):
+        return f"{type(error).__name__}: {error}"
     return f"{error}. Look at the disk (full? failing? a limit on file sizes?) or set FANWISE_HOME to another one."
 
 

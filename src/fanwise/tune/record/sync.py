@@ -30,7 +30,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from .copies import Copies
-from .heartbeat import TakenOverError
 
 SYNC_EVERY_S = 0.1
 CHECKPOINT_BYTES = 4 << 20
@@ -112,7 +111,7 @@ class RecordSync:
         try:
             if self.failure is None:
                 self._fdatasync(self._log_fd)
-        except OSError as error:
+        except Exception as error:
             self.failure = error
         finally:
             self._connection.close()
@@ -128,7 +127,7 @@ class RecordSync:
             sync_folder(self._live.parent.parent)
             while not self._is_closing:
                 self._turn()
-        except (OSError, sqlite3.Error, TakenOverError) as error:
+        except BaseException as error:  # whatever it is, nothing is made durable from now on
             self.failure = error
 
     def _turn(self) -> None:

@@ -353,7 +353,7 @@ class Record:
             self._finish()
         except RecordError as error:
             failure = failure or error
-        except (OSError, sqlite3.Error, TakenOverError) as error:
+        except Exception as error:
             failure = failure or self._error(error)
             failure.__cause__ = failure.__cause__ or error
         finally:

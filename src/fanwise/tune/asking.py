@@ -137,7 +137,16 @@ class OpenSearch:
         self._notes = Notes(self._record, progress, self._listening.heard)
         objectives = self._scheduler.objectives
         self._listening.start(
-            SearchStarted(self.name, self.path, self._space, objectives, self.seed, 0, resumed=restored)
+            SearchStarted(
+                self.name,
+                self.path,
+                self._space,
+                objectives,
+                self.seed,
+                0,
+                resumed=restored,
+                created_s=float(meta["created_s"]),
+            )
         )
         for fact in earlier:
             self._hand_in(fact)

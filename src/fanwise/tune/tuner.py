@@ -614,7 +614,14 @@ class Tuner:
     def _started(self) -> SearchStarted:
         objectives = self.scheduler.objectives
         return SearchStarted(
-            self.name, self.path, self.space, objectives, self.seed, self.n_workers, resumed=self._resumes
+            self.name,
+            self.path,
+            self.space,
+            objectives,
+            self.seed,
+            self.n_workers,
+            resumed=self._resumes,
+            created_s=float(read_meta(self.path)["created_s"]),
         )
 
     def _ended(self, search: Search) -> SearchEnded:

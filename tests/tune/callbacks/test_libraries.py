@@ -64,11 +64,88 @@ if __name__ == "__main__":
 """
 
 
+# The tuner is killed while trials 0 and 1 run. Resumed, trial 0 starts again from the checkpoint of its first report;
+# trial 1 does not start again.
+KILLED = """
+import json
+import sys
+sys.modules |= HIDDEN
+from pathlib import Path
+from fanwise.tune import *
+from fanwise.tune.schedulers import Decision, Status
+
+def begin(callback, resumed):
+    objectives = (Objective("loss", "min"),)
+    callback.on_start(SearchStarted("digits", Path("digits"), Space(SPACE), objectives, 7, 2, resumed, 1e9))
+
+def attempt(callback, trial, number, from_iter, *losses):
+    void_after = from_iter if number else None
+    callback.on_trial_start(TrialStarted(0.0, trial, number, CONFIG, from_iter, None, void_after))
+    for iter, loss in enumerate(losses, from_iter + 1):
+        callback.on_report(TrialReported(0.0, trial, number, CONFIG, iter, {"loss": loss}, Decision.CONTINUE))
+
+SPACE, CONFIG = {"x": uniform(0, 1)}, {"x": 0.5}
+killed = CALLBACK
+begin(killed, False)
+attempt(killed, 0, 0, 0, 0.75, 0.5)
+attempt(killed, 1, 0, 0, 1.0)
+# The start of trial 2 could not be written, as when a disk was full.
+killed.on_report(TrialReported(0.0, 2, 0, CONFIG, 1, {"loss": 1.0}, Decision.CONTINUE))
+LEAVE
+resumed = CALLBACK
+begin(resumed, True)
+attempt(resumed, 0, 1, 1, 0.25)
+resumed.on_trial_end(TrialEnded(0.0, 0, 1, CONFIG, Status.COMPLETED, 2, {"loss": 0.25}, None, False))
+resumed.on_end(None)
+if True:
+    READ
+print("FOUND", json.dumps(found))
+"""
+
+
+# Of each run: id, name, config, and its curve as (number of the report, attempt, loss).
+READ_WANDB = """
+import pathlib, struct
+from wandb.proto import wandb_internal_pb2
+
+def records(data):
+    # The format of LevelDB's log: records of checksum, length, type and data; the file begins with 7 bytes.
+    at = 7
+    while at + 7 <= len(data):
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        assert kind == 1, "a record that is whole"
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data[at + 7 : at + 7 + length])
+        at += 7 + length
+        yield record
+
+runs = []
+for file in pathlib.Path().glob("**/wandb/offline-run-*/*.wandb"):
+    number, name, curve, config = None, None, [], {}
+    for record in records(file.read_bytes()):
+        if record.HasField("run"):
+            number, name = record.run.run_id, f"{record.run.run_group} {record.run.display_name}"
+            config |= {item.key: item.value_json for item in record.run.config.update}
+        if record.HasField("history"):
+            values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            curve.append((values["fanwise/iter"], values["fanwise/attempt"], values["loss"]))
+        if record.HasField("exit"):
+            code = record.exit.exit_code
+    runs.append((number, name, config["x"], config.get("layers"), curve, code))
+"""
+
+
 def found_by(
-    loaded: LoadedInterpreter, folder: Path, callback: str, read: str, *, hidden: Sequence[str] = ()
+    loaded: LoadedInterpreter,
+    folder: Path,
+    callback: str,
+    read: str,
+    *,
+    hidden: Sequence[str] = (),
+    program: str = SEARCH,
 ) -> Any:  # Any: JSON
     script = folder / "search.py"
-    search = SEARCH.replace("CALLBACK", callback).replace("HIDDEN", repr(dict.fromkeys(hidden)))
+    search = program.replace("CALLBACK", callback).replace("HIDDEN", repr(dict.fromkeys(hidden)))
     script.write_text(search.replace("READ", "\n    ".join(read.strip().splitlines())))
     environment = {"WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
     done = loaded.run(script, folder=folder, environment=environment, forks=True)
@@ -137,6 +214,52 @@ for run in client.search_runs([experiment.experiment_id]):
     }
 
 
+def test_mlflow_continues_the_run_of_a_resumed_trial_and_ends_what_a_killed_tuner_left(
+    tmp_path: Path, torch_loaded: LoadedInterpreter
+) -> None:
+    skip_without("mlflow")
+    found = found_by(
+        torch_loaded,
+        tmp_path,
+        'MLflowCallback("mlruns")',
+        """
+import mlflow
+client = mlflow.MlflowClient("mlruns")
+experiment = client.get_experiment_by_name("digits")
+found = []
+for run in client.search_runs([experiment.experiment_id]):
+    curve = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
+    found.append([run.info.run_name, run.info.status, curve, run.data.tags.get("fanwise.attempt.1")])
+found.sort()
+""",
+        program=KILLED.replace("LEAVE", ""),
+    )
+    assert found == [
+        ["trial 0", "FINISHED", [[1, 0.75], [2, 0.5], [2, 0.25]], "earlier reports after report 1 are void"],
+        ["trial 1", "KILLED", [[1, 1.0]], None],
+    ]
+
+
+def test_tensorboard_hides_what_a_resumed_trial_had_reported_after_its_checkpoint(
+    tmp_path: Path, torch_loaded: LoadedInterpreter
+) -> None:
+    skip_without("tensorboard")
+    found = found_by(
+        torch_loaded,
+        tmp_path,
+        'TensorBoardCallback("events")',
+        """
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+read = EventAccumulator("events/trial-0")
+read.Reload()
+found = [(each.step, each.value) for each in read.Scalars("loss")]
+""",
+        hidden=["tensorflow"],
+        program=KILLED.replace("LEAVE", "killed.on_end(None)"),
+    )
+    assert found == [[1, 0.75], [2, 0.25]]
+
+
 def test_an_mlflow_server_that_is_not_there_is_said_in_one_line_and_holds_nothing_up(
     tmp_path: Path, torch_loaded: LoadedInterpreter
 ) -> None:
@@ -160,40 +283,38 @@ def test_wandb_has_a_run_a_trial_without_a_network(tmp_path: Path, torch_loaded:
         torch_loaded,
         tmp_path,
         'WandbCallback("digits", mode="offline", dir=".")',
-        """
-import pathlib, struct
-from wandb.proto import wandb_internal_pb2
-
-def records(data):
-    # The format of LevelDB's log: records of checksum, length, type and data; the file begins with 7 bytes.
-    at = 7
-    while at + 7 <= len(data):
-        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
-        assert kind == 1, "a record that is whole"
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data[at + 7 : at + 7 + length])
-        at += 7 + length
-        yield record
-
-found = {}
-for file in pathlib.Path("wandb").glob("offline-run-*/*.wandb"):
-    name, curve, config = None, [], {}
-    for record in records(file.read_bytes()):
-        if record.HasField("run"):
-            name = f"{record.run.run_group} {record.run.display_name}"
-            config |= {item.key: item.value_json for item in record.run.config.update}
-        if record.HasField("history"):
-            values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-            curve.append((values["_step"], values["loss"]))
-        if record.HasField("exit"):
-            code = record.exit.exit_code
-    found[name] = [config["x"], config["layers"], curve, code]
+        READ_WANDB
+        + """
+found = {name: run for _, name, *run in runs}
 """,
     )
     assert found == {
-        "digits digits/0": ["0.5", "[8,8]", [[1, 0.5], [2, 0.25]], 0],
-        "digits digits/1": ["0.9", "[8,8]", [[1, 0.9], [2, 0.45]], 1],
+        "digits digits/0": ["0.5", "[8,8]", [[1, 0, 0.5], [2, 0, 0.25]], 0],
+        "digits digits/1": ["0.9", "[8,8]", [[1, 0, 0.9], [2, 1, 0.45]], 1],
     }
+
+
+def test_wandb_continues_the_run_of_a_resumed_trial(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
+    skip_without("wandb")
+    found = found_by(
+        torch_loaded,
+        tmp_path,
+        'WandbCallback("digits", mode="offline", dir=folder)',
+        READ_WANDB
+        + """
+found = sorted((number, name, curve) for number, name, _, _, curve, _ in runs)
+""",
+        # Two parts of a run that begin in the same second would have the same folder.
+        program="folder = '.'\n"
+        + KILLED.replace("LEAVE", "killed.on_end(None)\nfolder = 'later'\nPath(folder).mkdir()"),
+    )
+    ids = [number for number, *_ in found]
+    assert ids[0] == ids[1] != ids[2]
+    assert [run[1:] for run in found] == [
+        ["digits digits/0", [[1, 0, 0.75], [2, 0, 0.5]]],
+        ["digits digits/0", [[2, 1, 0.25]]],
+        ["digits digits/1", [[1, 0, 1.0]]],
+    ]
 
 
 @pytest.mark.parametrize(

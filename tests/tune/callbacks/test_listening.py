@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.callbacks.listening import Listening, checked_callbacks
+from fanwise.tune.decisions.facts import Tick
+from fanwise.tune.decisions.orders import Judged, Start
 from fanwise.tune.record.progress import Progress
 from fanwise.tune.schedulers import Decision, Status
 
@@ -198,7 +201,7 @@ def test_a_callback_that_is_stuck_is_told_no_more_and_keeps_neither_the_end_nor_
 
     listening = Listening([Stuck(), heard], {}, patience_s=0.2)
     space = Space({"x": uniform(0, 1)})
-    listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False))
+    listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False, created_s=0.0))
     within(30, lambda: bool(stuck.events), "the callback is stuck")
     listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
     (said,) = [record.getMessage() for record in caplog.records if "is stuck" in record.getMessage()]
@@ -261,3 +264,19 @@ def test_events_go_to_logging_failures_as_warnings(pool: Pool, caplog: pytest.Lo
 def test_what_could_never_be_called_is_refused(callbacks: object, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         checked_callbacks(callbacks)
+
+
+def test_reports_after_a_checkpoint_are_void_unless_the_trial_was_paused() -> None:
+    heard = Noting()
+    listening = Listening([heard], {1: ({"x": 1.0}, False), 2: ({"x": 2.0}, True)})  # 2 was paused, then the tuner died
+    start = partial(Start, config={"x": 0.0}, slot=0)
+    listening.heard(Tick(0.0), [start(trial_id=0, attempt=0)])
+    listening.heard(Tick(0.0), [start(trial_id=1, attempt=1, from_iter=3), start(trial_id=2, attempt=1)])
+    listening.heard(Tick(0.0), [Judged(0, 0, Status.PAUSED), start(trial_id=0, attempt=1)])
+    listening.heard(Tick(0.0), [Judged(0, 1, Status.FAILED, will_retry=True), start(trial_id=0, attempt=2)])
+    listening.close(SearchEnded(0.0, "e", Path(), "done", None))
+    started = [event for event in heard.events if isinstance(event, TrialStarted)]
+    assert [(event.trial_id, event.attempt, event.void_after) for event in started] == [
+        *((0, 0, None), (1, 1, 3), (2, 1, None)),
+        *((0, 1, None), (0, 2, 0)),
+    ]

@@ -22,7 +22,12 @@ from ..spaces import Space
 
 @dataclass(frozen=True, slots=True)
 class SearchStarted:
-    """A search begins, or, if `resumed`, goes on. `path`: the experiment's folder."""
+    """A search begins, or, if `resumed`, goes on.
+
+    Args:
+        path: the experiment's folder.
+        created_s: Unix time at which the experiment was made. With the seed it identifies the search after a resume.
+    """
 
     name: str
     path: Path
@@ -31,6 +36,7 @@ class SearchStarted:
     seed: int
     n_workers: int
     resumed: bool
+    created_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class TrialStarted:
         attempt: 0, 1, ...: a trial that was paused, or is tried again, has several.
         from_iter: its reports up to this one stand: it goes on from its checkpoint. 0: from scratch.
         source: the trial that it was cloned from, or None.
+        void_after: reports of earlier attempts after this one are void, because the trial starts again from an earlier
+            checkpoint; None: all stand.
     """
 
     now_s: float
@@ -49,6 +57,7 @@ class TrialStarted:
     config: Mapping[str, Any]  # Any: what the space holds
     from_iter: int
     source: int | None
+    void_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

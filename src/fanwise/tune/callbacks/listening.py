@@ -21,6 +21,7 @@ from ...base.nearest import did_you_mean
 from ...base.text import counted, printable_line
 from ..decisions.facts import Fact, Reported
 from ..decisions.orders import Answer, Judged, Order, Start
+from ..schedulers.protocol import Status
 from .events import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 from .lanes import Lane
 
@@ -65,18 +66,19 @@ class _Heard:
     """What is known of a trial that may still run."""
 
     config: Mapping[str, Any]  # Any: JSON
+    is_paused: bool = False
     iter: int = 0
     values: Mapping[str, Any] = field(default_factory=dict)  # Any: what was reported
 
 
 @final
 class Listening:
-    """See the module. `alive`: configurations of the trials that a resumed search may go on with."""
+    """See the module. `alive`: for each trial that a resumed search may continue, its config and if it is paused."""
 
     def __init__(
         self,
         callbacks: Sequence[object],
-        alive: Mapping[int, Mapping[str, Any]],  # Any: JSON
+        alive: Mapping[int, tuple[Mapping[str, Any], bool]],  # Any: JSON
         *,
         patience_s: float = PATIENCE_S,
     ) -> None:
@@ -89,7 +91,7 @@ class Listening:
             name: [(lane, callback, getattr(callback, name)) for callback, lane in lanes if hasattr(callback, name)]
             for name in METHODS
         }
-        self._trials = {trial_id: _Heard(config) for trial_id, config in alive.items()}
+        self._trials = {trial_id: _Heard(*trial) for trial_id, trial in alive.items()}
         self._errors: Counter[str] = Counter()
 
     def start(self, event: SearchStarted) -> None:
@@ -141,9 +143,12 @@ class Listening:
         )
 
     def _started(self, now_s: float, order: Start) -> None:
-        if order.trial_id not in self._trials:
-            self._trials[order.trial_id] = _Heard(order.config)
-        event = TrialStarted(now_s, order.trial_id, order.attempt, order.config, order.from_iter, order.source)
+        trial = self._trials.setdefault(order.trial_id, _Heard(order.config))
+        void_after = order.from_iter if order.attempt and not trial.is_paused else None
+        trial.is_paused = False
+        event = TrialStarted(
+            now_s, order.trial_id, order.attempt, order.config, order.from_iter, order.source, void_after
+        )
         self._put("on_trial_start", event)
 
     def _judged(self, now_s: float, order: Judged) -> None:
@@ -161,6 +166,7 @@ class Listening:
             order.reason,
             order.will_retry,
         )
+        trial.is_paused = order.status is Status.PAUSED
         if event.is_over:
             del self._trials[order.trial_id]
         self._put("on_trial_end", event)

@@ -4,6 +4,7 @@ Through a client of its own, so that a run that is active in the program stays a
 callback is made.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from ...base.errors import NotInstalled
@@ -22,6 +23,10 @@ _ANSWER_S = 5.0
 
 class MLflowCallback:
     """Keeps the trials of a search as runs of an MLflow experiment.
+
+    A trial that continues, also in a resumed search, continues its run. MLflow cannot delete values: of a trial that
+    starts again from an earlier checkpoint, a run keeps the void reports, too, and the tag `fanwise.attempt.N` says
+    which they are. A run that still runs when the search ends, because its tuner was killed, is set to KILLED then.
 
     Args:
         tracking_uri: of MLflow's store or server; None: what `MLFLOW_TRACKING_URI` or MLflow says.
@@ -43,28 +48,48 @@ class MLflowCallback:
         self._server = str(self._client.tracking_uri)
         self._experiment = experiment
         self._experiment_id = ""
-        self._search = ""
+        self._experiment_name = self._search = ""
         self._runs: dict[int, str] = {}
 
     def on_start(self, event: SearchStarted) -> None:
         _check_answers(self._server)
-        self._search = event.name
+        self._experiment_name = event.name
+        self._search = f"{event.created_s:.6f}-{event.seed}"
         name = event.name if self._experiment is None else self._experiment
         found = self._client.get_experiment_by_name(name)
         self._experiment_id = self._client.create_experiment(name) if found is None else found.experiment_id
 
     def on_trial_start(self, event: TrialStarted) -> None:
-        if event.trial_id in self._runs:  # it goes on
-            self._client.update_run(self._runs[event.trial_id], "RUNNING")
-            return
+        if event.attempt:
+            of_trial = f"tags.`fanwise.trial_id` = '{event.trial_id}'"
+            found = self._runs.get(event.trial_id) or next(self._found(of_trial), None)
+            if found is not None:
+                self._runs[event.trial_id] = found
+                self._client.update_run(found, "RUNNING")
+                if event.void_after is not None:
+                    text = f"earlier reports after report {event.void_after} are void"
+                    self._client.set_tag(found, f"fanwise.attempt.{event.attempt}", text)
+                return
         tags = {
             "mlflow.runName": f"trial {event.trial_id}",
-            "fanwise.experiment": self._search,
+            "fanwise.experiment": self._experiment_name,
+            "fanwise.search": self._search,
             "fanwise.trial_id": str(event.trial_id),
         }
         run_id = self._runs[event.trial_id] = self._client.create_run(self._experiment_id, tags=tags).info.run_id
         for name, value in event.config.items():
             self._client.log_param(run_id, name, value)
+
+    def _found(self, condition: str) -> Iterator[str]:
+        """The ids of the runs of this search that meet a condition."""
+        condition = f"tags.`fanwise.search` = '{self._search}' AND {condition}"
+        page_token = None
+        while True:
+            page = self._client.search_runs([self._experiment_id], condition, page_token=page_token)
+            yield from (run.info.run_id for run in page)
+            page_token = page.token
+            if not page_token:
+                return
 
     def on_report(self, event: TrialReported) -> None:
         run_id = self._runs.get(event.trial_id)
@@ -85,6 +110,11 @@ class MLflowCallback:
             self._client.set_terminated(run_id, _STATUS[event.status])
         else:
             self._client.update_run(run_id, "SCHEDULED")
+
+    def on_end(self, event: object) -> None:
+        for run_id in list(self._found("attributes.status = 'RUNNING'")):
+            self._client.set_terminated(run_id, "KILLED")
+        self._runs.clear()
 
 
 def _check_answers(uri: str) -> None:

@@ -41,10 +41,14 @@ class TensorBoardCallback:
 
     def on_trial_start(self, event: TrialStarted) -> None:
         assert self._folder is not None, "on_start comes first"
-        self._writers[event.trial_id] = self._make_writer(str(self._folder / f"trial-{event.trial_id}"))
+        purge_step = None if event.void_after is None else event.void_after + 1  # TensorBoard hides what is void
+        folder = str(self._folder / f"trial-{event.trial_id}")
+        self._writers[event.trial_id] = self._make_writer(folder, purge_step=purge_step)
 
     def on_report(self, event: TrialReported) -> None:
-        writer = self._writers[event.trial_id]
+        writer = self._writers.get(event.trial_id)
+        if writer is None:  # it could not be made
+            return
         for name, value in event.values.items():
             writer.add_scalar(name, value, event.iter)
 

@@ -271,9 +271,9 @@ class Progress:
         alive = self._best_alive
         return alive if alive is not None and alive.is_before(self._best) else self._best
 
-    def alive(self) -> dict[int, Mapping[str, Any]]:  # Any: JSON
-        """The configurations of the trials that run, or may run again."""
-        return {trial_id: trial.config for trial_id, trial in self._trials.items()}
+    def alive(self) -> dict[int, tuple[Mapping[str, Any], bool]]:  # Any: JSON
+        """Of each trial that runs or may run again: its configuration, and whether it is paused."""
+        return {i: (trial.config, trial.status is Status.PAUSED) for i, trial in self._trials.items()}
 
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:  # Any: JSON
         """What a list of experiments shows, so that it need not open the rows. `now_s`: None: of the last row."""

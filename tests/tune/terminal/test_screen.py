@@ -5,6 +5,7 @@ import itertools
 import logging
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,29 @@ def test_a_screen_that_cannot_be_written_to_is_given_up_with_one_line_in_the_log
     assert caplog.messages == [
         "the search goes on, but can no longer be shown: I/O operation on closed file",
     ]
+
+
+def test_a_stream_that_cannot_encode_a_line_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    FragileScreen(LogScreen(3600.0)).begin(["\u20ac"])
+    assert "can no longer be shown: 'ascii' codec can't encode" in caplog.text
+
+
+def test_an_error_in_what_is_to_be_shown_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    def wrong_lines() -> Iterator[str]:
+        yield f"{0.5:d}"
+
+    class WrongFormat(NoScreen):
+        def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+            format(0.5, "d")
+
+    with pytest.raises(ValueError, match="format code 'd'"):
+        FragileScreen(LogScreen(3600.0)).begin(wrong_lines())
+    with pytest.raises(ValueError, match="format code 'd'"):
+        FragileScreen(WrongFormat()).show([], snapshot())
+    assert not caplog.messages
 
 
 LIVE = """

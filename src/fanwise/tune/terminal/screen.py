@@ -161,7 +161,7 @@ class LiveScreen:
 
 
 class FragileScreen:
-    """Shows on another screen, until that cannot be written to any more."""
+    """Show on another screen until its stream is closed or broken. Errors in what is to be shown are raised."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -175,7 +175,8 @@ class FragileScreen:
         return self._screen.is_blank
 
     def begin(self, lines: Iterable[str]) -> None:
-        self._try(lambda: self._screen.begin(lines))
+        made = list(lines)
+        self._try(lambda: self._screen.begin(made))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
         self._try(lambda: self._screen.show(news, snapshot))
@@ -184,12 +185,16 @@ class FragileScreen:
         self._try(lambda: self._screen.say(line))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        self._try(lambda: self._screen.end(news, snapshot, lines))
+        made = list(lines)
+        self._try(lambda: self._screen.end(news, snapshot, made))
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except (OSError, ValueError) as error:  # a ValueError is what Python raises for a file that is closed
+        except (OSError, ValueError) as error:
+            # A ValueError is the stream's if it cannot encode the text, or is closed.
+            if type(error) is ValueError and not getattr(sys.stdout, "closed", False):
+                raise
             _log.warning("the search goes on, but can no longer be shown: %s", error)
             self._screen = NoScreen()
 

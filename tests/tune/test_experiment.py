@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -259,6 +260,33 @@ def test_on_another_machine_a_tuner_lives_as_long_as_it_is_heard_of(
         finish = {"order": "finish", "reason": "done", "kind": "limit", "error": None}
         record.append(1.0, "tick", None, {"orders": [finish]})
     assert experiment.state == "finished"
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, 3600.0])
+def test_whether_a_tuner_on_another_machine_lives_does_not_depend_on_the_clock_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew_s: float
+) -> None:
+    beat, now_s = tmp_path / "e" / heartbeat.FILE_NAME, time.time()
+    with Record.create(tmp_path / "e", META, copied=True), monkeypatch.context() as elsewhere:
+        experiment = load_experiment(tmp_path / "e")
+        elsewhere.setattr("platform.node", lambda: "another")
+        elsewhere.setattr("time.time", lambda: now_s + skew_s)
+        (tmp_path / "e" / LOCK_NAME).unlink()
+        fresh = experiment.state
+        os.utime(beat, (now_s - 100.0, now_s - 100.0))
+        assert (fresh, experiment.state) == ("running", "unknown")
+
+
+def test_who_may_not_write_sees_the_state_by_its_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with Record.create(tmp_path / "e", META, copied=True), monkeypatch.context() as elsewhere:
+        experiment = load_experiment(tmp_path / "e")
+        elsewhere.setattr("platform.node", lambda: "another")
+        elsewhere.setattr("tempfile.NamedTemporaryFile", refuse)
+        (tmp_path / "e" / LOCK_NAME).unlink()
+        assert experiment.state == "running"
 
 
 def test_without_locks_the_state_of_a_record_that_is_open_is_unknown(tmp_path: Path) -> None:

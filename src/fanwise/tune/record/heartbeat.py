@@ -83,12 +83,8 @@ class Heartbeat:
         self._file.unlink(missing_ok=True)
 
 
-def last_beat(folder: Path, *, now_s: float | None = None) -> Beat | None:
-    """The last beat of the tuner whose copies are in this folder; None: there is none.
-
-    Args:
-        now_s: what the clock of the file system shows (`clock_s`); None: it is taken to be that of this machine.
-    """
+def last_beat(folder: Path) -> Beat | None:
+    """The last beat of the tuner whose copies are in this folder; None: there is none."""
     file = folder / FILE_NAME
     try:
         beaten_s = file.stat().st_mtime
@@ -96,12 +92,18 @@ def last_beat(folder: Path, *, now_s: float | None = None) -> Beat | None:
         host, pid = str(whose["host"]), int(whose["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Beat(host, pid, max(0.0, (time.time() if now_s is None else now_s) - beaten_s))
+    return Beat(host, pid, max(0.0, _now_s(folder) - beaten_s))
 
 
-def clock_s(folder: Path) -> float:
-    """What the clock of the file system shows that holds this folder. OSError: nothing can be written there."""
-    with tempfile.NamedTemporaryFile(prefix=".clock.", dir=folder) as file:
-        file.write(b".")
-        file.flush()
-        return os.fstat(file.fileno()).st_mtime
+def _now_s(folder: Path) -> float:
+    """The time by the clock that sets modification times in this folder, which may be a file server's.
+
+    Without permission to write there, the time of this machine.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".clock.", dir=folder) as file:
+            file.write(b".")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()

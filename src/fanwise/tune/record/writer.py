@@ -35,7 +35,7 @@ from typing import Any, Self
 from ...base.errors import ClosedError, RecordError
 from .copies import Copies, publish
 from .disk_errors import explanation
-from .heartbeat import EVERY_S, SILENT_S, TakenOverError, clock_s, last_beat
+from .heartbeat import EVERY_S, SILENT_S, TakenOverError, last_beat
 from .journal import Journal, Row, journal_of, next_rows, read_rows
 from .live import LIVE_FILE, LIVE_HOST, live_file_here, live_meta, make_live_folder, why_elsewhere
 from .lock import HeldError, hold, release, remove
@@ -505,7 +505,7 @@ def _missing(folder: Path, meta: Mapping[str, Any]) -> str:  # Any: JSON
         HeldError: its tuner was heard of a moment ago.
     """
     copied_s = os.stat(folder / FILE_NAME).st_mtime
-    beat = last_beat(folder, now_s=clock_s(folder))
+    beat = last_beat(folder)
     if beat is not None and beat.is_fresh:
         raise HeldError(
             f" It runs on {beat.host!r} (process {beat.pid}) and was heard of {beat.silent_s:.0f} s ago; "

@@ -355,7 +355,7 @@ def test_the_export_reads_back_as_the_results(experiment: Experiment, tmp_path: 
 def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(
-        IsADirectoryError, match=r"taken: that is a folder\. Name a file in it, such as .*taken/results\.csv\."
+        IsADirectoryError, match=r"that is a folder; name a file in it, such as .*taken/results\.csv: '.*taken'"
     ):
         experiment.export(tmp_path / "taken")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lenet", "taken"]
@@ -364,16 +364,19 @@ def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: P
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("none/results.csv", r".*/none/results\.csv: there is no folder .*/none\. Make it first"),
-        ("/proc/results.csv", r"/proc/results\.csv: .*\. Name a file in a folder that you may wr"),
-        ("lenet/record.sqlite/x.csv", r".*x\.csv: there is no folder .*record\.sqlite\. Make it first, or na"),
+        ("none/results.csv", r"there is no folder .*/none; make it first, or name another"),
+        ("/proc/results.csv", r".*; name a file in a folder that you may write to"),
+        ("lenet/record.sqlite/x.csv", r"there is no folder .*record\.sqlite; make it first, or name another"),
     ],
 )
 def test_an_export_to_where_nothing_can_be_written_says_so(
     place: str, said: str, experiment: Experiment, tmp_path: Path
 ) -> None:
-    with pytest.raises(OSError, match=f"^The results cannot be written to {said}"):
+    with pytest.raises(OSError, match=f"the results cannot be written: {said}") as raised:
         experiment.export(tmp_path / place)
+    error, cause = raised.value, raised.value.__cause__
+    assert isinstance(cause, OSError) and error.errno == cause.errno is not None
+    assert (type(error), error.filename) == (type(cause), str(tmp_path / place))
 
 
 def test_search_data_hold_what_the_figures_draw(experiment: Experiment) -> None:

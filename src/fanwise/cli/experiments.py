@@ -130,5 +130,5 @@ def export(name: str, out: Path) -> Path:
     except ValueError as error:
         raise UsageError(f"--out: {error}") from error
     except OSError as error:
-        raise ValueError(f"--out {str(out)!r} must be a file that can be written. {error}") from error
+        raise ValueError(f"--out {str(out)!r} must be a file that can be written; {error.strerror}") from error
     return out

@@ -1,5 +1,6 @@
 """Results as a file that other programs read: CSV, JSON or parquet, by the file's ending; whole or not there."""
 
+import errno
 import json
 import math
 import os
@@ -33,7 +34,7 @@ def write_frame(frame: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         if target.is_dir():
-            raise IsADirectoryError(str(target))
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
         with partial.open("wb") as file:
             if ending == ".csv":
                 frame.to_csv(file, index=False, na_rep="nan")
@@ -43,7 +44,7 @@ def write_frame(frame: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
                 file.write(_parquet(frame))
         os.replace(partial, target)
     except OSError as error:
-        raise type(error)(_not_written(target, error)) from error
+        raise OSError(error.errno, _reason(target, error), str(target)) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -76,10 +77,10 @@ def _parquet(frame: "pd.DataFrame") -> bytes:
     return written
 
 
-def _not_written(target: Path, error: OSError) -> str:
-    what = f"The results cannot be written to {target}"
+def _reason(target: Path, error: OSError) -> str:
+    what = "the results cannot be written"
     if target.is_dir():
-        return f"{what}: that is a folder. Name a file in it, such as {target / 'results.csv'}."
+        return f"{what}: that is a folder; name a file in it, such as {target / 'results.csv'}"
     if not target.parent.is_dir():
-        return f"{what}: there is no folder {target.parent}. Make it first, or name another."
-    return f"{what}: {error.strerror or error}. Name a file in a folder that you may write to."
+        return f"{what}: there is no folder {target.parent}; make it first, or name another"
+    return f"{what}: {error.strerror or error}; name a file in a folder that you may write to"

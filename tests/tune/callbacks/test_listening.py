@@ -1,6 +1,7 @@
 """Callbacks hear of everything that happens, in order, off the hub's thread; what they raise ends nothing."""
 
 import logging
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -163,6 +164,19 @@ def test_what_a_callback_raises_is_logged_once_with_its_traceback_and_ends_nothi
     )
     assert first.exc_info is not None and first.exc_info[0] is ZeroDivisionError
     assert often.getMessage() == "the callback Broken.on_report raised 4 times; the first is above"
+
+
+def test_a_callback_that_calls_sys_exit_is_logged_and_hears_the_rest(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exits(Noting):
+        def on_trial_start(self, event: object) -> None:
+            sys.exit("done")
+
+    heard = Exits()
+    tuner(pool, heard).run()
+    assert "the callback Exits.on_trial_start raised SystemExit: done. The search goes on." in caplog.messages
+    assert isinstance(heard.events[-1], SearchEnded)
 
 
 def test_the_end_waits_until_callbacks_have_heard_of_it() -> None:

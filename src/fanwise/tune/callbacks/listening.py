@@ -183,7 +183,7 @@ class Listening:
     def _call(self, lane: Lane, callback: object, name: str, method: Callable[[Event], object], event: Event) -> None:
         try:
             method(event)
-        except Exception as error:  # user code: whatever it raises, the search goes on
+        except BaseException as error:  # user code: sys.exit() would end the thread without a word
             what = f"the callback {type(callback).__name__}.{name}"
             self._errors[what] += 1
             is_ours = _is_ours(callback)

@@ -2,15 +2,18 @@
 
 import os
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
-from fanwise.pool import Pool, current
+from fanwise.pool import Pool, current, worker
+from fanwise.pool.specs import JobSpec
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import submitted
@@ -95,6 +98,19 @@ def test_threads_follow_the_lease(pool: Pool) -> None:
 
     assert pool.submit(threads).result(within_s=30) == ({"1"}, "[1]")
     assert pool.needs(cpus=2).submit(threads).result(within_s=30) == ({"2"}, "[2]")
+
+
+@pytest.mark.parametrize("hard_bytes", [1 << 50, 1 << 30])
+def test_a_memory_limit_keeps_the_hard_limit_of_the_user(pool: Pool, hard_bytes: int) -> None:
+    def limits() -> tuple[int, int]:
+        resource.setrlimit(resource.RLIMIT_DATA, (hard_bytes, hard_bytes))
+        job = SimpleNamespace(cpus=1, gpus=(), gpu_fraction=1.0, memory_bytes=1 << 40)
+        worker._limit(cast(JobSpec, job), "fork")
+        return resource.getrlimit(resource.RLIMIT_DATA)
+
+    soft, hard = pool.submit(limits).result(within_s=30)
+    assert hard == hard_bytes
+    assert soft == hard_bytes or 1 << 40 <= soft < 1 << 50
 
 
 def test_no_gpu_is_visible_without_a_lease_on_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,8 +221,11 @@ def _limit(spec: JobSpec, how: How) -> None:
     if spec.memory_bytes and not spec.gpus:
         import resource
 
-        most_bytes = _data_bytes() + spec.memory_bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, resource.RLIM_INFINITY))
+        limit_bytes = _data_bytes() + spec.memory_bytes
+        hard_bytes = resource.getrlimit(resource.RLIMIT_DATA)[1]  # only privileged users may raise it
+        if hard_bytes != resource.RLIM_INFINITY:
+            limit_bytes = min(limit_bytes, hard_bytes)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard_bytes))
     if spec.gpus and spec.gpu_fraction < 1:
         _limit_gpu_memory(spec.gpu_fraction)
 

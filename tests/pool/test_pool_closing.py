@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -73,6 +73,22 @@ def test_a_job_that_fails_as_the_pool_closes_is_not_tried_again(tmp_path: Path) 
     within(60, lambda: pool.stats().jobs_retried > 3, "some retries were made")
     pool.close()
     assert all(handle.done() for handle in handles)
+
+
+def test_a_job_whose_retry_is_refused_ends_with_that_error(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        gate.wait()
+        raise ValueError("always")
+
+    def refuse(request: JobRequest, events: object) -> NoReturn:
+        raise ClosedError("the engine is closed.")
+
+    with Pool(cpus=1) as pool:
+        handle = submitted(pool.needs(retries=3).submit(fail))
+        monkeypatch.setattr(local_engine(pool), "submit", refuse)
+        gate.open()
+        with pytest.raises(ClosedError, match="the engine is closed"):
+            handle.result(within_s=60)
 
 
 def test_submits_that_race_with_close_end_or_are_refused() -> None:

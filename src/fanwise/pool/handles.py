@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
+from ..links.codec import pack_error
 from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
 from .leased_workers import LEAVE_S
 from .leases import Resources
 from .lifetime import Lifetime, closed_error
-from .outcomes import value_of
+from .outcomes import exception_outcome, value_of
 from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
 from .specs import How, Packed, RuntimeEnvironment
 
@@ -233,7 +234,11 @@ class JobHandle:
             return False
         self._attempt += 1
         self._life.retried += 1
-        self._submit()
+        try:
+            self._submit()
+        except Exception as error:
+            self._outcome = exception_outcome(pack_error(error), None, "")
+            return False
         return True
 
 

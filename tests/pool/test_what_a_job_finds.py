@@ -113,6 +113,21 @@ def test_a_memory_limit_keeps_the_hard_limit_of_the_user(pool: Pool, hard_bytes:
     assert soft == hard_bytes or 1 << 40 <= soft < 1 << 50
 
 
+def test_modules_in_the_working_folder_do_not_shadow_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "select"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+
+    def look() -> tuple[str, str]:
+        return sys.path[0], os.getcwd()
+
+    with Pool(cpus=1) as own:
+        assert own.submit(look).result(within_s=60) == ("", str(tmp_path))
+
+
 def test_no_gpu_is_visible_without_a_lease_on_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert pool.submit(lambda: os.environ["CUDA_VISIBLE_DEVICES"]).result(within_s=30) == ""

@@ -123,7 +123,7 @@ def ask_torch(program: str = _ASK_TORCH, within_s: float = _TORCH_S) -> Mapping[
     if _version("torch") is None:
         return None
     try:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=within_s)
+        done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=within_s)
     except subprocess.TimeoutExpired:
         return f"it was not loaded within {within_s:g} s"
     lines = done.stdout.strip().splitlines()

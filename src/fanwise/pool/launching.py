@@ -44,6 +44,11 @@ OWN_VARIABLES = frozenset((*_QUIET_ENVIRONMENT, MARK, "CUDA_VISIBLE_DEVICES"))
 Config = dict[str, Any]  # Any: JSON
 
 
+def own_path() -> list[str]:
+    """Return `sys.path` for a process that runs no user code: modules in the working folder do not shadow others."""
+    return sorted(sys.path, key=lambda folder: folder == "")
+
+
 def launch(
     config: Mapping[str, object], *, log: Path, mark: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
@@ -58,7 +63,7 @@ def launch(
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT],
+            [sys.executable, "-P", "-c", _BOOT],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -68,7 +73,7 @@ def launch(
         )
     assert process.stdin is not None, "asked for a pipe"
     with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit tells
-        process.stdin.write(json.dumps({"path": sys.path, "mark": mark, **config}).encode() + b"\n")
+        process.stdin.write(json.dumps({"path": own_path(), "mark": mark, **config}).encode() + b"\n")
         process.stdin.flush()
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()

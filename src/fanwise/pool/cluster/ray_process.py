@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..launching import own_path
+
 _BOOT = (
     "import json, sys; c = json.loads(sys.stdin.readline()); sys.path[:] = c['path']; "
     "from fanwise.pool.cluster import with_ray; with_ray.main(c)"
@@ -36,14 +38,14 @@ class RayProcess:
         self._on_news = on_news
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT],
+                [sys.executable, "-P", "-c", _BOOT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the pool, which ends this in order
             )
-        self.tell({"path": sys.path, **config})
+        self.tell({"path": own_path(), **config})
         self._thread = threading.Thread(target=self._hear, name="fanwise-ray", daemon=True)
 
     def start(self) -> None:

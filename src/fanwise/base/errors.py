@@ -151,7 +151,7 @@ class LeaseError(FanwiseError):
 
 
 class ClusterError(FanwiseError, RuntimeError):
-    """A pool cannot begin on a cluster: nobody there, too little of what was asked for, or other versions."""
+    """A pool cannot use its cluster: it is not there, has too little of what was asked for, or other versions."""
 
     anchor = "cluster"
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...base.errors import ClosedError, LeaseError, NotSendableError, WorkerLostError
+from ...base.errors import ClosedError, ClusterError, LeaseError, NotSendableError, WorkerLostError
 from ...base.text import counted
 from ...links import Ending, Hub, Link, Reply, Request, Timer
 from ...links.codec import pack_error
@@ -81,6 +81,7 @@ class ClusterEngine:
         self._last_id = 0
         self._stuck: tuple[int, Timer] | None = None
         self._environment = dict(os.environ)
+        self._given_up = ""
         self._closed = False
 
     def capacity(self) -> Capacity:
@@ -109,6 +110,8 @@ class ClusterEngine:
         """Queue a job, see `contract.Engine`. One that only a lost host could run waits for such a host to come."""
         if self._closed:
             raise ClosedError("this pool is closed. Make a new one.")
+        if self._given_up and not self._links:
+            raise ClusterError(self._given_up)
         self._ever.check(request.resources)
         self._last_id += 1
         number = self._last_id - 1 if request.number is None else request.number
@@ -213,6 +216,7 @@ class ClusterEngine:
         outcome = Outcome("lost", f"it was lost with its node, {facts}: {ending.reason}")
         for job_id in jobs:
             self._over(self._jobs[job_id], outcome)
+        self._drop_waiting()
         self._place()
 
     # -- what hosts tell ---------------------------------------------------------------------------------------------
@@ -316,6 +320,16 @@ class ClusterEngine:
         self._over(job, Outcome("lost", text))
 
     # -- the end -----------------------------------------------------------------------------------------------------
+
+    def give_up(self, reason: str) -> None:
+        """No host will join any more. Once all are lost, jobs that wait end as lost, and new ones are refused."""
+        self._given_up = reason
+        self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        if self._given_up and not self._links:
+            for job in [job for job in self._jobs.values() if self._placement.withdraw(job.id)]:
+                self._over(job, Outcome("lost", self._given_up))
 
     def close(self) -> None:
         """End every job now, and let the hosts go: they end what runs there, and themselves, when their links end."""

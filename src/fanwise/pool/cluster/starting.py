@@ -25,7 +25,11 @@ from .settings import ClusterSettings
 _log = logging.getLogger(__name__)
 
 _GIVES_UP_S = 5.0
-_AGAIN_AFTER_S = 2.0
+
+# A cluster that was restarted is found again. The pause before each try is twice the last one.
+_FIRST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 30.0
+_LOST_FOR_S = 1800.0
 
 
 class ClusterStart:
@@ -45,6 +49,10 @@ class ClusterStart:
         self._process: RayProcess | None = None
         self._listener: Any = None  # Any: a TcpListener, whose module loads ssl
         self._secret = new_secret()
+        self._lost_s: float | None = None  # when the cluster was lost, and when it was found again
+        self._found_s: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._reason = ""
         self._closing = threading.Event()
         self._lock = threading.Lock()  # of `_process`, and whether there is another
 
@@ -179,17 +187,47 @@ class ClusterStart:
 
     def _on_later_news(self, news: News) -> None:
         """The pool has begun: what goes wrong from now on is logged, and tried again."""
-        if news["kind"] == "failed" and news["why"] in ("versions", "not-started"):
+        if news["kind"] == "settled":
+            self._found_s = time.monotonic()
+            _log.info("the Ray cluster at %r answers again", self._settings.address)
+        elif news["kind"] == "failed" and news["why"] in ("versions", "not-started"):
             _log.warning("a node of the cluster is not used: %s", news["text"])
         elif news["kind"] == "failed":
             where = self._called.get(news["host"], news["host"])
             _log.warning("the host on node %s has ended; another is started if the node lives: %s", where, news["text"])
         elif news["kind"] == "fatal":
-            _log.warning("the Ray cluster at %r cannot be used now: %s", self._settings.address, news["text"])
+            self._reason = news["text"]
         elif news["kind"] == "gone":
-            _log.warning("the process that speaks with Ray has ended, and all hosts with it; there is another soon")
-            if not self._closing.wait(_AGAIN_AFTER_S):
+            self._on_ray_lost(self._reason or news["text"])
+            self._reason = ""
+
+    def _on_ray_lost(self, reason: str) -> None:
+        """Start another process that speaks with Ray, after a pause; give up when none has succeeded for too long."""
+        now_s = time.monotonic()
+        if self._found_s is not None and now_s > self._found_s + _LONGEST_PAUSE_S:  # else it comes and goes
+            self._lost_s, self._pause_s = None, _FIRST_PAUSE_S
+        self._found_s = None
+        if self._lost_s is None:
+            self._lost_s = now_s
+            _log.warning(
+                "the connection to the Ray cluster at %r was lost, and with it all hosts; the pool tries to connect "
+                "again for %g minutes: %s",
+                *(self._settings.address, _LOST_FOR_S / 60, reason),
+            )
+        if now_s + self._pause_s > self._lost_s + _LOST_FOR_S:
+            text = (
+                f"the Ray cluster at {self._settings.address!r} has not answered for {_LOST_FOR_S / 60:g} minutes, so "
+                f"the pool has given it up. Make a new pool when the cluster is there again. Last reason: {reason}"
+            )
+            _log.error("%s", text)
+            self._hub.call_soon(lambda: self.engine.give_up(text))
+            return
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        if not self._closing.wait(pause_s):
+            try:
                 self._speak_with_ray()
+            except OSError as error:
+                self._on_ray_lost(f"its process cannot be started: {error}")
 
     def _listen(self, address: str) -> News:
         """Have hosts join at this machine's address, as the cluster names it."""

@@ -203,8 +203,8 @@ class Outcome:
         last_output: the last lines it wrote, when it failed.
         payload, buffers: the packed result, or the packed error.
         objective_s: seconds inside the function, as the worker measured them; None when it could not tell.
-        threads: what the function left running, a line for each thread: its name and where it is. The process cannot
-            end before these do, and is killed after a few seconds.
+        threads: a line for each non-daemon thread that the function left running: its name and where it is. The
+            process exits shortly afterwards, even if they are still running.
     """
 
     kind: OutcomeKind

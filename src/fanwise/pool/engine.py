@@ -29,6 +29,7 @@ from .interpreters import after_turns
 from .jobs import Job, NestedEvents, Report, Worker
 from .leased_workers import LeasedWorkers
 from .leases import Ledger, Machine, Resources
+from .leftovers import GRACE_S
 from .outcomes import end_of_stderr, exception_outcome
 from .runtime_environment import look
 from .seeds import job_seed
@@ -299,6 +300,11 @@ class LocalEngine:
                 Report(job, request).answer(Reply("STOP"))
             case "done":
                 self._done(job, *request.args[1:])
+            case "killed":
+                _log.warning(
+                    "job %d %r left processes running that did not end within %g s of SIGTERM; they are killed: %s",
+                    *(job.number, job.request.packed.name, GRACE_S, "; ".join(request.args[1])),
+                )
             case "next":
                 self._next(job, request)
             case "declined":

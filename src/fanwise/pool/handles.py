@@ -16,8 +16,8 @@ from typing import Any, cast
 from ..base.errors import DeadlineExceeded
 from ..links.codec import pack_error
 from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
-from .leased_workers import LEAVE_S
 from .leases import Resources
+from .leftovers import GRACE_S
 from .lifetime import Lifetime, closed_error
 from .outcomes import exception_outcome, value_of
 from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
@@ -206,9 +206,9 @@ class JobHandle:
         self._outcome = outcome
         if outcome.threads:
             _log.warning(
-                "job %d %r has ended and left a thread running: %s. Its process keeps its lease until the thread ends, "
-                "at most %g s. Join the thread before the function returns, or make it a daemon.",
-                *(self.id, self.name, "; ".join(outcome.threads), LEAVE_S),
+                "job %d %r has ended and left a thread running: %s. Its process exits after %g s even if the thread is "
+                "still running. Join the thread before the function returns, or make it a daemon.",
+                *(self.id, self.name, "; ".join(outcome.threads), GRACE_S),
             )
 
     def on_free(self, job: Job) -> None:

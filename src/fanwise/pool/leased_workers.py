@@ -19,8 +19,8 @@ from .worker_set import WorkerSet
 
 _log = logging.getLogger(__name__)
 
-# A function has ended, its process has not: something it left running keeps it. Then it is killed.
-LEAVE_S = 5.0
+# How long a process may take to exit after its function has ended. Only exit handlers take long (see `leftovers`).
+_EXIT_S = 5.0
 
 
 class LeasedWorkers:
@@ -66,21 +66,22 @@ class LeasedWorkers:
         worker.gpus.when_free(self._hub, f"job {worker.id}", back)
 
     def kill_later(self, worker: Worker) -> None:
-        """It is expected to end by itself; something it left running may keep it. The first such time counts."""
+        """Kill the process if it does not exit by itself in time. The first call counts."""
 
         job = worker.job
-        told = f"job {worker.id}" if job is None else f"job {job.number} {job.request.packed.name!r}"
+        name = f"job {worker.id}" if job is None else f"job {job.number} {job.request.packed.name!r}"
 
         def kill() -> None:
             worker.killed = True
             _log.warning(
-                "the process of %s was to end %g s ago and is killed: something that its function left keeps it",
-                *(told, LEAVE_S),
+                "the process of %s did not exit within %g s after its function had ended, and is killed. An exit "
+                "handler (atexit) may be waiting for something",
+                *(name, _EXIT_S),
             )
             self._worker_set.signal(worker.id, worker.link, signal.SIGKILL)
 
-        if worker.timer is None and not worker.gone:  # what it said last may be read after its end
-            worker.set_timer(self._hub.call_at(self._hub.now_s() + LEAVE_S, kill))
+        if worker.timer is None and not worker.gone:  # its last message may be read after its exit
+            worker.set_timer(self._hub.call_at(self._hub.now_s() + _EXIT_S, kill))
 
     def close(self) -> None:
         """Forget all; their processes are ended by others."""

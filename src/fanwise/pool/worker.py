@@ -7,7 +7,9 @@ The forked child shares nothing with the warm process but memory: its links are 
 its exit handlers are its own. A stop order arrives as SIGTERM, which raises `TrialStopped` wherever the function is;
 never in the middle of a message. All that leaves the process goes through its one link.
 
-Told to the pool: `ready`, `report`, `done`; a reused worker then asks `next`, or leaves when it is not fit for more.
+Sent to the pool: `ready`, `report`, `done`; a reused worker then asks `next`, or exits if it cannot run another job.
+Before it exits, a worker ends what its function left running (see `leftovers`), and sends `killed` if something
+ignores SIGTERM.
 """
 
 import atexit
@@ -16,7 +18,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -31,13 +32,13 @@ from .current import CurrentJob, enter, leave
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
 from .launching import THREAD_VARIABLES
+from .leftovers import end_all, has_left_processes, running_threads
 from .marks import MARK
-from .processes import die_with_parent, started_s
+from .processes import adopt_orphans, die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
 from .sources import Sources
 from .specs import LINK_LOST, EndKind, Home, How, JobSpec
 from .stopper import Stopper, stop_by_signal
-from .threads import end_executors, left_running
 
 # The kernel shall pick a worker, not the tuner, when memory runs out.
 _OOM_SCORE = 500
@@ -109,7 +110,8 @@ def _main(home: Home, first: Callable[[], JobSpec], functions: dict[str, Functio
     except FanwiseError:
         return LINK_LOST  # as a rule the pool is gone, and with it everybody who could be told
     finally:
-        _leave()
+        if killed := end_all():
+            worker.notify_killed(killed)
         link.close()
         hub.close()
 
@@ -124,10 +126,14 @@ class _Worker:
         self._sources = sources
         self._pid = os.getpid()
         self._memory = _Memory()
+        self._job_id = 0
 
     def run(self, spec: JobSpec, how: How) -> bool:
-        """One job. True when the process is fit for another."""
+        """Run one job. Return whether this process can run another one."""
+        self._job_id = spec.job_id
         runtime_environment.apply(spec.runtime_environment, again=how == "reuse")
+        if spec.reuse:
+            adopt_orphans()  # so that `has_left_processes` finds daemons, too
         _limit(spec, how)
         _redirect(spec.output)
         seed_everything(spec.seed)
@@ -141,14 +147,20 @@ class _Worker:
                 os._exit(ended.kind != "returned")
             leave()
         _flush()
-        threads = left_running()
+        threads = running_threads()
         self._link.notify("done", spec.job_id, *ended, threads)
-        # After an exception, or a stop at any place, or beside a thread that runs on, who knows what is half-done here.
+        # An exception, or a stop outside of a report, may have left anything half-done. Threads and processes that are
+        # still there would disturb the next job; ending only these would break what the process keeps of them.
         clean = ended.kind == "returned" or (ended.kind == "stopped" and stopper.stopped_in_report)
-        if threads or not (clean and spec.reuse and self._memory.is_steady()):
+        if not (clean and spec.reuse) or threads or has_left_processes() or not self._memory.is_steady():
             return False
         self._sources.remember()
         return True
+
+    def notify_killed(self, processes: tuple[str, ...]) -> None:
+        """Report child processes that ignore SIGTERM and are killed when this process has exited."""
+        with contextlib.suppress(FanwiseError):  # the pool is gone
+            self._link.notify("killed", self._job_id, processes)
 
     def is_stale(self) -> bool:
         """Whether a source file that this process has imported was changed since."""
@@ -264,17 +276,6 @@ def _redirect(output: str) -> None:
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # an earlier job may have put something else there
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # text files both, as we were started
-
-
-def _leave() -> None:
-    """What an interpreter does at its end, for the parts that user code may rely on."""
-    end_executors()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    if "multiprocessing.util" in sys.modules:
-        sys.modules["multiprocessing.util"]._exit_function()
-    atexit._run_exitfuncs()
 
 
 def _flush() -> None:

@@ -1,0 +1,172 @@
+"""Find and end what a function has left running in its process and below it: threads, executors, child processes.
+
+    function returns --> running_threads() --> outcome is sent --> end_all() --> process exits
+
+Python waits without limit for non-daemon threads and for the processes of `multiprocessing`. A worker does not: threads
+get GRACE_S to end by themselves, child processes get SIGTERM and the same time. Only exit handlers, which are code that
+the user asked for, may take longer; the pool limits them (see `leased_workers`).
+
+Children that ignore SIGTERM, and everything that has left the worker's process tree, are killed by the worker's parent
+once the worker has exited (see `children`).
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+
+from ..base.text import printable, printable_line
+from .processes import Stat, descendants_of, stat_of
+
+# How long threads have to end by themselves, and child processes after SIGTERM.
+GRACE_S = 0.5
+_PAUSE_S = 0.002
+_COMMAND_CHARS = 60
+
+_NOWHERE = "in a function of the standard library"
+_LIBRARY = os.path.dirname(os.__file__)
+
+
+def running_threads() -> tuple[str, ...]:
+    """Describe each non-daemon thread beside this one in a line: its name, and where it is.
+
+    Idle threads of executors are left out: they end when they are told to, as at the end of an interpreter.
+    """
+    if threading.active_count() == 1:
+        return ()
+    frames = sys._current_frames()
+    threads = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    running = [thread for thread in threads if not thread.daemon and not _is_idle(thread, frames)]
+    return tuple(_describe_thread(thread, frames.get(thread.ident or 0)) for thread in running)
+
+
+def has_left_processes() -> bool:
+    """Whether there are processes below this one, running or not waited for, apart from resource trackers."""
+    if not _has_children():
+        return False
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].active_children()  # waits for those that have ended
+    trackers = _resource_trackers()
+    return any(pid not in trackers for pid in descendants_of(os.getpid()))
+
+
+def end_all() -> tuple[str, ...]:
+    """End all threads and child processes and run the exit handlers, because this process is about to exit.
+
+    Returns:
+        A description of each child process that was still running GRACE_S after SIGTERM.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker of a DataLoader ends
+    if threading.active_count() > 1:
+        _call_within_grace(_end_threads)
+    if "multiprocessing.util" in sys.modules:
+        _call_within_grace(_end_multiprocessing)
+    atexit._run_exitfuncs()
+    return _end_children()
+
+
+def _call_within_grace(call: Callable[[], None]) -> None:
+    """Call `call`, and do not wait for it longer than GRACE_S: it may join a thread or process that never ends."""
+    thread = threading.Thread(target=call, name="fanwise-leftovers", daemon=True)
+    with contextlib.suppress(RuntimeError):  # the process may have no memory for a thread
+        thread.start()
+        thread.join(GRACE_S)
+
+
+def _end_threads() -> None:
+    """End executors and wait for all non-daemon threads, as an interpreter does before it runs exit handlers."""
+    for end_executors in reversed(threading._threading_atexits):  # type: ignore[attr-defined]  # CPython's own list
+        end_executors()
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+
+
+def _end_multiprocessing() -> None:
+    """Run the finalizers of `multiprocessing`, which also end its daemon processes. Others would be waited for."""
+    for child in sys.modules["multiprocessing.process"].active_children():
+        if not child.daemon:
+            child.terminate()
+    sys.modules["multiprocessing.util"]._exit_function()
+
+
+def _end_children() -> tuple[str, ...]:
+    """Send SIGTERM to all processes below this one. Return a description of each that does not end by it in time."""
+    started = _living_descendants()
+    trackers = _resource_trackers()
+    for pid in started:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+    for pipe in trackers.values():  # trackers ignore SIGTERM, and clean up when their pipe is closed
+        with contextlib.suppress(OSError):
+            os.close(pipe)
+    until_s = time.monotonic() + GRACE_S
+    while started and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
+        started = {pid: stat for pid, stat in started.items() if _is_alive(pid, stat)}
+    return tuple(_describe_process(pid) for pid in started if pid not in trackers)
+
+
+def _has_children() -> bool:
+    """Whether this process has children, running or not reaped. One system call."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _living_descendants() -> dict[int, Stat]:
+    pids = descendants_of(os.getpid()) if _has_children() else []
+    return {pid: stat for pid in pids if (stat := stat_of(pid)).state not in ("", "Z", "X")}
+
+
+def _is_alive(pid: int, before: Stat) -> bool:
+    now = stat_of(pid)
+    return now.state not in ("", "Z", "X") and now.started_s == before.started_s
+
+
+def _resource_trackers() -> dict[int, int]:
+    """Return the pid of each resource tracker of this process, and the pipe whose end tells it to exit.
+
+    `multiprocessing` has one; loky, which joblib uses, has another.
+    """
+    modules = [module for name, module in list(sys.modules.items()) if name.endswith("resource_tracker")]
+    trackers = [tracker for module in modules if (tracker := getattr(module, "_resource_tracker", None)) is not None]
+    return {tracker._pid: tracker._fd for tracker in trackers if tracker._pid is not None and tracker._fd is not None}
+
+
+def _describe_process(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        return printable_line(f"{command[:_COMMAND_CHARS]!r} (pid {pid})")
+    return f"pid {pid}"
+
+
+def _is_idle(thread: threading.Thread, frames: Mapping[int, FrameType]) -> bool:
+    """Whether the thread belongs to an executor and runs none of the functions that were submitted to it."""
+    if type(thread).__name__ == "_ExecutorManagerThread":  # of processes, in concurrent.futures and in loky
+        return True
+    frame = frames.get(thread.ident or 0)
+    waits = frame is not None and frame.f_code.co_name == "_worker"
+    return waits and thread in getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+
+
+def _describe_thread(thread: threading.Thread, frame: FrameType | None) -> str:
+    """Name the thread and the innermost line of the user's own code: below it, the standard library waits."""
+    where = "in native code"
+    if frame is not None:
+        stack = [line for line in traceback.extract_stack(frame) if not _is_of_library(line.filename)]
+        where = f"in {stack[-1].name}, {stack[-1].filename}:{stack[-1].lineno}" if stack else _NOWHERE
+    return printable(f"{thread.name!r} {where}")
+
+
+def _is_of_library(path: str) -> bool:
+    return path.startswith(_LIBRARY) and "site-packages" not in path

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fanwise.pool import JobHandle, Pool
+from fanwise.pool import JobHandle, Pool, interpreters
 from fanwise.pool.marks import MARK, mark_of
 from fanwise.pool.processes import all_pids, boot_s, kill_marked, started_s
 from fanwise.testing import within
@@ -410,8 +410,8 @@ def test_a_closed_pool_leaves_nothing(owner: Owner, tmp_path: Path) -> None:
 
 
 def test_supervisor_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) -> None:
-    interpreters = local_engine(pool).worker_set._interpreters
-    guard, link = interpreters._guard, interpreters._supervisor_link
+    launched = local_engine(pool).worker_set._interpreters
+    guard, link = launched._guard, launched._supervisor_link
     assert guard is not None and link is not None
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(guard.pid, number)
@@ -423,9 +423,9 @@ def test_supervisor_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool
 @pytest.mark.parametrize("victim", ["supervisor", "guard"])
 def test_a_killed_supervisor_is_replaced_for_the_next_job(victim: str, caplog: pytest.LogCaptureFixture) -> None:
     def pids() -> dict[str, int]:
-        interpreters = local_engine(pool).worker_set._interpreters
-        assert interpreters._guard is not None and interpreters._supervisor_link is not None
-        return {"guard": interpreters._guard.pid, "supervisor": interpreters._supervisor_link.peer.pid}
+        launched = local_engine(pool).worker_set._interpreters
+        assert launched._guard is not None and launched._supervisor_link is not None
+        return {"guard": launched._guard.pid, "supervisor": launched._supervisor_link.peer.pid}
 
     with Pool(cpus=1, seed=1) as pool:
         pool.submit(int).result(within_s=60)
@@ -438,6 +438,59 @@ def test_a_killed_supervisor_is_replaced_for_the_next_job(victim: str, caplog: p
         assert pool.submit(abs, -1).result(within_s=60) == 1
         assert not first.items() & pids().items()
     assert "the supervisor of the workers ended, and so did all workers" in caplog.text
+
+
+@pytest.fixture
+def late_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """When the owner is about to end what a dead supervisor left, it sets the first event and waits for the second."""
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def kill_marked_late(line: str) -> None:
+        waits.set()
+        goes_on.wait()
+        kill_marked(line)
+
+    monkeypatch.setattr(interpreters, "kill_marked", kill_marked_late)
+    yield waits, goes_on
+    goes_on.set()
+
+
+def test_the_hub_answers_while_the_end_of_a_killed_supervisor_is_waited_for(
+    late_end: tuple[threading.Event, threading.Event],
+) -> None:
+    waits, goes_on = late_end
+    with Pool(cpus=1, seed=1) as pool:
+        running = began(pool.submit(signal.pause))
+        guard = local_engine(pool).worker_set._interpreters._guard
+        assert guard is not None
+        guard.kill()
+        assert waits.wait(30)
+        turn = threading.Event()
+        local_engine(pool).loop.call_soon(turn.set)
+        assert turn.wait(10)
+        next_job = pool.submit(abs, -1)
+        goes_on.set()
+        assert next_job.result(within_s=60) == 1
+        assert running.outcome(within_s=60).kind == "lost"
+
+
+def test_a_pool_that_is_closed_while_the_end_of_its_supervisor_is_waited_for_waits_too(
+    late_end: tuple[threading.Event, threading.Event],
+) -> None:
+    waits, goes_on = late_end
+    pool = Pool(cpus=1, seed=1)
+    pool.submit(int).result(within_s=60)
+    guard = local_engine(pool).worker_set._interpreters._guard
+    assert guard is not None
+    guard.kill()
+    assert waits.wait(30)
+    hub, closing = pool.hub, threading.Thread(target=pool.close)
+    closing.start()
+    within(30, lambda: hub.is_closed, "the hub is closed")
+    assert closing.is_alive(), "it waits for the end"
+    goes_on.set()
+    closing.join(30)
+    assert not closing.is_alive()
 
 
 def test_a_supervisor_that_is_killed_while_it_starts_is_replaced() -> None:

@@ -4,7 +4,7 @@
 
 An interpreter is `over` when the supervisor has told its exit and its link has nothing more to say, in whatever order
 the two come; only then is it known what it has done and what it has not. When the supervisor itself is gone, so are
-all, and whatever they had started is looked for and ended here. The next launch starts a new supervisor.
+all, and whatever they had started is looked for and ended here, in a thread. The next launch starts a new supervisor.
 
 Runs on the hub's thread only. Knows nothing of jobs: workers' links are handed on.
 """
@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -114,6 +115,7 @@ class Interpreters:
         self._supervisor_link: Link | None = None
         self._supervisors = 0
         self._keeping = False
+        self._ending: threading.Thread | None = None
         self._closed = False
 
     @property
@@ -324,45 +326,47 @@ class Interpreters:
             interpreter.log.unlink()
 
     def _supervisor_ended(self) -> None:
-        """Supervisor or guard is gone, and whichever is left ends all that was below; if none is, it is done here."""
-        if self._closed or not self._keeping:
+        """The supervisor or its guard is gone. Wait in a thread until all that was below is: the hub must not block."""
+        if self._closed or not self._keeping or self._ending is not None:
             return
-        self._keeping = False
         link, self._supervisor_link = self._supervisor_link, None
-        status = self._end_supervisor(link)
-        kill_marked(self.line)
+        lost = list(self._all.values())
+        for interpreter in lost:
+            interpreter.retired = True  # what is to be started now waits for the next supervisor
+        guard, self._guard = self._guard, None
+        self._forget_guard()
+        pidfd = os.dup(link.pidfd) if link is not None and link.pidfd >= 0 else -1
+        line = self.line
+
+        def end() -> None:
+            status = _end_all(guard, pidfd, line)
+            self._hub.call_soon(lambda: self._all_ended(link, lost, status))
+
+        self._ending = threading.Thread(target=end, name="fanwise-ending", daemon=True)
+        self._ending.start()
+
+    def _all_ended(self, link: Link | None, lost: list[Interpreter], status: int) -> None:
+        """Nothing is left of a supervisor and of the interpreters that it had launched."""
+        if self._closed:
+            return
+        self._ending = None
+        self._keeping = False
         if link is not None:
             link.close("it has ended")
             _log.warning(
                 "the supervisor of the workers ended, and so did all workers; a new one is started when needed"
             )
-        for interpreter in list(self._all.values()):
+        for interpreter in lost:
             if link is None:
                 trouble = (
                     f"the supervisor of the workers ended before it was ready: {end_of_stderr(self._supervisor_log)}\n"
                 )
                 interpreter.log.write_text(trouble)
             self._exited(interpreter, status if link is None else -signal.SIGKILL)
-
-    def _end_supervisor(self, link: Link | None) -> int:
-        """Wait for supervisor and guard, which have little left to do; their exit status, 1 when there were none."""
-        guard = self._guard
-        if guard is None:
-            return 1
-        if link is not None and link.pidfd >= 0:
-            supervisor = select.poll()
-            supervisor.register(link.pidfd, select.POLLIN)
-            supervisor.poll(_ENDING_S * 1000)
-        try:
-            status = guard.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            guard.kill()
-            status = guard.wait()
-        self._forget_guard()
-        return status
+        if any(interpreter.status is None for interpreter in self._all.values()):
+            self._launch_supervisor()
 
     def _forget_guard(self) -> None:
-        self._guard = None
         if self._guard_pidfd >= 0:
             self._hub.forget(self._guard_pidfd)
             os.close(self._guard_pidfd)
@@ -377,7 +381,9 @@ class Interpreters:
 
     def wait_closed(self, within_s: float = 10.0) -> None:
         """Block until the supervisor, and so everything below it, is gone. After `close`, off the hub's thread."""
-        guard = self._guard
+        if self._ending is not None:
+            self._ending.join()
+        guard, self._guard = self._guard, None
         if guard is None:
             return
         try:
@@ -387,6 +393,27 @@ class Interpreters:
             guard.wait()
             kill_marked(self.line)
         self._forget_guard()
+
+
+def _end_all(guard: "subprocess.Popen[bytes] | None", supervisor: int, line: str) -> int:
+    """Block until guard and supervisor (a pidfd, or -1) are gone, and kill what carries the mark `line`.
+
+    Whichever of the two is left has ended nearly all of that. Return the guard's exit status; 1 without a guard.
+    """
+    status = 1
+    if supervisor >= 0:
+        poll = select.poll()
+        poll.register(supervisor, select.POLLIN)
+        poll.poll(_ENDING_S * 1000)
+        os.close(supervisor)
+    if guard is not None:
+        try:
+            status = guard.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            status = guard.wait()
+    kill_marked(line)
+    return status
 
 
 def after_turns(hub: Hub, call: Callable[[], None], turns: int = 3) -> None:

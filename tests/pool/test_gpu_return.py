@@ -1,0 +1,85 @@
+"""The lease of a GPU comes back when the driver has forgotten the process that held it. No hub waits for NVML."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fanwise.links import Hub
+from fanwise.pool import gpu_return
+from fanwise.pool.gpu_return import HeldGpus
+from fanwise.pool.leases import GpuShare, Lease
+from fanwise.testing import within
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub(name="test")
+    hub.start()
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """NVML lists process 17 on the GPU, and answers when the event is set."""
+    answers = threading.Event()
+
+    def pids(visible: str) -> set[int]:
+        answers.wait()
+        return {17}
+
+    monkeypatch.setattr(gpu_return, "gpu_pids", pids)
+    monkeypatch.setattr(gpu_return, "gpu_memory_used", lambda visible: 0)
+    yield answers
+    answers.set()
+
+
+def held_by(pid: int) -> HeldGpus:
+    gpus = HeldGpus(Lease(1, (GpuShare("GPU-aa11", 1.0),), 0))
+    gpus.pids.add(pid)
+    return gpus
+
+
+def on_hub(hub: Hub, gpus: HeldGpus) -> threading.Event:
+    free = threading.Event()
+    hub.call_soon(lambda: gpus.when_free(hub, "job 1", free.set))
+    return free
+
+
+def test_the_hub_answers_while_nvml_does_not(hub: Hub, nvml: threading.Event) -> None:
+    free, turn = on_hub(hub, held_by(18)), threading.Event()
+    hub.call_soon(turn.set)
+    assert turn.wait(10) and not free.is_set()
+    nvml.set()
+    assert free.wait(10)
+
+
+def test_gpus_come_back_with_a_warning_when_nvml_never_answers(
+    hub: Hub, nvml: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gpu_return, "_BACK_S", 0.0)
+    monkeypatch.setattr(gpu_return, "_ANSWER_S", 0.0)
+    assert on_hub(hub, held_by(18)).wait(10)
+    assert "NVML does not answer" in caplog.text
+
+
+def test_gpus_come_back_with_a_warning_when_the_process_stays_listed(
+    hub: Hub, nvml: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gpu_return, "_BACK_S", 0.0)
+    nvml.set()
+    assert on_hub(hub, held_by(17)).wait(10)
+    assert "process 17 is still listed on GPU GPU-aa11" in caplog.text
+
+
+def test_a_lease_without_gpus_comes_back_at_once_and_asks_nobody(hub: Hub, nvml: threading.Event) -> None:
+    done: list[bool] = []
+    HeldGpus(Lease(1, (), 0)).when_free(hub, "job 1", lambda: done.append(True))
+    assert done == [True]
+
+
+def test_gpus_of_a_process_that_is_not_listed_come_back(hub: Hub, nvml: threading.Event) -> None:
+    nvml.set()
+    free = on_hub(hub, held_by(18))
+    within(10, free.is_set, "the lease comes back")

@@ -64,8 +64,14 @@ def incumbent(*searches: SearchData, labels: Sequence[str] | None = None) -> "Fi
     if len({(search.metric, search.mode) for search in searches}) > 1:
         shown = sorted({f"{search.metric} ({search.mode})" for search in searches})
         raise ValueError(f"one figure holds searches of one metric and mode, got {', '.join(shown)}")
-    searches = tuple(map(from_first_ready, searches))
     figure = new_figure(_WIDTH_IN, 4.8)
+    draw_incumbent_figure(figure, searches, names)
+    return figure
+
+
+def draw_incumbent_figure(figure: "Figure", searches: Sequence[SearchData], names: Sequence[str] = ()) -> None:
+    """Draw what `incumbent` shows into an empty figure. `names`: one per search, unless there is only one search."""
+    searches = tuple(map(from_first_ready, searches))
     axes = figure.subplots()
     unit = time_unit(max(search.last_s for search in searches))
     if len(searches) == 1:
@@ -75,7 +81,6 @@ def incumbent(*searches: SearchData, labels: Sequence[str] | None = None) -> "Fi
     finish_time_axis(axes, searches, unit)
     axes.set_ylabel(plain(searches[0].metric))
     clean_axes(axes)
-    return figure
 
 
 def learning_curves(search: SearchData) -> "Figure":

@@ -3,11 +3,12 @@
 import math
 from typing import TypeAlias
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune.schedulers.rungs import Key, PromotionRung, Rung, StoppingRung
+from fanwise.tune.schedulers.rungs import Key, PromotionRung, QuantileRung, Rung, StoppingRung
 
 LOSSES = st.sampled_from([0.0, 0.5, 0.5, 1.0, math.inf, -math.inf]) | st.floats(allow_nan=False)
 # Each step enters a loss or, of the entries that are there, forgets one, or says that its trial is over.
@@ -105,3 +106,22 @@ def test_what_is_forgotten_takes_no_memory(loss: float) -> None:
         rung.forget((0.0, loss, number))
     assert len(rung) == 4
     assert len(rung._top) + len(rung._rest) + len(rung._forgotten) < 300
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sampled_from([1.5, 2.0, 3.0, 4]))
+def test_a_trial_continues_if_it_is_within_the_quantile_of_numpy(losses: list[int], eta: float) -> None:
+    rung = QuantileRung(eta)
+    for number, loss in enumerate(losses):
+        cutoff = np.quantile(losses[: number + 1], 1 / eta)
+        if not math.isclose(loss, cutoff) or loss == cutoff:
+            assert rung.enter((0.0, float(loss), number)) == (loss <= cutoff)
+        else:
+            rung.enter((0.0, float(loss), number))
+
+
+def test_a_forgotten_entry_no_longer_counts_in_the_quantile() -> None:
+    rung = QuantileRung(2.0)
+    assert rung.enter((0.0, 0.1, 0))
+    assert not rung.enter((0.0, 0.5, 1))
+    rung.forget((0.0, 0.1, 0), went_on=True)
+    assert rung.enter((0.0, 0.5, 2))

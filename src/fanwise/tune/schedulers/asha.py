@@ -5,6 +5,8 @@
                   rung down, and begins a new trial if there is none: Algorithm 2 of Li et al., arXiv 1810.05934
     "stopping"    a trial at a level is stopped at once unless it is in the top 1/eta of those that came there before;
                   who comes first goes on, and of equals as many as there is room for
+    "quantile"    as "stopping", but a trial continues if it is at or better than the 1/eta quantile of the results at
+                  its level, its own included, which is the rule of Syne Tune
 
 Stopping needs no checkpoints; promotion stops nobody too early, and takes back nothing. A report that has passed
 several levels counts for the highest. Several brackets are the asynchronous Hyperband of section 3.3: a new trial gets
@@ -23,10 +25,10 @@ from ..spaces import Space
 from ..values import at_least
 from .protocol import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
 from .resources import Resources, reached
-from .rungs import Key, PromotionRung, StoppingRung
+from .rungs import Key, PromotionRung, QuantileRung, StoppingRung
 from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
 
-Kind: TypeAlias = Literal["stopping", "promotion"]
+Kind: TypeAlias = Literal["stopping", "promotion", "quantile"]
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class ASHAScheduler:
         max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
         grace_period: the first rung level.
         reduction_factor: eta: one in so many goes on, so many times as far.
-        type: "stopping" or "promotion".
+        type: "stopping", "promotion" or "quantile".
         brackets: how many; bracket s begins to compare at grace_period * eta^s.
         points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
         random_seed: None takes the tuner's seed.
@@ -99,8 +101,8 @@ class ASHAScheduler:
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
-        if type not in ("stopping", "promotion"):
-            raise ValueError(f"type must be 'stopping' or 'promotion', got {type!r}")
+        if type not in ("stopping", "promotion", "quantile"):
+            raise ValueError(f"type must be 'stopping', 'promotion' or 'quantile', got {type!r}")
         self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
         self.constraints = checked_constraints(constraints)
@@ -122,14 +124,16 @@ class ASHAScheduler:
         self._seed = seed
         eta, count = self._resources.reduction_factor, len(self._levels)
         self._chances = _chances(self._num_brackets, count, eta)
-        self._stopping: list[list[StoppingRung]] = []
+        self._stopping: list[list[StoppingRung | QuantileRung]] = []
         self._promotion: list[list[PromotionRung]] = []
         for bracket in range(self._num_brackets):
             own = range(count - bracket)
-            if self._type == "stopping":
-                self._stopping.append([StoppingRung(eta) for _ in own])
-            else:
+            if self._type == "promotion":
                 self._promotion.append([PromotionRung(eta) for _ in own])
+            elif self._type == "quantile":
+                self._stopping.append([QuantileRung(eta) for _ in own])
+            else:
+                self._stopping.append([StoppingRung(eta) for _ in own])
         # Algorithm 2 looks from the highest rung down; of equal levels, at the bracket that compares earlier.
         highest_first = sorted((-(s + k), s, k) for s in range(self._num_brackets) for k in range(count - s))
         self._highest_first = [self._promotion[s][k] for _, s, k in highest_first] if self._promotion else []

@@ -13,6 +13,7 @@ good its loss. The number is never used twice and grows with each entry: of equa
 the order in which they are looked at.
 """
 
+import bisect
 import heapq
 from typing import NamedTuple, TypeAlias, final
 
@@ -165,6 +166,34 @@ class StoppingRung:
         """The entry is void. `went_on`: what `enter` said of it."""
         self._rung.forget(key)
         self._num_gone_on -= went_on
+
+
+@final
+class QuantileRung:
+    """A rung whose trials continue if they are at or better than the 1/eta quantile of the entries, their own included.
+
+    The rule of Syne Tune. The quantile is that of `numpy.quantile`, between the entries floor((n - 1) / eta) and the
+    next one, so an entry is at or better than it if and only if it is at or better than entry floor((n - 1) / eta).
+
+    >>> rung = QuantileRung(3.0)
+    >>> [rung.enter((0.0, loss, number)) for number, loss in enumerate([0.9, 0.9, 0.5, 0.6, 0.5])]
+    [True, True, True, False, True]
+    """
+
+    __slots__ = ("_entries", "_eta")
+
+    def __init__(self, eta: float) -> None:
+        self._eta = eta
+        self._entries: list[Key] = []
+
+    def enter(self, key: Key) -> bool:
+        """Add an entry. Return whether its trial continues."""
+        bisect.insort(self._entries, key)
+        return key[:2] <= self._entries[int((len(self._entries) - 1) / self._eta)][:2]
+
+    def forget(self, key: Key, *, went_on: bool) -> None:
+        """Remove an entry that became void."""
+        self._entries.remove(key)
 
 
 class _Waiting(NamedTuple):

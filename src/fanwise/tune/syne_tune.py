@@ -1,0 +1,199 @@
+"""Syne Tune's names, as far as the programs of "Dive into Deep Learning" 19.3 and 19.5 use them.
+
+    python -m fanwise.tune.syne_tune program.py     run a program that imports syne_tune, unchanged
+
+`install` registers this module under Syne Tune's module names (release 0.3), so all names are found in each of them.
+Names, options and modules that are not here raise Python's own ImportError or TypeError; the guide "Coming from Syne
+Tune" lists their counterparts in `fanwise.tune`.
+"""
+
+import argparse
+import functools
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from .experiment import Experiment
+from .experiment import load_experiment as _load_experiment
+from .record.names import new_name
+from .schedulers.asha import ASHAScheduler
+from .schedulers.fifo import FIFOScheduler
+from .schedulers.protocol import Scheduler
+from .spaces import Space
+from .spaces import choice as choice
+from .spaces import lograndint as lograndint
+from .spaces import loguniform as loguniform
+from .spaces import randint as randint
+from .spaces import uniform as uniform
+from .stopping import StoppingCriterion as StoppingCriterion
+from .trial import report
+from .tuner import Tuner as _Tuner
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MODULE_NAMES = """
+syne_tune syne_tune.backend syne_tune.backend.python_backend syne_tune.backend.python_backend.python_backend
+syne_tune.config_space syne_tune.experiments syne_tune.optimizer syne_tune.optimizer.baselines syne_tune.report
+syne_tune.stopping_criterion syne_tune.tuner
+""".split()
+
+
+class Reporter:
+    """Reports metrics from inside an objective; blocks and raises as `fanwise.tune.report`."""
+
+    def __call__(self, **metrics: Any) -> None:
+        report(**metrics)
+
+
+class _Objective:
+    """The user's function; Syne Tune's module names are registered in its process if they are in this one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.needs_install = "syne_tune" in sys.modules
+        functools.update_wrapper(self, function)
+
+    def __call__(self, **config: Any) -> Any:
+        if self.needs_install:
+            install()
+        return self.__wrapped__(**config)  # type: ignore[attr-defined]  # set by update_wrapper
+
+
+def PythonBackend(tune_function: Callable[..., Any], config_space: Mapping[str, Any]) -> tuple[_Objective, Space]:
+    """Pair an objective, which is called with a configuration as keyword arguments, with its space."""
+    return _Objective(tune_function), Space(config_space)
+
+
+def RandomSearch(config_space: Mapping[str, Any], **options: Any) -> tuple[Scheduler, Space]:
+    """Random search. Options: metric, mode, points_to_evaluate, random_seed, as in `fanwise.tune.FIFOScheduler`."""
+    return _with_space(FIFOScheduler(**options), config_space)
+
+
+def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: Any) -> tuple[Scheduler, Space]:
+    """Asynchronous successive halving. Options as in `fanwise.tune.ASHA`.
+
+    With `type="stopping"` a trial continues if its metric is at or better than the 1/eta quantile of the values at its
+    rung level, as in Syne Tune.
+    """
+    scheduler = ASHAScheduler(type="quantile" if type == "stopping" else type, **options)  # type: ignore[arg-type]
+    return _with_space(scheduler, config_space)
+
+
+@final
+class Tuner:
+    """A search.
+
+    Args:
+        trial_backend, scheduler: made by functions of this module, with the same space.
+        stop_criterion: when the search ends.
+        n_workers: number of trials that run at a time.
+        print_update_interval: seconds between two status tables.
+        tuner_name: name of the experiment; None: the name of the objective.
+        suffix_tuner_name: append the date and a random suffix to `tuner_name`.
+        asynchronous_scheduling: False: a new batch of trials waits until the whole previous one has ended.
+        sleep_time, results_update_interval, save_tuner: no effect; fanwise does not poll and always keeps a record.
+    """
+
+    def __init__(
+        self,
+        trial_backend: tuple[_Objective, Space],
+        scheduler: tuple[Scheduler, Space],
+        stop_criterion: StoppingCriterion,
+        n_workers: int,
+        *,
+        print_update_interval: float = 30.0,
+        tuner_name: str | None = None,
+        suffix_tuner_name: bool = True,
+        asynchronous_scheduling: bool = True,
+        sleep_time: float | None = None,
+        results_update_interval: float | None = None,
+        save_tuner: bool | None = None,
+    ) -> None:
+        if trial_backend[1] != scheduler[1]:
+            raise ValueError("trial_backend and scheduler were given different config_spaces")
+        name = tuner_name
+        if name is not None and suffix_tuner_name:
+            name = new_name(name, time.time(), os.urandom(8))
+        self._tuner = _Tuner(
+            *trial_backend,
+            scheduler[0],
+            stop_criterion,
+            n_workers=n_workers,
+            print_update_interval=print_update_interval,
+            asynchronous=asynchronous_scheduling,
+            name=name,
+        )
+        self.name = self._tuner.name
+        self.tuner_path = self._tuner.path
+
+    def run(self) -> None:
+        """Search until the stopping criterion is met; blocks. Raises as `fanwise.tune.Tuner.run`."""
+        self._tuner.run()
+
+
+@final
+class LoadedExperiment:
+    """An experiment whose `plot` draws with pyplot; all else is that of `fanwise.tune.Experiment`."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._experiment, name)
+
+    def plot(self) -> "Figure":
+        """Draw the best value so far over wall-clock time, and show it. Later pyplot calls draw on another figure."""
+        from matplotlib import pyplot
+
+        from ..plot.figures import draw_incumbent_figure
+
+        draw_incumbent_figure(figure := pyplot.figure(layout="constrained"), [self._experiment.search_data()])
+        if pyplot.get_backend().lower() != "agg":
+            pyplot.show()
+        if pyplot.fignum_exists(figure.number):
+            pyplot.figure()
+        return figure
+
+
+def load_experiment(tuner_name: str) -> LoadedExperiment:
+    """Load an experiment by name, also while it runs. Raises as `fanwise.tune.load_experiment`."""
+    return LoadedExperiment(_load_experiment(tuner_name))
+
+
+def _with_space(scheduler: Scheduler, config_space: Mapping[str, Any]) -> tuple[Scheduler, Space]:
+    space = Space(config_space)
+    scheduler.check(space)
+    return scheduler, space
+
+
+def install() -> None:
+    """Register this module under Syne Tune's module names."""
+    for name in _MODULE_NAMES:
+        sys.modules.setdefault(name, sys.modules["fanwise.tune.syne_tune"])
+
+
+def main() -> None:
+    """Run the program named on the command line as `python program.py ...` would. Usage errors exit with status 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fanwise.tune.syne_tune", description="Run a program that imports syne_tune on fanwise."
+    )
+    parser.add_argument("program", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if not options.program.is_file():
+        parser.error(f"there is no file {str(options.program)!r}")
+    sys.argv[:] = [str(options.program), *options.arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = str(options.program.resolve().parent)
+    runpy.run_path(str(options.program), run_name="__main__")
+
+
+if __name__ == "__main__":
+    from fanwise.tune import syne_tune
+
+    syne_tune.install()
+    syne_tune.main()

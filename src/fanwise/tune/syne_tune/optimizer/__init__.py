@@ -1,1 +1,0 @@
-"""`syne_tune.optimizer`."""

@@ -1,0 +1,105 @@
+"""Programs that import syne_tune run on fanwise."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.testing.programs import Finished, run_program
+from fanwise.tune import Experiment, Tuner
+from fanwise.tune.syne_tune import ASHA, PythonBackend, RandomSearch, StoppingCriterion, uniform
+from fanwise.tune.syne_tune import Tuner as SyneTuner
+
+SPACE = {"x": uniform(0, 1)}
+STOP = StoppingCriterion(max_num_trials_started=2)
+
+SEARCH = """\
+from syne_tune import StoppingCriterion, Tuner
+from syne_tune.backend.python_backend import PythonBackend
+from syne_tune.config_space import uniform
+from syne_tune.experiments import load_experiment
+from syne_tune.optimizer.baselines import RandomSearch
+
+def train(x):
+    import neighbor
+    from syne_tune.report import Reporter
+    Reporter()(loss=neighbor.square(x))
+
+space = {"x": uniform(0, 1)}
+scheduler, stop = RandomSearch(space, metric="loss"), StoppingCriterion(max_num_trials_started=2)
+tuner = Tuner(PythonBackend(train, space), scheduler, stop, 1, tuner_name="square", suffix_tuner_name=False)
+tuner.run()
+print("results:", len(load_experiment("square").results))
+"""
+
+
+def objective(x: float) -> None:
+    raise AssertionError("nothing runs")
+
+
+def tuner(**options: Any) -> SyneTuner:
+    return SyneTuner(PythonBackend(objective, SPACE), RandomSearch(SPACE, metric="loss"), STOP, 1, **options)
+
+
+def run(folder: Path, text: str, *arguments: str) -> Finished:
+    """Run the program from another folder than the one that it lies in."""
+    (folder / "book").mkdir(exist_ok=True)
+    (folder / "book" / "program.py").write_text(text)
+    return run_program(["-W", "error", "-m", "fanwise.tune.syne_tune", "book/program.py", *arguments], folder=folder)
+
+
+def test_the_program_and_its_trials_import_syne_tune_and_modules_beside_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "neighbor.py").write_text("def square(x): return x * x\n")
+    finished = run(tmp_path, SEARCH)
+    assert finished.status == 0, finished.said
+    assert finished.out.endswith("results: 2\n")
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.syspath_prepend(tmp_path / "book")
+    resumed = Tuner.resume("square", stop=StoppingCriterion(max_num_trials_started=3), quiet=True).run()
+    assert isinstance(resumed, Experiment) and len(resumed.results) == 3
+
+
+def test_it_runs_like_a_program(tmp_path: Path) -> None:
+    finished = run(tmp_path, "import sys\nprint(__name__, __file__, sys.argv)\nsys.exit(3)", "--epochs", "2")
+    assert (finished.status, finished.out) == (3, "__main__ book/program.py ['book/program.py', '--epochs', '2']\n")
+
+
+def test_a_name_or_module_that_is_not_there_is_an_import_error(tmp_path: Path) -> None:
+    for line in ("from syne_tune.optimizer.baselines import MOBSTER", "import syne_tune.optimizer.schedulers"):
+        finished = run(tmp_path, line)
+        assert finished.status == 1 and re.search("ImportError|ModuleNotFoundError", finished.err)
+
+
+def test_a_missing_program_is_a_usage_error(tmp_path: Path) -> None:
+    finished = run_program(["-m", "fanwise.tune.syne_tune", "nowhere.py"], folder=tmp_path)
+    assert finished.status == 2
+    assert "there is no file 'nowhere.py'" in finished.err
+
+
+def test_the_name_gets_a_date_unless_suffixes_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+    assert re.fullmatch(r"lenet-\d{4}(-\d\d){5}-[0-9a-f]{6}", tuner(tuner_name="lenet").name)
+    assert tuner(tuner_name="lenet", suffix_tuner_name=False, sleep_time=0.1, save_tuner=False).name == "lenet"
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("stopping", "quantile"), ("promotion", "promotion")])
+def test_asha_stops_by_the_quantile_rule(kind: str, rule: str) -> None:
+    scheduler, _ = ASHA(SPACE, metric="loss", max_t=9, type=kind)
+    assert scheduler.describe()["type"] == rule
+
+
+def test_backend_and_scheduler_must_have_the_same_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match="different config_spaces"):
+        SyneTuner(PythonBackend(objective, SPACE), RandomSearch({"x": uniform(0, 2)}, metric="loss"), STOP, 1)
+
+
+def test_unknown_options_and_points_outside_the_space_are_refused() -> None:
+    with pytest.raises(TypeError, match="no option 'search_options'"):
+        RandomSearch(SPACE, metric="loss", search_options={})
+    with pytest.raises(ValueError, match="x = 3.0 is not in"):
+        RandomSearch(SPACE, metric="loss", points_to_evaluate=[{"x": 3.0}])

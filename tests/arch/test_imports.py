@@ -107,7 +107,6 @@ QUIET = [
     "tune/chance.py",
     "tune/choosing.py",
     "tune/constraints.py",
-    "tune/for_optuna/following.py",
     "tune/hypervolume.py",
     "tune/spaces/space.py",
     "tune/decisions/checkpoints.py",

@@ -6,7 +6,6 @@ reporting, trial                          functions that objectives call
 tuner, asking, runner, terminal           running searches and showing them
 record, experiment                        writing and reading what happened
 simulate                                  searches on a virtual clock
-for_optuna                                searchers in studies of Optuna
 """
 
 from ..base.errors import CheckpointError as CheckpointError
@@ -29,7 +28,6 @@ from .decisions.replay import Replayed as Replayed
 from .experiment import Best as Best
 from .experiment import Experiment as Experiment
 from .experiment import load_experiment as load_experiment
-from .for_optuna import optuna_sampler as optuna_sampler
 from .fronts import ParetoPoint as ParetoPoint
 from .one_call import search as search
 from .record.names import list_experiments as list_experiments

@@ -43,7 +43,6 @@ OPTIONAL = {
     "jaxlib": "with_jax.py",
     "gpytorch": "with_botorch.py",
     "linear_operator": "with_botorch.py",
-    "ConfigSpace": "with_configspace.py",
     "IPython": "with_ipython.py",
 }
 

@@ -61,7 +61,7 @@ _EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "rpc": ("remote calls, training, links between hosts", ("torch", "cryptography")),
     "board": ("fanwise board, Tuner(board=True)", ("starlette", "uvicorn", "plotly")),
     "bo": ("Bayesian optimization", ("botorch",)),
-    "optuna": ("Optuna's samplers, and spaces for Optuna", ("optuna",)),
+    "optuna": ("Optuna's samplers, and Experiment.to_optuna()", ("optuna",)),
     "jax": ("trees of JAX arrays in training and rpc", ("jax",)),
     "tensorflow": ("trees of TensorFlow's tensors in training and rpc", ("tensorflow",)),
     "parquet": ("results as parquet", ("pyarrow",)),

@@ -1,10 +1,13 @@
-"""Spaces from Optuna's distributions and for them: what travels comes back the same, what cannot is named."""
+"""Optuna's distributions of a space: each holds the same values, and what has no counterpart is named."""
 
 import doctest
+import importlib
+import sys
 from typing import Any
 
 import pytest
 
+from fanwise.base.errors import NotInstalled
 from fanwise.tune.spaces import (
     Space,
     choice,
@@ -25,67 +28,34 @@ from fanwise.tune.spaces import (
 
 optuna: Any = pytest.importorskip("optuna")
 with_optuna: Any = pytest.importorskip("fanwise.tune.spaces.with_optuna")
-from_optuna, suggest, to_optuna = with_optuna.from_optuna, with_optuna.suggest, with_optuna.to_optuna
-
-FLAT = Space(
-    {
-        "a": uniform(-1, 1),
-        "b": loguniform(1e-5, 1),
-        "c": randint(1, 8),
-        "d": lograndint(8, 1024),
-        "e": choice(["x", 3, None, True, 0.5]),
-        "f": quniform(0, 1, 0.1),
-        "g": qrandint(8, 64, 8),
-        "h": finrange(0.05, 0.95, 10),
-        "i": finrange(1, 10, 4, cast_int=True),
-        "j": 10,
-    }
+Float, Int, Categorical = (
+    getattr(optuna.distributions, f"{kind}Distribution") for kind in ("Float", "Int", "Categorical")
 )
-
-
-def test_a_space_comes_back_the_same() -> None:
-    assert from_optuna(to_optuna(FLAT)) == FLAT
-
-
-def test_optunas_forms_of_one_value_are_constants() -> None:
-    given = {
-        "x": optuna.distributions.FloatDistribution(2.0, 2.0),
-        "y": optuna.distributions.IntDistribution(3, 3),
-        "z": optuna.distributions.CategoricalDistribution(["only"]),
-        "w": optuna.distributions.FloatDistribution(0.5, 0.5, step=0.5),
-    }
-    assert dict(from_optuna(given).constants) == {"x": 2.0, "y": 3, "z": "only", "w": 0.5}
-
-
-TREE = Space(
-    {
-        "nesterov": parameter(choice([True, False]), when={"momentum_kind": "heavy"}),
-        "momentum_kind": parameter(choice(["light", "heavy"]), when={"optimizer": "sgd"}),
-        "optimizer": choice(["sgd", "adam"]),
-        "beta": parameter(uniform(0.8, 1), when={"optimizer": "adam"}),
-        "lr": loguniform(1e-4, 1),
-        "width": qrandint(8, 64, 8),
-        "epochs": 10,
-    }
-)
-
-
-def test_a_trial_of_optuna_suggests_configurations_with_conditions() -> None:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
-    kinds = set()
-    for _ in range(40):
-        trial = study.ask()
-        config = suggest(TREE, trial)
-        assert TREE.check(config) == config
-        assert set(trial.params) == set(config) - {"epochs"}, "only what exists is asked for"
-        kinds.add(frozenset(config))
-        study.tell(trial, 0.0)
-    assert len(kinds) == 3
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "distribution"),
+    [
+        (uniform(-1, 1), Float(-1.0, 1.0)),
+        (loguniform(1e-5, 1), Float(1e-5, 1.0, log=True)),
+        (randint(1, 8), Int(1, 8)),
+        (lograndint(8, 1024), Int(8, 1024, log=True)),
+        (choice(["x", 3, None, True, 0.5]), Categorical(["x", 3, None, True, 0.5])),
+        (quniform(0, 1, 0.1), Float(0.0, 1.0, step=0.1)),
+        (qrandint(8, 64, 8), Int(8, 64, step=8)),
+        (finrange(0.05, 0.95, 10), Float(0.05, 0.95, step=0.1)),
+        (finrange(1, 10, 4, cast_int=True), Int(1, 10, step=3)),
+        (10, Categorical([10])),
+        (parameter(uniform(0, 1), when={"y": [1, 2]}), Float(0.0, 1.0)),
+    ],
+    ids=str,
+)
+def test_a_domain_has_the_distribution_of_the_same_values(entry: object, distribution: object) -> None:
+    assert with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))["x"] == distribution
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
     [
         (reverseloguniform(0.9, 0.99), "'x' cannot go to Optuna: reverseloguniform(0.9, 0.99) has no counterpart"),
         (qlograndint(8, 64, 8), "'x' cannot go to Optuna: qlograndint(8, 64, 8) has no counterpart"),
@@ -95,21 +65,20 @@ def test_a_trial_of_optuna_suggests_configurations_with_conditions() -> None:
         (finrange(0, 10, 4, cast_int=True), "'x' cannot go to Optuna: finrange(0, 10, 4, cast_int=True) has no"),
         (parameter(uniform(0, 1), prior=0.1), "the prior of 'x' cannot go to Optuna: its distributions have none"),
         (constant([1]), "the constant 'x' cannot go to Optuna: [1] is neither text, number nor None"),
-        (
-            parameter(uniform(0, 1), when={"y": [1, 2]}),
-            "'x' exists only when y is 1 or 2, and Optuna's distributions have no conditions; use suggest(",
-        ),
     ],
 )
-def test_what_has_no_counterpart_there_is_named(entry: object, said: str) -> None:
+def test_a_domain_without_counterpart_is_named(entry: object, text: str) -> None:
     with pytest.raises(ValueError) as caught:
-        to_optuna(Space({"x": entry, "y": randint(1, 3)}))
-    assert said in str(caught.value)
+        with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))
+    assert text in str(caught.value)
 
 
-def test_what_is_no_distribution_is_named() -> None:
-    with pytest.raises(ValueError, match=r"'x' has no counterpart in a fanwise.tune.Space: 3"):
-        from_optuna({"x": 3})
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, "optuna.distributions", None)
+    monkeypatch.delitem(sys.modules, "fanwise.tune.spaces.with_optuna", raising=False)
+    with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[optuna\]'"):
+        importlib.import_module("fanwise.tune.spaces.with_optuna")
 
 
 def test_the_examples_run() -> None:

@@ -6,7 +6,7 @@ domains                                      the functions that make them, and t
 near, prior                                  neighbours and grids; where somebody expects good values
 conditions, counting                         hyperparameters that exist only beside certain values of others
 space                                        names for domains and constants: configurations are drawn and checked here
-with_configspace, with_optuna                spaces from and for other libraries, which these two load
+with_optuna                                  Optuna's distributions of a space
 """
 
 from .conditions import parameter as parameter

@@ -99,7 +99,7 @@ PROBLEMS = {
         0.08,
     ),
 }
-NAMES = ("random", "forest", "tpe", "cqr", "bore")
+NAMES = ("random", "forest", "tpe")
 
 
 def gaps(problem: str, name: str, seed: int) -> list[float]:

@@ -32,7 +32,7 @@ SPACE = Space(
 )
 SIZES = (100, 1000, 10_000)
 ASKED = 400  # so many suggestions are timed at each size, at most a fifth of it
-SLOW = {"bayesopt": ((100, 500), 20)}
+SLOW = {"bayesopt": ((100,), 20)}
 WORKERS = 4
 
 

@@ -3,7 +3,7 @@
 Two objectives: the error, and the size, here the logarithm of the number of weights. No network is best in both; what
 a search finds is a front, the networks that no other one beats in both. A constraint comes on top: networks that are
 wrong more often than one time in five are of no use. Pictures: the front, and how the hypervolume grew, the area that a
-front dominates, by which searches of several objectives are compared. Needs `pip install 'fanwise[bo]'`.
+front dominates, by which searches of several objectives are compared.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 
 from fanwise import Pool
 from fanwise.plot import hypervolume, save_figure
-from fanwise.tune import BayesianOptimization, RandomSearch, StoppingCriterion, Tuner, lograndint, loguniform, uniform
+from fanwise.tune import StoppingCriterion, Tuner, lograndint, loguniform, uniform
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 TRIALS = 50
@@ -54,11 +54,9 @@ experiments = {}
 
 print(f"2 searches of {TRIALS} trials, then pictures.", flush=True)
 with Pool(cpus=2) as pool:
-    for name, scheduler in {
-        "random search": RandomSearch(**about),
-        "Bayesian optimization": BayesianOptimization(**about),
-    }.items():
-        experiment = Tuner(train_mlp, space, scheduler, stop, n_workers=2, pool=pool, quiet=True).run()
+    for name, searcher in {"random search": "random", "Bayesian optimization": "forest"}.items():
+        tuner = Tuner(train_mlp, space, searcher=searcher, stop=stop, n_workers=2, pool=pool, quiet=True, **about)
+        experiment = tuner.run()
         experiments[name] = experiment
         front, area = experiment.pareto(), experiment.hypervolume(WORST)
         print(f"\n{name}: {len(front)} of {len(experiment.trials)} trials on the front, area {area:.3f}")

@@ -11,15 +11,10 @@ from pathlib import Path
 from fanwise.tune.schedulers import (
     ASHA,
     BOHB,
-    BORE,
-    CQR,
     TPE,
-    BayesianOptimization,
     ForestSearch,
     Hyperband,
-    LocalSearch,
     RandomSearch,
-    RegularizedEvolution,
     Scheduler,
     SobolSearch,
 )
@@ -98,20 +93,10 @@ def _bohb(task: Task) -> Scheduler:
 METHODS = (
     Method(RANDOM, lambda task: RandomSearch(metric=task.metric, mode=task.mode)),
     Method("Sobol", lambda task: SobolSearch(metric=task.metric, mode=task.mode), shown=False),
-    # The defaults are for thousands of trials: the population would not be complete before the budget is spent.
-    Method(
-        "evolution",
-        lambda task: RegularizedEvolution(metric=task.metric, mode=task.mode, population_size=20, sample_size=5),
-    ),
-    Method("local search", lambda task: LocalSearch(metric=task.metric, mode=task.mode), shown=False),
     Method("forest (the default)", lambda task: ForestSearch(metric=task.metric, mode=task.mode)),
     Method("TPE", lambda task: TPE(metric=task.metric, mode=task.mode)),
-    Method("CQR", lambda task: CQR(metric=task.metric, mode=task.mode)),
-    Method("BORE", lambda task: BORE(metric=task.metric, mode=task.mode)),
-    Method("Bayesian optimization", lambda task: BayesianOptimization(metric=task.metric, mode=task.mode)),
     Method("ASHA", _asha, stops_early=True),
     Method("ASHA, TPE", lambda task: _asha(task, "tpe"), stops_early=True),
-    Method("ASHA, CQR", lambda task: _asha(task, "cqr"), stops_early=True),
     Method("ASHA, forest", lambda task: _asha(task, "forest"), stops_early=True),
     Method("BOHB", _bohb, stops_early=True),
     Method("Hyperband, forest", _hyperband, stops_early=True),

@@ -36,13 +36,11 @@ HAVE_CIRCLES = {"tensor"}
 
 # Import name of an optional library, and the file that alone may import it; or all files of a folder of that name.
 OPTIONAL = {
-    **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly")},
+    **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "optuna", "plotly")},
     **{name: f"with_{name}.py" for name in ("starlette", "uvicorn", "gymnasium", "syne_tune", "tensorboard")},
     **{name: f"with_{name}.py" for name in ("mlflow", "wandb", "sklearn")},
     "cryptography": "security.py",
     "jaxlib": "with_jax.py",
-    "gpytorch": "with_botorch.py",
-    "linear_operator": "with_botorch.py",
     "IPython": "with_ipython.py",
 }
 
@@ -136,13 +134,9 @@ QUIET = [
     "tune/schedulers/rungs.py",
     "tune/schedulers/settings.py",
     "tune/searchers/base.py",
-    "tune/searchers/courses.py",
-    "tune/searchers/evolution.py",
     "tune/searchers/first_points.py",
     "tune/searchers/grid.py",
-    "tune/searchers/local_search.py",
     "tune/searchers/random_search.py",
-    "tune/searchers/steps.py",
     "tune/stopping.py",
 ]
 # What a quiet file may import. Whoever needs more is asked: is it a fact that could be handed in?

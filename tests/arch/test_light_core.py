@@ -64,9 +64,12 @@ NEEDS = {
     "rpc": ["import fanwise.rpc", "fanwise.rpc.init_rpc", "import fanwise.links.security.certificates"],
     "torch": ["fanwise.run", "import fanwise.parallel", "fanwise.parallel.runs", "fanwise.tensor.zeros(3)"],
     "demo": ["fanwise.zoo.LeNet", "fanwise.zoo.digits()", "fanwise.zoo.fashion_mnist()", "fanwise demo"],
-    "forest": [f"fanwise.tune.{name}Searcher()" for name in ("Forest", "CQR", "BORE")]
-    + ["fanwise.tune.load_experiment('light').importances()", "fanwise tune importance light"],
-    "bo": ["fanwise.tune.BayesianSearcher()", "fanwise.tune.BayesianOptimization(metric='loss')"],
+    "forest": [
+        "fanwise.tune.ForestSearcher()",
+        "fanwise.tune.load_experiment('light').importances()",
+        "fanwise tune importance light",
+    ],
+    "optuna,torch": ["fanwise.tune.open_search({'x': uniform(0, 1)}, 'loss', searcher='bayesopt')"],
     "optuna": ["fanwise.tune.OptunaSearcher('TPESampler').begin(Space({'x': uniform(0, 1)}), 0)"],
     "ray": ["Pool(ray='auto').submit(abs, 1)"],
     "board": ["Tuner(abs, {'x': uniform(0, 1)}, metric='loss', stop=stop, board=True)", "fanwise board"],

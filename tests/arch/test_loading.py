@@ -13,7 +13,7 @@ from fanwise.testing.programs import LoadedInterpreter
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "numpy", "pandas", "matplotlib", "rich", "typer", "sklearn", "scipy", "yaml", "psutil", "cloudpickle"}
-OPTIONAL = {"jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly", "starlette", "uvicorn"}
+OPTIONAL = {"jax", "tensorflow", "mxnet", "ray", "optuna", "plotly", "starlette", "uvicorn"}
 
 
 def loaded_by(code: str) -> set[str]:

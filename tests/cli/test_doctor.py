@@ -114,8 +114,8 @@ def test_a_secret_and_a_runtime_folder_that_do_not_serve_are_wrong(
 
 def test_what_is_not_installed_is_told_with_its_extra() -> None:
     assert doctor.extras(lambda name: "1").state == "ok"
-    found = doctor.extras(lambda name: None if name in ("uvicorn", "botorch") else "1")
-    assert found.advice == "pip install 'fanwise[board,bo]'" and "board (fanwise board" in found.text
+    found = doctor.extras(lambda name: None if name in ("uvicorn", "optuna") else "1")
+    assert found.advice == "pip install 'fanwise[board,optuna]'" and "board (fanwise board" in found.text
     assert doctor.extras(lambda name: None if name == "scikit-learn" else "1").advice == "pip install 'fanwise[forest]'"
     assert next(doctor.ray(None, {})).text.startswith("not installed")
     assert "fanwise demo --ray 10.0.0.1:6379" in next(doctor.ray("2.60", {"RAY_ADDRESS": "10.0.0.1:6379"})).text

@@ -28,7 +28,7 @@ from fanwise.tune.decisions.facts import Outcome
 from fanwise.tune.decisions.orders import Answer, Finish, Judged, Reject
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers.protocol import Decision, Resume, Scheduler, Status
-from fanwise.tune.searchers import Ask, LocalSearcher
+from fanwise.tune.searchers import Ask
 
 SPACE = Space({"depth": 3})
 
@@ -157,15 +157,6 @@ def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_
     assert scheduler.on_report(seen(0, 0.9, 10.0)) is Decision.CONTINUE
     assert scheduler.on_report(seen(1, 0.1, 30.0)) is Decision.STOP
     assert getattr(scheduler.next(Ask(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
-
-
-def test_local_search_goes_out_from_the_best_feasible_configuration() -> None:
-    searcher = LocalSearcher(probab_local=1.0, num_init_random=0)
-    searcher.begin(SPACE, 0)
-    for trial_id, (loss, latency_ms) in enumerate([(0.1, 30.0), (0.9, 20.0), (0.5, 21.0)]):
-        searcher.observe(seen(trial_id, loss, latency_ms))
-        searcher.on_end(trial_id, "Completed")
-    assert searcher._best_over is not None and searcher._best_over[1] == 1
 
 
 # The state machine.

@@ -21,13 +21,11 @@ from fanwise.tune import (
     MOASHA,
     TPE,
     Ask,
-    BORESearcher,
-    CQRSearcher,
     Decision,
     FIFOScheduler,
+    ForestSearcher,
     GridSearch,
     Hyperband,
-    LocalSearch,
     MedianStopping,
     New,
     NextTrial,
@@ -36,7 +34,6 @@ from fanwise.tune import (
     PopulationBasedTraining,
     RandomSearch,
     RandomSearcher,
-    RegularizedEvolution,
     Scheduler,
     Searcher,
     SobolSearch,
@@ -88,8 +85,6 @@ SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
     "random": lambda: RandomSearch(metric="loss", random_seed=7, points_to_evaluate=[{"learning_rate": 0.1}]),
     "grid": lambda: GridSearch(metric="loss", num_points=2),
     "sobol": lambda: SobolSearch(metric="loss"),
-    "local": lambda: LocalSearch(metric="loss"),
-    "evolution": lambda: RegularizedEvolution(metric="loss", population_size=8, sample_size=3),
     "asha": lambda: ASHA(metric="loss", **BUDGET, brackets=2),
     "asha-promotion": lambda: ASHA(metric="loss", **BUDGET, type="promotion"),
     "halving": lambda: SuccessiveHalving(metric="loss", **BUDGET),
@@ -222,17 +217,16 @@ def test_the_command_fails_with_the_first_differences(tmp_path: Path, capsys: py
 
 LEARNERS: Mapping[str, Callable[[], Scheduler]] = {
     "tpe": lambda: TPE(metric="loss", num_init=4),
-    "cqr": lambda: FIFOScheduler(CQRSearcher(num_init=4, num_trees=3), metric="loss"),
-    "bore": lambda: FIFOScheduler(BORESearcher(num_init=4, num_trees=3), metric="loss"),
+    "forest": lambda: FIFOScheduler(ForestSearcher(4, num_trees=3), metric="loss"),
     "bohb": lambda: BOHB(metric="loss", **BUDGET, num_init=4),
-    "asha-cqr": lambda: ASHA(metric="loss", **BUDGET, searcher=CQRSearcher(num_init=4, num_trees=3)),
+    "asha-forest": lambda: ASHA(metric="loss", **BUDGET, searcher=ForestSearcher(4, num_trees=3)),
     "moasha-tpe": lambda: MOASHA(metric=["loss", "size"], mode=["min", "max"], **BUDGET, searcher=TPESearcher(4)),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "thinking_s"),
-    [("tpe", 0.0), ("cqr", 1.5), ("bore", 0.0), ("bohb", 1.5), ("asha-cqr", 0.0), ("moasha-tpe", 1.5)],
+    [("tpe", 0.0), ("forest", 1.5), ("bohb", 1.5), ("asha-forest", 0.0), ("moasha-tpe", 1.5)],
 )
 def test_what_a_model_suggested_is_suggested_again(tmp_path: Path, name: str, thinking_s: float) -> None:
     faults = Faults(crashes_per_hour=100.0)

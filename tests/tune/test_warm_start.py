@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,8 @@ from fanwise.pool import Pool
 from fanwise.tune import (
     ASHA,
     Ask,
-    EvolutionSearcher,
     Experiment,
     FIFOScheduler,
-    LocalSearcher,
     Observation,
     OpenSearch,
     OptunaSearcher,
@@ -189,7 +187,7 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
 
 def test_a_tuner_says_what_it_begins_with(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
     earlier("old", {"x": uniform(-1, 1), "layers": choice([1, 2])})
-    scheduler = FIFOScheduler(LocalSearcher(), metric="loss", random_seed=1)
+    scheduler = FIFOScheduler(TPESearcher(), metric="loss", random_seed=1)
     stop = StoppingCriterion(max_num_trials_started=2)
     Tuner(train, LINE, scheduler, stop, name="new", warm_start="old", n_workers=1, pool=pool).run()
     said = "warm start from the experiment 'old': 2 trials, 4 reports; not in this space: layers"
@@ -203,29 +201,14 @@ def train(x: float, max_epochs: int) -> None:
 # -- what comes of it --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "searcher",
-    [LocalSearcher(probab_local=1.0, num_init_random=0), EvolutionSearcher(population_size=1, sample_size=1)],
-    ids=lambda searcher: type(searcher).__name__,
-)
-def test_a_searcher_goes_on_from_the_best_of_the_earlier_trials(searcher: Searcher) -> None:
-    space = {"x": uniform(-1, 1), "y": uniform(-1, 1)}
-    frame = pd.DataFrame({"x": [0.5, 0.25], "y": [0.5, 0.25], "loss": [2.0, 1.0]})
-    scheduler = FIFOScheduler(searcher, metric="loss")
-    with open_search(space, scheduler, name="new", random_seed=0, warm_start=frame) as search:
-        for _ in range(5):
-            trial = search.ask()
-            assert trial is not None
-            assert (trial.config["x"] == 0.25) != (trial.config["y"] == 0.25), "one value of the best drawn anew"
-
-
-def test_a_sampler_of_optuna_learns_from_earlier_trials() -> None:
+@pytest.mark.parametrize("make", [lambda: OptunaSearcher("TPESampler"), TPESearcher], ids=["Optuna", "TPE"])
+def test_a_searcher_learns_from_earlier_trials(make: Callable[[], Searcher]) -> None:
     pytest.importorskip("optuna")
     frame = pd.DataFrame({"x": [k / 50 - 1 for k in range(100)]})
     frame["loss"] = (frame["x"] - 0.3) ** 2
 
     def near(warm_start: Any, name: str) -> int:
-        scheduler = FIFOScheduler(OptunaSearcher("TPESampler"), metric="loss")
+        scheduler = FIFOScheduler(make(), metric="loss")
         with open_search(LINE, scheduler, name=name, random_seed=0, warm_start=warm_start) as search:
             trials = [search.ask() for _ in range(10)]
         return sum(abs(trial.config["x"] - 0.3) < 0.2 for trial in trials if trial is not None)
@@ -246,7 +229,7 @@ def test_asha_with_a_searcher_has_its_rungs_to_itself() -> None:
 
 def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -> None:
     old = earlier("old")
-    scheduler = FIFOScheduler(LocalSearcher(probab_local=1.0, num_init_random=0), metric="loss", random_seed=1)
+    scheduler = FIFOScheduler(TPESearcher(num_init=2), metric="loss", random_seed=1)
     run: dict[str, Any] = {"n_workers": 1, "pool": pool, "quiet": True}
     for name, trials, warm_start in (("whole", 6, "old"), ("parts", 3, "old"), ("cold", 6, None)):
         stop = StoppingCriterion(max_num_trials_started=trials)

@@ -10,7 +10,7 @@ import sys
 
 from .errors import NotInstalled
 
-_SHOWN = {"sklearn": "scikit-learn", "botorch": "BoTorch"}
+_SHOWN = {"sklearn": "scikit-learn", "optuna": "Optuna"}
 
 
 def is_installed(library: str) -> bool:

@@ -57,10 +57,9 @@ print(json.dumps(found))
 
 # The name of an extra, what it is for, and the distributions that it takes.
 _EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "forest": ("the searchers forest, cqr and bore, and importances", ("scikit-learn",)),
+    "forest": ("the searcher forest, and importances", ("scikit-learn",)),
     "rpc": ("remote calls, training, links between hosts", ("torch", "cryptography")),
     "board": ("fanwise board, Tuner(board=True)", ("starlette", "uvicorn", "plotly")),
-    "bo": ("Bayesian optimization", ("botorch",)),
     "optuna": ("Optuna's samplers, and Experiment.to_optuna()", ("optuna",)),
     "jax": ("trees of JAX arrays in training and rpc", ("jax",)),
     "tensorflow": ("trees of TensorFlow's tensors in training and rpc", ("tensorflow",)),

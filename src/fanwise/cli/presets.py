@@ -20,7 +20,7 @@ from ..tune import (
     Scheduler,
     SuccessiveHalving,
 )
-from ..tune.searchers.by_name import OF_OPTUNA, maker_of
+from ..tune.searchers.by_name import maker_of
 from ..tune.searchers.optuna_searcher import sampler_options
 from .usage import UsageError
 
@@ -114,9 +114,9 @@ def _searcher_for(
 def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  # Any: as above
     """What makes the searcher, and the names of its options."""
     make = maker_of(name)
-    if name.startswith(OF_OPTUNA):
+    if isinstance(make, partial):  # of a sampler of Optuna
         try:
-            return make, ["budget_s", *sampler_options(name.removeprefix(OF_OPTUNA))]
+            return make, ["budget_s", *sampler_options(*make.args)]
         except ValueError as error:
             raise ValueError(f"searcher {name!r}: {error}") from error
     return make, _options_of(make)

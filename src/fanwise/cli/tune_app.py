@@ -58,8 +58,8 @@ def tune_run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What chooses configurations: random, grid, sobol, local, evolution, forest, tpe, cqr, bore, "
-            "bayesopt, or optuna:TPESampler and others of Optuna. Default: one that suits the search; with another "
+            help="What chooses configurations: random, grid, sobol, forest, tpe, bayesopt, "
+            "or optuna:TPESampler and others of Optuna. Default: one that suits the search; with another "
             "scheduler than fifo, random.",
             autocompletion=searchers,
         ),

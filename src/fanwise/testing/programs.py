@@ -88,8 +88,7 @@ def run_program(
         return Finished(process.returncode, _text_of(out), _text_of(err) + note)
 
 
-# Errors, but for one of torch 2.13 about BoTorch, which has a part of it compiled when it is loaded.
-_WARNINGS = ("-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+_WARNINGS = ("-W", "error")
 
 
 class LoadedInterpreter:

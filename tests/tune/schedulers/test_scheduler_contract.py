@@ -23,7 +23,6 @@ from fanwise.tune.schedulers import (
     NextTrial,
     PopulationBasedTraining,
     RandomSearch,
-    RegularizedEvolution,
     Resume,
     Status,
     SuccessiveHalving,
@@ -62,7 +61,6 @@ OURS: dict[str, Make] = {
         metric=["loss", "seconds", "bytes"], max_resource_attr="max_epochs", reduction_factor=2
     ),
     "grid search": lambda: GridSearch(metric="loss", num_points=3),
-    "regularised evolution": lambda: RegularizedEvolution(metric="loss", population_size=4, sample_size=2),
     "median rule": lambda: MedianStopping(metric="loss", resource_attr="epoch", grace_population=2),
     "median rule over ASHA": lambda: MedianStoppingRule(
         ASHA(metric="loss", max_t=9, type="promotion"), grace_population=2

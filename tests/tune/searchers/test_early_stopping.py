@@ -11,7 +11,7 @@ from fanwise.tune import (
     ASHA,
     BOHB,
     MOASHA,
-    CQRSearcher,
+    ForestSearcher,
     Hyperband,
     Scheduler,
     StoppingCriterion,
@@ -117,11 +117,11 @@ def test_bohb_compares_at_one_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     "make",
     [
         lambda: ASHA(metric="loss", **BUDGET, searcher=TPESearcher(4)),
-        lambda: ASHA(metric="loss", **BUDGET, searcher=CQRSearcher(num_init=4, num_trees=4)),
+        lambda: ASHA(metric="loss", **BUDGET, searcher=ForestSearcher(4, num_trees=4)),
         lambda: MOASHA(metric=["loss", "size"], **BUDGET, searcher=TPESearcher(4)),
         lambda: BOHB(metric="loss", **BUDGET, num_init=4),
     ],
-    ids=["asha-tpe", "asha-cqr", "moasha-tpe", "bohb"],
+    ids=["asha-tpe", "asha-forest", "moasha-tpe", "bohb"],
 )
 def test_a_model_finds_good_configurations_although_trials_are_stopped(make: Callable[[], Scheduler]) -> None:
     """Of sixty trials the later half is better than a random choice, whose mean is 0.5."""

@@ -1,7 +1,7 @@
 """History against an obvious model that keeps every report for ever and works the data out anew at each question."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from fanwise.tune.searchers import Observation
 from fanwise.tune.searchers.encoding import Encoder
-from fanwise.tune.searchers.history import ByLevel, Data, History, LastReport, Policy
+from fanwise.tune.searchers.history import ByLevel, Data, History, Policy
 from fanwise.tune.spaces import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
@@ -23,29 +23,27 @@ LEVELS = (1.0, 3.0, 9.0)
 class Model:
     """Lists of everything."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy | None) -> None:
+        self.levels = () if policy is None else policy.levels_in(SPACE)
         self.reports: dict[int, list[tuple[int, float, tuple[float, float]]]] = {}
         self.status: dict[int, str] = {}
         self.known: set[int] = set()  # failed ones whose configuration was given
 
     def values(self, trial_id: int) -> list[tuple[float, float] | None]:
         """At each level."""
-        num_levels = len(self.policy.levels_in(SPACE) or (0,))
+        num_levels = len(self.levels) or 1
         reports = self.reports[trial_id]
         if self.status.get(trial_id) == "Failed":
             return [(math.inf, math.inf) if reports or trial_id in self.known else None] * num_levels
         plain = [(at, losses if all(map(math.isfinite, losses)) else (math.inf, math.inf)) for _, at, losses in reports]
-        if self.policy.levels_in(SPACE) is None:
+        if not self.levels:
             return [plain[-1][1] if plain else None]
-        return [
-            next((losses for at, losses in plain if at >= level), None) for level in self.policy.levels_in(SPACE) or ()
-        ]
+        return [next((losses for at, losses in plain if at >= level), None) for level in self.levels]
 
     def data(self, enough: int) -> list[tuple[int, float, tuple[float, float], bool]]:
         table = {trial_id: self.values(trial_id) for trial_id in sorted(self.reports)}
         level = 0
-        for k in range(len(self.policy.levels_in(SPACE) or (0,))):
+        for k in range(len(self.levels) or 1):
             if sum(math.isfinite(row[k][0]) for row in table.values() if row[k] is not None) >= enough:  # type: ignore[index]
                 level = k
         found = [(trial_id, row[level]) for trial_id, row in table.items()]
@@ -57,8 +55,8 @@ def x(trial_id: int) -> float:
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    make: ClassVar[Callable[[Encoder, Policy], History]] = History  # exchanged for broken ones
-    policy: ClassVar[Policy] = LastReport()
+    make: ClassVar[Callable[[Encoder, Policy | None], History]] = History  # exchanged for broken ones
+    policy: ClassVar[Policy | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,8 +139,8 @@ def run(machine: type[HistoryMachine], max_examples: int) -> None:
 
 
 @pytest.mark.parametrize("max_examples", [25, pytest.param(500, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("policy", [LastReport(), ByLevel(LEVELS)], ids=["last", "levels"])
-def test_history_holds_what_stands(policy: Policy, max_examples: int) -> None:
+@pytest.mark.parametrize("policy", [None, ByLevel(LEVELS)], ids=["last", "levels"])
+def test_history_holds_what_stands(policy: Policy | None, max_examples: int) -> None:
     run(type("Machine", (HistoryMachine,), {"policy": policy}), max_examples)
 
 
@@ -163,9 +161,9 @@ class ForgetsFailed(History):  # type: ignore[misc]
 class FirstCome(History):  # type: ignore[misc]
     """In the order of the first reports."""
 
-    def data(self, *, enough: int = 1, limit: int | None = None, without: Collection[int] = ()) -> Data:
+    def data(self, *, enough: int = 1, limit: int | None = None) -> Data:
         self._ids[:] = np.arange(len(self._ids))
-        return super().data(enough=enough, limit=limit, without=without)
+        return super().data(enough=enough, limit=limit)
 
 
 class TakesInfinite(History):  # type: ignore[misc]
@@ -190,7 +188,7 @@ class LastOfLevel(History):  # type: ignore[misc]
 
 def test_a_history_that_keeps_the_last_report_of_a_level_is_caught() -> None:
     class Machine(HistoryMachine):
-        make: ClassVar[Callable[[Encoder, Policy], History]] = LastOfLevel
+        make: ClassVar[Callable[[Encoder, Policy | None], History]] = LastOfLevel
         policy = ByLevel(LEVELS)
 
     with pytest.raises(AssertionError):
@@ -242,17 +240,6 @@ def test_violations_stand_beside_the_losses_until_they_are_void() -> None:
     assert not history.data().equals(before), "the loss is the same, the second violation is not"
     history.observe(violating(1, 2, 0.0, math.inf, 0.0))
     assert history.data().losses_NM[1].tolist() == [math.inf], "an infinite violation is no result"
-
-
-def test_trials_can_be_left_out_as_if_they_had_not_reported() -> None:
-    history = reported([(3.0,), (1.0,), (2.0,), (math.inf,)])
-    assert history.data(without=[1, 3, 77]).trial_ids_N.tolist() == [0, 2]
-    assert history.num_results(without=[1, 3, 77]) == 2
-    assert history.data().loss_N.tolist() == [3.0, 1.0, 2.0, math.inf], "they are still there"
-    history = History(Encoder(SPACE), ByLevel((1.0, 2.0)))
-    for trial_id in range(3):
-        history.observe(violating(trial_id, 1 + trial_id, 1.0))
-    assert [history.data(enough=2, without=without).level for without in ([], [2])] == [2.0, 1.0]
 
 
 def test_the_best_quarter_meets_the_constraints_as_far_as_it_can() -> None:

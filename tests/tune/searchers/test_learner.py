@@ -157,23 +157,6 @@ def test_the_model_is_told_what_runs_unless_it_knows_a_result_of_it() -> None:
     np.testing.assert_array_equal(searcher.pending, [[0.5, 0.25]])  # type: ignore[attr-defined]
 
 
-def test_a_learner_may_leave_out_what_running_trials_have_reported_so_far() -> None:
-    class Cautious(Near):
-        learns_from_running: ClassVar[bool] = False
-
-    searcher = begun(lambda: Cautious(2), LINE)
-    configs = {trial_id: asked(searcher, trial_id, LINE) for trial_id in range(3)}
-    for trial_id, config in configs.items():
-        searcher.observe(observed(trial_id, config, 1, float(trial_id)))
-    searcher.suggest(Ask(3, 3, LINE, pending=configs))
-    assert searcher.fits == [], "all of them run: they are no results yet"  # type: ignore[attr-defined]
-    searcher.suggest(Ask(4, 4, LINE, pending={1: configs[1]}))
-    assert searcher.fits[-1].trial_ids_N.tolist() == [0, 2]  # type: ignore[attr-defined]
-    assert len(searcher.pending) == 1  # type: ignore[attr-defined]
-    searcher.suggest(ask(5, LINE))
-    assert searcher.fits[-1].trial_ids_N.tolist() == [0, 1, 2]  # type: ignore[attr-defined]
-
-
 def test_nothing_new_needs_no_new_fit() -> None:
     searcher = begun(lambda: Near(2), LINE)
     run_through(searcher, LINE, 2)

@@ -30,6 +30,7 @@ from fanwise.tune.decisions.facts import Fact
 from fanwise.tune.decisions.orders import Order, Start
 from fanwise.tune.schedulers.protocol import Scheduler
 from fanwise.tune.searchers import Ask, Observation, Searcher
+from fanwise.tune.searchers.by_name import searcher_of
 from fanwise.tune.searchers.first_points import FirstPoints
 from fanwise.tune.simulate import FunctionTable, simulate
 
@@ -474,6 +475,24 @@ def test_a_sampler_has_a_name_in_texts() -> None:
         ASHA(metric="loss", max_t=9, searcher="optuna:TPESample").check(LINE)
     with pytest.raises(ValueError, match=r"searcher must be one of random, .*bayesopt, optuna:NAME, got 'optuna'"):
         ASHA(metric="loss", max_t=9, searcher="optuna")
+
+
+def test_bayesopt_is_the_gp_sampler() -> None:
+    by_name, by_class = searcher_of("bayesopt"), OptunaSearcher("GPSampler")
+    assert by_name is not None and by_name.describe() == by_class.describe()
+    assert by_name.libraries == by_class.libraries == (*OptunaSearcher.libraries, "torch")
+    assert (by_name.budget_s, OptunaSearcher("TPESampler").libraries) == (10.0, OptunaSearcher.libraries)
+
+
+def test_a_resumed_search_with_the_gp_sampler_continues_as_it_would_have() -> None:
+    pytest.importorskip("torch")
+
+    def make() -> Searcher:
+        return OptunaSearcher("GPSampler", n_startup_trials=3)
+
+    suggestions = Play(begun(make, LINE), LINE).go_on(30)
+    assert len(suggestions) >= 8
+    assert Play(begun(make, LINE), LINE, recalls=suggestions[:-2]).go_on(30) == suggestions
 
 
 def test_a_sampler_that_needs_another_is_made_by_a_function() -> None:

@@ -55,7 +55,7 @@ class FIFOScheduler:
         random_seed: int | None = None,
     ) -> None:
         self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
-        self.searcher = checked_searcher(searcher, points_to_evaluate, self.objectives)
+        self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.constraints = checked_constraints(constraints)
         self.resource_attr = checked_name("resource_attr", resource_attr)
         self.random_seed = checked_seed(random_seed)

@@ -92,7 +92,7 @@ class MOASHAScheduler:
         random_seed: int | None = None,
     ) -> None:
         self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
-        self.searcher = checked_searcher(searcher, points_to_evaluate, self.objectives)
+        self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.constraints = checked_constraints(constraints)
         if len(self.objectives) < 2:
             raise ValueError(f"MOASHA needs at least two metrics, got {metric!r}; use ASHA for one")

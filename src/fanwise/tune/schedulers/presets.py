@@ -6,14 +6,9 @@ Those that take a searcher take the name of one too, as `ASHA(searcher="tpe", ..
 from collections.abc import Mapping, Sequence
 
 from ..searchers.base import Mode, Searcher
-from ..searchers.bayesian import BayesianSearcher
-from ..searchers.bore import BORESearcher
 from ..searchers.by_name import searcher_of
-from ..searchers.cqr import CQRSearcher
-from ..searchers.evolution import EvolutionSearcher
 from ..searchers.forest_searcher import ForestSearcher
 from ..searchers.grid import GridSearcher
-from ..searchers.local_search import LocalSearcher
 from ..searchers.optuna_searcher import OptunaSearcher
 from ..searchers.sobol import SobolSearcher
 from ..searchers.tpe import TPESearcher
@@ -104,31 +99,6 @@ def SobolSearch(
 
 
 @checks_options
-def LocalSearch(
-    *,
-    metric: str | Sequence[str],
-    mode: Mode | Sequence[Mode] = "min",
-    constraints: Sequence[str] = (),
-    probab_local: float = 0.5,
-    num_init_random: int = 5,
-    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-    random_seed: int | None = None,
-) -> FIFOScheduler:
-    """Local search: often the best configuration so far with one hyperparameter drawn anew (D2L 19.2, exercise 2).
-
-    Args and errors are those of `FIFOScheduler` and `LocalSearcher`.
-    """
-    return FIFOScheduler(
-        LocalSearcher(probab_local, num_init_random),
-        metric=metric,
-        mode=mode,
-        constraints=constraints,
-        points_to_evaluate=points_to_evaluate,
-        random_seed=random_seed,
-    )
-
-
-@checks_options
 def TPE(  # the field's name
     *,
     metric: str | Sequence[str],
@@ -149,57 +119,6 @@ def TPE(  # the field's name
     """
     return FIFOScheduler(
         TPESearcher(num_init, good_fraction=good_fraction, num_candidates=num_candidates),
-        metric=metric,
-        mode=mode,
-        constraints=constraints,
-        points_to_evaluate=points_to_evaluate,
-        random_seed=random_seed,
-    )
-
-
-@checks_options
-def RegularizedEvolution(
-    *,
-    metric: str | Sequence[str],
-    mode: Mode | Sequence[Mode] = "min",
-    constraints: Sequence[str] = (),
-    population_size: int = 100,
-    sample_size: int = 10,
-    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-    random_seed: int | None = None,
-) -> FIFOScheduler:
-    """Regularised evolution (arXiv 1802.01548): one change of a good member of a population in which the oldest die.
-
-    Syne Tune calls it REA. Args and errors are those of `FIFOScheduler` and `EvolutionSearcher`.
-    """
-    return FIFOScheduler(
-        EvolutionSearcher(population_size, sample_size),
-        metric=metric,
-        mode=mode,
-        constraints=constraints,
-        points_to_evaluate=points_to_evaluate,
-        random_seed=random_seed,
-    )
-
-
-@checks_options
-def BayesianOptimization(  # the field's name, and Syne Tune's
-    *,
-    metric: str | Sequence[str],
-    mode: Mode | Sequence[Mode] = "min",
-    constraints: Sequence[str] = (),
-    num_init: int = 8,
-    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-    random_seed: int | None = None,
-) -> FIFOScheduler:
-    """Bayesian optimization: Gaussian processes say where a trial may gain most. Needs the extra `bo`.
-
-    Args and errors are those of `FIFOScheduler` and `BayesianSearcher`.
-
-    >>> scheduler = BayesianOptimization(metric="validation_error")
-    """
-    return FIFOScheduler(
-        BayesianSearcher(num_init),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -236,54 +155,6 @@ def ForestSearch(
 
 
 @checks_options
-def CQR(
-    *,
-    metric: str | Sequence[str],
-    mode: Mode | Sequence[Mode] = "min",
-    constraints: Sequence[str] = (),
-    cost_attr: str | None = None,
-    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-    random_seed: int | None = None,
-) -> FIFOScheduler:
-    """Conformal quantile regression (arXiv 2305.03623): what a forest thinks possible of a configuration's loss.
-
-    Args and errors are those of `FIFOScheduler` and `CQRSearcher`.
-    """
-    return FIFOScheduler(
-        CQRSearcher(cost_attr=cost_attr),
-        metric=metric,
-        mode=mode,
-        constraints=constraints,
-        points_to_evaluate=points_to_evaluate,
-        random_seed=random_seed,
-    )
-
-
-@checks_options
-def BORE(
-    *,
-    metric: str | Sequence[str],
-    mode: Mode | Sequence[Mode] = "min",
-    constraints: Sequence[str] = (),
-    gamma: float = 0.25,
-    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-    random_seed: int | None = None,
-) -> FIFOScheduler:
-    """BORE (arXiv 2102.09009): where a forest thinks most that a configuration is among the best part of all.
-
-    Args and errors are those of `FIFOScheduler` and `BORESearcher`.
-    """
-    return FIFOScheduler(
-        BORESearcher(gamma=gamma),
-        metric=metric,
-        mode=mode,
-        constraints=constraints,
-        points_to_evaluate=points_to_evaluate,
-        random_seed=random_seed,
-    )
-
-
-@checks_options
 def ASHA(  # the field's name, and Syne Tune's
     *,
     metric: str,
@@ -302,9 +173,8 @@ def ASHA(  # the field's name, and Syne Tune's
 ) -> ASHAScheduler:
     """Asynchronous successive halving: who is not among the best third at a level is stopped, or waits.
 
-    A searcher that is named, and has a model of which reports to learn from (forest, tpe, bayesopt), compares trials at
-    one level: the highest that enough of them have reached. One that is given as an object learns as it says, without
-    `learn_from` from each trial's last report, also where the trial was stopped early.
+    The searchers named forest and tpe compare trials at one level: the highest that enough of them have reached. A
+    searcher object without `learn_from` learns from each trial's last report, also where the trial was stopped early.
 
     Args and errors are those of `ASHAScheduler`.
 

@@ -85,9 +85,7 @@ def seed_of(scheduler: object, given: int | None, otherwise: int) -> int:
 
 
 def checked_searcher(
-    searcher: Searcher | str | None,
-    points_to_evaluate: Sequence[Mapping[str, object]] | None,
-    objectives: Sequence[Objective] = (),
+    searcher: Searcher | str | None, points_to_evaluate: Sequence[Mapping[str, object]] | None
 ) -> Searcher:
     """The searcher, random search for None, behind the points to try first; or TypeError, ValueError."""
     if searcher is None or searcher == "random":
@@ -100,12 +98,6 @@ def checked_searcher(
                 "searcher='tpe'), search and the functions that make schedulers, such as ASHA(searcher='tpe')"
             )
         raise TypeError(what)
-    if searcher.one_objective and len(objectives) > 1:
-        raise ValueError(
-            f"{type(searcher).__name__} looks at one objective, and there are {len(objectives)}: "
-            f"{', '.join(objective.metric for objective in objectives)}. "
-            f"Those that look at several: tpe, forest, bore, cqr, bayesopt, and NSGA2(...)"
-        )
     return searcher if points_to_evaluate is None else FirstPoints(points_to_evaluate, searcher)
 
 

@@ -156,13 +156,11 @@ class Searcher(abc.ABC):
             Of no use beside `answers_at_once`.
         libraries: packages of whose versions the suggestions depend, under their names in an index: they are recorded,
             and a replay beside other versions takes the suggestions from the record. Empty: the same everywhere.
-        one_objective: True for a searcher that looks at the first objective only: with several it is refused.
     """
 
     answers_at_once: ClassVar[bool] = False
     budget_s: ClassVar[float | None] = None
     libraries: ClassVar[tuple[str, ...]] = ()
-    one_objective: ClassVar[bool] = False
 
     @abc.abstractmethod
     def suggest(self, ask: Ask) -> Mapping[str, object] | None:

@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 
 from ...base.nearest import must_be_one_of
 from .base import Searcher
-from .bayesian import BayesianSearcher
-from .bore import BORESearcher
-from .cqr import CQRSearcher
-from .evolution import EvolutionSearcher
 from .forest_searcher import ForestSearcher
 from .grid import GridSearcher
-from .local_search import LocalSearcher
 from .optuna_searcher import OptunaSearcher
 from .random_search import RandomSearcher
 from .sobol import SobolSearcher
@@ -29,13 +24,9 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
     "random": RandomSearcher,
     "grid": GridSearcher,
     "sobol": SobolSearcher,
-    "local": LocalSearcher,
-    "evolution": EvolutionSearcher,
     "forest": ForestSearcher,
     "tpe": TPESearcher,
-    "cqr": CQRSearcher,
-    "bore": BORESearcher,
-    "bayesopt": BayesianSearcher,
+    "bayesopt": partial(OptunaSearcher, "GPSampler"),
 }
 """Each can be made without arguments."""
 

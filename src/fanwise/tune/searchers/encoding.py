@@ -84,16 +84,6 @@ class Encoder:
         """The number of hyperparameters: of the columns of a row."""
         return len(self.names)
 
-    @property
-    def num_values_D(self) -> list[int | None]:
-        """How many values each hyperparameter has; None: countless."""
-        return [domain.num_values for domain in self.domains]
-
-    @property
-    def is_choice_D(self) -> list[bool]:
-        """Whether the values of a hyperparameter have no order: then nearness in a row says nothing."""
-        return [not domain.ordered for domain in self.domains]
-
     def encode(self, config: Mapping[str, object]) -> Floats:
         """The row of a configuration; what it leaves out does not exist.
 
@@ -159,30 +149,22 @@ class Encoder:
         """A key for each row; equal keys, equal configurations (real numbers: rounded to 2**-40 of their domain)."""
         return [ranks.tobytes() for ranks in self.ranks(rows)]
 
-    def features(self, rows: Rows, *, one_hot: bool = True, activity: bool = True) -> Floats:
-        """The columns of a model that cannot do with NaN, (N, F).
+    def features(self, rows: Rows) -> Floats:
+        """Columns without NaN for a model, (N, F).
 
-        A hyperparameter with an order is its number in the row. A choice is one column of 0 or 1 for each category, or
-        with one_hot=False its index. What does not exist counts as the middle of its domain, or as no category (-1 as
-        index); then, with `activity`, one more column for each that is conditional says whether it exists, 1 or 0.
+        An ordered hyperparameter is its number in the row, a choice one column of 0 or 1 for each category. A
+        hyperparameter that does not exist in a row counts as the middle of its domain, or as no category. Each
+        conditional hyperparameter has one more column: 1 if it exists, else 0.
         """
         columns: list[Floats] = []
         ranks = self.ranks(rows)
         for d, domain in enumerate(self.domains):
             if domain.ordered:
                 columns.append(np.nan_to_num(rows[:, d], nan=0.5))
-            elif one_hot:
-                columns += [(ranks[:, d] == value).astype(np.float64) for value in range(domain.num_values or 0)]
             else:
-                columns.append(ranks[:, d].astype(np.float64))
-        if activity:
-            columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
+                columns += [(ranks[:, d] == value).astype(np.float64) for value in range(domain.num_values or 0)]
+        columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
-
-    def all_rows(self) -> Rows | None:
-        """All configurations, in a fixed order; None if there are countless or more than 65,536 combinations."""
-        listed = self._list()
-        return None if listed is None else listed[0]
 
     def unused(self, used: Container[bytes], chance: np.random.Generator) -> Floats | None:
         """A random configuration whose key is not among the used ones; None: all are used."""

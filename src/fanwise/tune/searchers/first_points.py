@@ -23,7 +23,6 @@ class FirstPoints(Searcher):
     answers_at_once: ClassVar[bool] = False
     budget_s: ClassVar[float | None] = None
     libraries: ClassVar[tuple[str, ...]] = ()
-    one_objective: ClassVar[bool] = False
 
     def __init__(self, points: Sequence[Mapping[str, object]] | None, searcher: Searcher) -> None:
         self._points = _copied(points)
@@ -32,7 +31,6 @@ class FirstPoints(Searcher):
         self.answers_at_once = searcher.answers_at_once  # type: ignore[misc]  # as slow as the one it stands before
         self.budget_s = searcher.budget_s  # type: ignore[misc]
         self.libraries = searcher.libraries  # type: ignore[misc]
-        self.one_objective = searcher.one_objective  # type: ignore[misc]
 
     def check(self, space: Space) -> None:
         for index, point in enumerate(self._points):

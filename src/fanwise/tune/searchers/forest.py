@@ -2,7 +2,6 @@
 
     Forest(features_NF, targets_N, chance)   each tree is grown on rows drawn with replacement
         .means(features_CF)     (C, T)   what each tree says of new rows
-        .out_of_bag()           (N, T)   what it says of the rows that it was grown on; NaN where it has seen them
 
 The spread of the answers is small where trials are near and large where there are none. Trials that still run are no
 rows yet, but nothing is learnt by trying next to them: `means(..., pending_PF, lie)` counts each of them in its leaf
@@ -17,7 +16,6 @@ Grown tree by tree, in this thread: no pool is started, and the same rows and ch
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from .encoding import Floats
 from .with_sklearn import extra_tree
@@ -34,12 +32,12 @@ class Forest:
     """
 
     def __init__(self, features_NF: Floats, targets_N: Floats, chance: np.random.Generator, *, num_trees: int) -> None:
-        self._features = features_NF.astype(np.float32)
-        self._drawn = chance.integers(len(targets_N), size=(num_trees, len(targets_N)))
+        features = features_NF.astype(np.float32)
+        drawn_TN = chance.integers(len(targets_N), size=(num_trees, len(targets_N)))
         self._trees: list[Any] = []  # scikit-learn's, which have no types
-        for drawn, seed in zip(self._drawn, chance.integers(2**31, size=num_trees).tolist(), strict=True):
+        for drawn, seed in zip(drawn_TN, chance.integers(2**31, size=num_trees).tolist(), strict=True):
             grown = extra_tree(seed)
-            grown.fit(self._features[drawn], targets_N[drawn], check_input=False)
+            grown.fit(features[drawn], targets_N[drawn], check_input=False)
             self._trees.append(grown.tree_)
 
     def means(self, features_CF: Floats, pending_PF: Floats | None = None, lie: float = 0.0) -> Floats:
@@ -55,24 +53,3 @@ class Forest:
                 value = (value * count + lie * more) / (count + more)
             answers[:, place] = value[tree.apply(features)]
         return answers
-
-    def out_of_bag(self) -> Floats:
-        """What each tree says of the rows that the forest was grown on, (N, T); NaN where the tree has seen them."""
-        answers = self.means(self._features.astype(np.float64))
-        for place, drawn in enumerate(self._drawn):
-            answers[drawn, place] = np.nan
-        return answers
-
-
-def quantiles(answers_CT: Floats, levels_C: Floats) -> Floats:
-    """Of each row's numbers, which must be sorted with NaN last, the quantile at a level of its own, from 0 to 1.
-
-    Linear between two numbers; NaN for a row without any.
-    """
-    count_C = np.sum(~np.isnan(answers_CT), axis=1)
-    last_C = np.maximum(count_C - 1, 0)
-    at_C = levels_C * last_C
-    below_C = at_C.astype(np.int64)
-    rows_C: npt.NDArray[np.int64] = np.arange(len(answers_CT))
-    low_C, high_C = answers_CT[rows_C, below_C], answers_CT[rows_C, np.minimum(below_C + 1, last_C)]
-    return np.asarray(low_C + (high_C - low_C) * (at_C - below_C))

@@ -6,9 +6,9 @@
 
 This is the model of SMAC (Hutter, Hoos and Leyton-Brown: Sequential Model-Based Optimization for General Algorithm
 Configuration, LION 5, 2011, section 4), with extremely randomised trees, whose answers have fewer steps where trials
-are few. Scores are those of `cqr`: a loss of 1e30, or none at all, is no more than the last. Candidates are drawn from
-all of the space and not around good trials: trees see hardly a difference there, and would spend trial after trial on
-it. On the benchmark's tables that was worse.
+are few. Losses are replaced by normal scores of their ranks, so a loss of 1e30 and a missing one weigh no more than any
+other last place. Candidates are drawn from the whole space, not around good trials: trees hardly distinguish points
+there and would spend trial after trial on them, which was worse on the benchmark's tables.
 
 A search that names no searcher gets this one (`choosing`). Its settings were chosen on four of eight tables and held
 against the other four: docs/guides/searchers.md.

@@ -2,11 +2,9 @@
 
     observe(Observation), on_rewind(trial, iter), on_end(trial, status)   -->   data(): rows and what came out
 
-Which report is learnt from is a policy:
-
-    LastReport   each trial's last one, however far the trial was: what CQR+MF does (Salinas et al., arXiv 2305.03623)
-    ByLevel      each trial's first one at a resource level; the highest level that enough trials have reached (BOHB:
-                 Falkner et al., arXiv 1807.01774, section 3.2)
+Without a policy a model learns from each trial's last report, however far the trial was, as CQR+MF does (Salinas et
+al., arXiv 2305.03623). With the policy `ByLevel` it learns from each trial's first report at a resource level, of the
+highest level that enough trials have reached (BOHB: Falkner et al., arXiv 1807.01774, section 3.2).
 
 What counts as a result: a report of finite numbers. An infinite loss is a report without a result, and a trial that
 failed has none either, whatever it reported before: both stand in the data with +inf, so that a model can keep away
@@ -23,7 +21,7 @@ each objective and constraint, because a rewind may go back to any of them.
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol, final
@@ -41,23 +39,11 @@ _FIRST_SIZE = 64
 class Policy(Protocol):
     """Which reports of a trial are learnt from."""
 
-    def levels_in(self, space: Space) -> tuple[float, ...] | None:
-        """The resource levels, increasing; the first report at or beyond each is kept. None: the last report is."""
+    def levels_in(self, space: Space) -> tuple[float, ...]:
+        """The resource levels, increasing; the first report at or beyond each is kept."""
 
     def describe(self) -> dict[str, object]:
         """Name and settings as JSON."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class LastReport:
-    """Each trial's last report."""
-
-    def levels_in(self, space: Space) -> None:
-        return None
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "LastReport"}
 
 
 @final
@@ -157,7 +143,7 @@ class History:
 
     Args:
         encoder: makes rows of their configurations.
-        policy: which reports are learnt from.
+        policy: which reports are learned from; None: each trial's last one.
 
     >>> from fanwise.tune.spaces import Space, uniform
     >>> history = History(Encoder(Space({"x": uniform(0, 1)})))
@@ -188,17 +174,9 @@ class History:
         """Whether the trial has reported and may go on."""
         return trial_id in self._living
 
-    def num_results(self, *, without: Collection[int] = ()) -> int:
-        """How many trials, without these, have a result at the first level, which is where most have one."""
-        return int(np.isfinite(self._standing(without)[:, 0, 0]).sum())
-
-    def _standing(self, without: Collection[int]) -> Floats:
-        """The values of all slots, as if the trials `without` had not reported."""
-        values = self._values[: self._num_slots]
-        if without:
-            values = values.copy()
-            values[np.isin(self._ids[: self._num_slots], list(without))] = math.nan
-        return values
+    def num_results(self) -> int:
+        """The number of trials with a result at the first level, where most have one."""
+        return int(np.isfinite(self._values[: self._num_slots, 0, 0]).sum())
 
     def observe(self, observation: Observation) -> None:
         """A trial reported."""
@@ -249,15 +227,14 @@ class History:
         if status == "Failed":
             self._values[slot] = math.inf
 
-    def data(self, *, enough: int = 1, limit: int | None = None, without: Collection[int] = ()) -> Data:
+    def data(self, *, enough: int = 1, limit: int | None = None) -> Data:
         """What there is to learn from.
 
         Args:
             enough: so many results a level must have; if none has, the first level counts.
             limit: of so many trials at most: a quarter are the best, the others the latest.
-            without: these trials, as if they had not reported.
         """
-        values = self._standing(without)
+        values = self._values[: self._num_slots]
         level = 0
         if self._levels is not None:
             counts = np.isfinite(values[:, :, 0]).sum(axis=0)

@@ -42,20 +42,16 @@ class Learner(Searcher):
     """Base of searchers with a model.
 
     Args:
-        num_init: so many trials must have a result before the model is asked; until then the space is filled evenly.
+        num_init: number of results needed before the model is asked; until then the space is filled evenly. A resource
+            level is learned from when it has this many results.
         learn_from: which reports are learnt from (`history`); None: each trial's last one.
         max_rows: the model is fitted to so many trials at most, a quarter of them the best and the others the latest.
         cost_attr: the name of a reported value that says what the trial has cost so far: then `data.costs_N` is there.
-
-    Attributes:
-        enough: so many results a resource level must have to be learnt from, with a policy of levels; see `History`.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy")
     # Of thousands of trials one more changes little: a fit serves one suggestion more for so many results.
     results_a_fit: ClassVar[int] = 200
-    # Whether what a running trial has reported so far is in the data; if not, the trial counts as pending.
-    learns_from_running: ClassVar[bool] = True
 
     encoder: "Encoder"
     history: "History"
@@ -87,10 +83,6 @@ class Learner(Searcher):
             pending_PD: of the running trials that the model knows no result of: keep away from them.
             chance: for this question.
         """
-
-    @property
-    def enough(self) -> int:
-        return self.num_init
 
     def begin(self, space: Space, seed: int) -> None:
         from .encoding import Encoder
@@ -174,14 +166,13 @@ class Learner(Searcher):
                 self._handed.pop(trial_id, None)
             self._running[trial_id] = row
         fit_bits = ask.random.getrandbits(128)
-        running = () if self.learns_from_running else self._running
-        num_results = self.history.num_results(without=running)
+        num_results = self.history.num_results()
         if num_results < self.num_init:
             return False
         self._num_served += 1
         if self._data is None or self._num_served > num_results // self.results_a_fit:
             self._num_served = 0
-            data = self.history.data(enough=self.enough, limit=self.max_rows, without=running)
+            data = self.history.data(enough=self.num_init, limit=self.max_rows)
             if self.cost_attr is not None:
                 data = data.with_costs()
             if self._data is None or not data.equals(self._data):

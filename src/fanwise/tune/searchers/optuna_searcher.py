@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from ...base.errors import NotInstalled
+from ...base.extras import check_installed
 from ..chance import Chance
 from ..spaces import Space
 from ..values import plain_json, seconds
@@ -25,6 +26,7 @@ from .base import Ask, Observation, Searcher
 if TYPE_CHECKING:
     from .with_optuna import LastReport, OptunaStudy
 
+_WITH_TORCH = "GPSampler"  # imports torch with its first model, not when it is made
 _MOST_TRIES = 3  # so often a sampler is asked that repeats itself
 
 
@@ -75,7 +77,7 @@ class OptunaSearcher(Searcher):
 
     Raises:
         TypeError: a sampler instead of its class, or a seed, which is the search's.
-        NotInstalled: when the search is checked: Optuna is not there.
+        NotInstalled: when the search is checked: Optuna is missing, or torch for the GPSampler.
 
     >>> searcher = OptunaSearcher("TPESampler", n_startup_trials=20)
     >>> searcher.describe()["options"]
@@ -105,6 +107,8 @@ class OptunaSearcher(Searcher):
         self.sampler = sampler
         self.options = options
         self.budget_s = None if budget_s is None else seconds("budget_s", budget_s)  # type: ignore[misc]  # one's own
+        if self.name == _WITH_TORCH:
+            self.libraries = (*type(self).libraries, "torch")  # type: ignore[misc]  # as above
         self._study: OptunaStudy | None = None
 
     def check(self, space: Space) -> None:
@@ -125,6 +129,8 @@ class OptunaSearcher(Searcher):
         self._trials: dict[int, _Trial] = {}
 
     def _new_study(self, space: Space, seed: int) -> "OptunaStudy":
+        if self.name == _WITH_TORCH:
+            check_installed(f"Optuna's {_WITH_TORCH} needs", "optuna", "torch", extra="optuna,torch")
         from .with_optuna import OptunaStudy, made
 
         return OptunaStudy(space, partial(made, self.sampler, self.options), seed)

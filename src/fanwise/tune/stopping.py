@@ -183,16 +183,17 @@ class StoppingCriterion:
     reference_point: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        names = [option.name for option in fields(self)][:-1]
-        if all(getattr(self, name) is None for name in names):
+        limits = [option.name for option in fields(self) if option.name != "reference_point"]
+        if all(getattr(self, name) is None for name in limits):
             raise ValueError(
-                f"StoppingCriterion() would let the search run for ever; set one of {', '.join(names)}, "
+                f"StoppingCriterion() would let the search run for ever; set one of {', '.join(limits)}, "
                 f"or say that you mean it: max_wallclock_time=math.inf"
             )
         _check_seconds(self.max_wallclock_time)
-        for name in names[1:5]:
-            _check_count(name, getattr(self, name))
-        for name in names[5:7]:
+        for name in limits:
+            if name.startswith("max_num_"):
+                _check_count(name, getattr(self, name))
+        for name in ("max_metric_value", "min_metric_value"):
             object.__setattr__(self, name, _metric_limit(name, getattr(self, name)))
         self._check_hypervolume()
 

@@ -161,9 +161,9 @@ class ForgetsFailed(History):  # type: ignore[misc]
 class FirstCome(History):  # type: ignore[misc]
     """In the order of the first reports."""
 
-    def data(self, *, enough: int = 1, limit: int | None = None) -> Data:
+    def data(self, *, enough: int = 1, limit: int | None = None, with_costs: bool = False) -> Data:
         self._ids[:] = np.arange(len(self._ids))
-        return super().data(enough=enough, limit=limit)
+        return super().data(enough=enough, limit=limit, with_costs=with_costs)
 
 
 class TakesInfinite(History):  # type: ignore[misc]
@@ -208,6 +208,23 @@ def test_of_many_trials_the_best_quarter_and_the_latest_are_kept() -> None:
     assert history.data(limit=8).trial_ids_N.tolist() == [0, 1, 4, 5, 6, 7, 8, 9]
     assert history.data(limit=4).trial_ids_N.tolist() == [1, 7, 8, 9]
     assert history.data(limit=10).trial_ids_N.tolist() == list(range(10))
+
+
+def test_the_best_quarter_is_chosen_by_loss_whatever_it_cost() -> None:
+    rows: list[tuple[float, ...]] = [
+        (1.0, 80.0),
+        (2.0, 70.0),
+        (7.0, 1.0),
+        (8.0, 2.0),
+        (3.0, 9.0),
+        (4.0, 9.0),
+        (5.0, 9.0),
+        (6.0, 9.0),
+    ]
+    data = reported(rows).data(limit=4, with_costs=True)
+    assert data.trial_ids_N.tolist() == [0, 5, 6, 7]
+    assert data.losses_NM.tolist() == [[1.0], [4.0], [5.0], [6.0]]
+    assert data.costs_N is not None and data.costs_N.tolist() == [80.0, 9.0, 9.0, 9.0]
 
 
 def test_where_there_is_no_result_a_model_of_numbers_gets_the_worst_one() -> None:

@@ -103,10 +103,6 @@ class Data:
         """Whether there is a result."""
         return np.isfinite(self.losses_NM[:, 0])
 
-    def with_costs(self) -> "Data":
-        """The last of the losses is none, but what a unit of resource cost."""
-        return replace(self, losses_NM=self.losses_NM[:, :-1], costs_N=self.filled()[:, -1])
-
     def equals(self, other: "Data") -> bool:
         """Whether a model of the other is one of this."""
         return (
@@ -227,12 +223,14 @@ class History:
         if status == "Failed":
             self._values[slot] = math.inf
 
-    def data(self, *, enough: int = 1, limit: int | None = None) -> Data:
-        """What there is to learn from.
+    def data(self, *, enough: int = 1, limit: int | None = None, with_costs: bool = False) -> Data:
+        """Return the data to learn from.
 
         Args:
-            enough: so many results a level must have; if none has, the first level counts.
-            limit: of so many trials at most: a quarter are the best, the others the latest.
+            enough: number of results that a level needs. If no level has them, the first one is used.
+            limit: maximum number of trials: a quarter are the best, the others the latest.
+            with_costs: the last loss of every observation is the cost of a unit of resource. It becomes `costs_N`, and
+                does not count when the best trials are chosen.
         """
         values = self._values[: self._num_slots]
         level = 0
@@ -243,8 +241,9 @@ class History:
         slots = np.flatnonzero(~np.isnan(numbers[:, 0]))
         slots = slots[np.argsort(self._ids[slots])]
         if limit is not None and len(slots) > limit:
-            slots = slots[_most_telling(numbers[slots, : self._num_objectives + 1], limit)]
-        return Data(
+            losses_NM = numbers[slots, : self._num_objectives - with_costs]
+            slots = slots[_most_telling(losses_NM, numbers[slots, self._num_objectives], limit)]
+        data = Data(
             trial_ids_N=self._ids[slots],
             rows_ND=self._rows[slots],
             losses_NM=numbers[slots, : self._num_objectives],
@@ -253,6 +252,9 @@ class History:
             is_over_N=self._is_over[slots],
             level=None if self._levels is None else self._levels[level],
         )
+        if with_costs:
+            return replace(data, losses_NM=data.losses_NM[:, :-1], costs_N=data.filled()[:, -1])
+        return data
 
     def _enter(self, trial_id: int, row: Floats) -> int:
         """A slot for a trial, without a value yet."""
@@ -296,16 +298,13 @@ def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     return new
 
 
-def _most_telling(numbers: Floats, limit: int) -> npt.NDArray[np.int64]:
-    """The places of the best quarter and of the latest others, in order. Of several objectives the ranks are added.
+def _most_telling(losses_NM: Floats, infeasibility_N: Floats, limit: int) -> npt.NDArray[np.int64]:
+    """Return the places of the best quarter and of the latest others, in order.
 
-    Args:
-        numbers: the losses and, last, the infeasibility: what violates less is better, whatever its losses.
-        limit: how many places.
+    Trials are ranked by infeasibility first, and then by the sum of their ranks in each objective.
     """
-    losses_NM, infeasibility_N = numbers[:, :-1], numbers[:, -1]
     ranks_N = losses_NM.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable").sum(axis=1)
-    is_kept = np.zeros(len(numbers), bool)
+    is_kept = np.zeros(len(infeasibility_N), bool)
     is_kept[np.lexsort((ranks_N, infeasibility_N))[: limit // 4]] = True
     others = np.flatnonzero(~is_kept)
     is_kept[others[len(others) - (limit - limit // 4) :]] = True

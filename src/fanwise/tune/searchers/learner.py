@@ -172,9 +172,7 @@ class Learner(Searcher):
         self._num_served += 1
         if self._data is None or self._num_served > num_results // self.results_a_fit:
             self._num_served = 0
-            data = self.history.data(enough=self.num_init, limit=self.max_rows)
-            if self.cost_attr is not None:
-                data = data.with_costs()
+            data = self.history.data(enough=self.num_init, limit=self.max_rows, with_costs=self.cost_attr is not None)
             if self._data is None or not data.equals(self._data):
                 self._data, self._fit_bits, self._is_fitted = data, fit_bits, False
         return True

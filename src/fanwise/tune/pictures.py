@@ -25,7 +25,7 @@ from .insight import Dependence
 from .record.history import History, Trial, spans
 from .spaces import Space
 from .spaces.domains import Domain
-from .values import is_number
+from .values import is_number, rounded_resource
 
 _MAX_TICKS = 8
 _UNITS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
@@ -172,4 +172,4 @@ def _places(name: str, domain: Domain, trials: Iterable[Trial]) -> dict[int, flo
 
 
 def _number_or_none(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    return rounded_resource(float(value)) if isinstance(value, (int, float)) else None

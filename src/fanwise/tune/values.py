@@ -68,6 +68,15 @@ def at_least(name: str, value: int, smallest: int) -> int:
     return value
 
 
+def rounded_resource(value: float) -> float:
+    """Round a resource to 12 significant digits, so that sums of floats reach the level that they mean.
+
+    >>> rounded_resource(0.1 + 0.2), rounded_resource(3)
+    (0.3, 3)
+    """
+    return value if isinstance(value, int) or value.is_integer() else float(f"{value:.12g}")
+
+
 def probability(name: str, value: float) -> float:
     """A number from 0 to 1; or TypeError, ValueError with the setting's name."""
     if not is_number(value):

@@ -3,11 +3,13 @@
 import functools
 import json
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
+from fanwise.tune.decisions.orders import Answer, Judged
 from fanwise.tune.schedulers import (
     ASHA,
     ASHAScheduler,
@@ -17,6 +19,7 @@ from fanwise.tune.schedulers import (
     MedianStopping,
     MedianStoppingRule,
     OneBracket,
+    PopulationBasedTraining,
     RandomSearch,
     Scheduler,
     SuccessiveHalving,
@@ -24,7 +27,9 @@ from fanwise.tune.schedulers import (
 from fanwise.tune.schedulers.asha import _chances
 from fanwise.tune.schedulers.resources import Resources
 from fanwise.tune.searchers import Observation, RandomSearcher
-from fanwise.tune.spaces import Space, choice, randint
+from fanwise.tune.simulate import FunctionTable, simulate
+from fanwise.tune.spaces import Space, choice, randint, uniform
+from fanwise.tune.stopping import StoppingCriterion
 
 SPACE = Space({"depth": randint(1, 8), "max_epochs": 10, "kind": choice(["a", "b"]), "epochs": randint(5, 20)})
 CONTINUE, STOP, PAUSE = Decision.CONTINUE, Decision.STOP, Decision.PAUSE
@@ -188,10 +193,10 @@ def test_of_two_modes_one_is_the_other_with_the_sign_turned() -> None:
 def test_a_constant_stops_nobody_by_the_median_rule_and_one_that_is_worse_is_stopped() -> None:
     scheduler = begun(MedianStopping(metric="loss", grace_time=2, grace_population=3))
     for trial_id in range(4):
-        assert [scheduler.on_report(told(trial_id, step, 0.5)) for step in (1, 2)] == [CONTINUE, CONTINUE]
+        assert [scheduler.on_report(told(trial_id, step, 0.1)) for step in range(1, 20)] == [CONTINUE] * 19
     assert scheduler.on_report(told(4, 1, 0.6)) is CONTINUE, "the grace time is not over"
     assert scheduler.on_report(told(4, 2, 0.6)) is STOP
-    assert scheduler.on_report(told(5, 1, 0.4)) is CONTINUE
+    assert scheduler.on_report(told(5, 1, 0.05)) is CONTINUE
     assert scheduler.on_report(told(5, 2, 0.9)) is CONTINUE, "its best counts, not its last"
 
 
@@ -228,3 +233,58 @@ def test_a_median_rules_description_has_that_of_the_scheduler_below() -> None:
     described = MedianStopping(metric="loss", grace_time=3).describe()
     assert described["scheduler"] == RandomSearch(metric="loss").describe()
     assert described["grace_time"] == 3
+
+
+def test_the_median_rule_compares_trials_that_never_report_at_the_same_resource() -> None:
+    scheduler = begun(MedianStopping(metric="loss", resource_attr="seconds", grace_time=2, grace_population=3))
+    for trial_id in range(3):
+        for step in range(1, 5):
+            assert scheduler.on_report(told(trial_id, step + trial_id / 10, 0.5, iter=step)) is CONTINUE
+    assert scheduler.on_report(told(3, 1.95, 0.6, iter=1)) is CONTINUE, "the grace time is not over"
+    assert scheduler.on_report(told(3, 2.95, 0.6, iter=2)) is STOP
+    assert scheduler.on_report(told(4, 4.05, 0.6, iter=1)) is CONTINUE, "only two others have reached 4.05"
+
+
+def test_the_median_rule_compares_with_averages_up_to_the_resource_of_the_report() -> None:
+    scheduler = begun(MedianStopping(metric="loss", resource_attr="seconds", grace_population=1))
+    for iter, (seconds, loss) in enumerate([(1.5, 0.8), (2.5, 0.6), (9.0, 0.0)], start=1):
+        scheduler.on_report(told(0, seconds, loss, iter))
+    assert scheduler.on_report(told(1, 3.0, 0.69)) is CONTINUE, "the average at 2.5 was 0.7"
+    assert scheduler.on_report(told(2, 3.25, 0.71)) is STOP
+    scheduler.on_rewind(0, 1)
+    assert scheduler.on_report(told(3, 1.5, 0.81)) is STOP
+    assert scheduler.on_report(told(4, 1.25, 9.0)) is CONTINUE, "nobody has reported before 1.5"
+
+
+def _sums_of_tenths(config: Mapping[str, object], step: int) -> tuple[dict[str, object], float]:
+    x = config["x"]
+    assert isinstance(x, float)
+    return {"loss": x + 1 / step, "exact": step / 10, "summed": functools.reduce(operator.add, [0.1] * step)}, 1.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(ASHA, max_t=0.8, grace_period=0.1, reduction_factor=2),
+        functools.partial(ASHA, max_t=0.1 + 0.2, grace_period=0.1),
+        functools.partial(ASHA, max_t=0.9, grace_period=0.3, type="promotion"),
+        functools.partial(SuccessiveHalving, max_t=0.8, grace_period=0.1, reduction_factor=2),
+        functools.partial(Hyperband, max_t=0.9, grace_period=0.1),
+        functools.partial(MedianStopping, grace_time=0.3),
+        functools.partial(PopulationBasedTraining, max_t=1.1, perturbation_interval=0.3),
+    ],
+)
+def test_resources_that_are_sums_of_floats_reach_the_levels_that_they_mean(make: Callable[..., Scheduler]) -> None:
+    def decisions(resource_attr: str) -> list[object]:
+        noted: list[object] = []
+        simulate(
+            make(metric="loss", resource_attr=resource_attr, random_seed=0),
+            FunctionTable(_sums_of_tenths, {"x": uniform(0, 1), "steps": 12}, max_resource_attr="steps"),
+            StoppingCriterion(max_num_trials_started=20),
+            n_workers=3,
+            note=lambda fact, orders: noted.extend(order for order in orders if isinstance(order, Answer | Judged)),
+        )
+        return noted
+
+    assert {answer.decision for answer in decisions("exact") if isinstance(answer, Answer)} >= {CONTINUE, STOP}
+    assert decisions("summed") == decisions("exact")

@@ -208,7 +208,12 @@ class MedianModel:
     def began(self, trial_id: int) -> None: ...
 
     def on_report(self, told: Told) -> Decision:
-        averages = [self._average(one) for one in self.reports if one.resource == told.resource]
+        averages = []
+        for trial_id in {one.trial_id for one in self.reports} - {told.trial_id}:
+            reports = [one for one in self.reports if one.trial_id == trial_id]
+            until = [one.loss for one in reports if one.resource <= told.resource]
+            if until and max(one.resource for one in reports) >= told.resource:
+                averages.append(max(sum(until) / len(until), min(until)))
         self.reports.append(told)
         best = min(one.loss for one in self.reports if one.trial_id == told.trial_id)
         if told.resource < self.grace_time or len(averages) < self.grace_population:
@@ -216,10 +221,6 @@ class MedianModel:
         middle = sorted(averages)[(len(averages) - 1) // 2 : len(averages) // 2 + 1]
         median = middle[0] if middle[0] == middle[-1] else statistics.median(middle)
         return Decision.STOP if best > median else Decision.CONTINUE
-
-    def _average(self, told: Told) -> float:
-        mine = [one.loss for one in self.reports if one.trial_id == told.trial_id and one.number <= told.number]
-        return sum(mine) / len(mine)
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         self.reports = [one for one in self.reports if one.trial_id != trial_id or one.iter <= to_iter]

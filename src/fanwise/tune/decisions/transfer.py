@@ -20,7 +20,7 @@ from ..constraints import Constraint, infeasibility, violations_of
 from ..searchers.base import Objective, Observation
 from ..spaces import Space
 from ..spaces.conditions import exists, parents_first
-from ..values import is_number
+from ..values import is_number, rounded_resource
 from .facts import Earlier
 
 _MOST_REASONS = 3
@@ -100,7 +100,9 @@ def observations(fact: Earlier, learning: Learning) -> list[Observation]:
         losses = tuple([objective.loss(_number(values, objective.metric)) for objective in learning.objectives])
         violations = violations_of(learning.constraints, values)
         beyond = infeasibility(learning.constraints, violations)
-        resource = float(iter) if learning.resource_attr is None else _number(values, learning.resource_attr)
+        resource = float(iter)
+        if learning.resource_attr is not None:
+            resource = rounded_resource(_number(values, learning.resource_attr))
         told.append(Observation(fact.trial_id, fact.config, iter, resource, losses, values, violations, beyond))
     return told
 

@@ -45,7 +45,7 @@ from ..schedulers.protocol import (
 from ..searchers.base import Ask, Observation
 from ..spaces import Space
 from ..stopping import Counts, StoppingCriterion, Verdict
-from ..values import at_least, is_number, seconds
+from ..values import at_least, is_number, rounded_resource, seconds
 from . import facts
 from .checking import Refused, checked_answer, checked_config, checked_decision, problem_with
 from .checkpoints import CheckpointHolders
@@ -839,7 +839,9 @@ class Tuning:
         self._counts.add_result(trial.trial_id, beyond, losses)
         self._keep_best(trial, beyond, losses[0], values)
         resource_attr = self._resource_attr
-        resource = float(trial.iter if resource_attr is None else values[resource_attr])  # type: ignore[arg-type]  # checked
+        resource = float(trial.iter)
+        if resource_attr is not None:
+            resource = rounded_resource(float(values[resource_attr]))  # type: ignore[arg-type]  # checked
         observation = Observation(
             trial.trial_id, trial.config, trial.iter, resource, losses, values, violations, beyond
         )
@@ -850,7 +852,7 @@ class Tuning:
         if decision is not CONTINUE and not trial.was_told:
             trial.told = "stop" if decision is STOP else "pause"
             maximum = self._scheduler.max_resource
-            trial.at_maximum = decision is STOP and maximum is not None and resource >= maximum
+            trial.at_maximum = decision is STOP and maximum is not None and resource >= rounded_resource(float(maximum))
             self._tell_to_stop(trial, now_s)
         return decision
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from ..values import rounded_resource
 from .halving import Bracket
 from .resources import Resources
 
@@ -42,4 +43,4 @@ class HyperbandBrackets:
 def _bracket(s: int, most: int, eta: float, maximum: float) -> Bracket:
     size = math.ceil((most + 1) / (s + 1) * eta**s - _ROUNDING)
     sizes = tuple(max(1, math.floor(size / eta**i + _ROUNDING)) for i in range(s + 1))
-    return Bracket((*(maximum / eta ** (s - i) for i in range(s)), maximum), sizes)
+    return Bracket((*(rounded_resource(maximum / eta ** (s - i)) for i in range(s)), maximum), sizes)

@@ -1,34 +1,51 @@
-"""The median stopping rule: a trial stops when its best is worse than the median of the others' running averages.
+"""The median stopping rule: stop a trial whose best loss is worse than the median of the others' running averages.
 
-The rule of Golovin et al., "Google Vizier", KDD 2017, section 3.2.1: at a step a trial is compared with the average, up
-to this step, of the losses of each trial that has got as far; here also of those that still run, since with many
-workers few have ended when the first decisions are due. It goes on top of any scheduler: what that one stops or pauses
-stays stopped or paused. A report that violates a constraint counts as an infinite loss here: an average of losses and
-violations would mean nothing. Memory grows with the reports, since each may change a median.
+The rule of Golovin et al., "Google Vizier", KDD 2017, section 3.2.2. At a resource r, a trial is compared with every
+other trial that has reached r, each represented by the average of its losses up to its last report at or below r. So
+trials need not report at the same resources, for example when the resource is measured in seconds. Unlike in the paper,
+trials that are still running count too, because with many workers few trials have ended when the first decisions are
+due.
+
+The rule wraps any scheduler; a trial that the scheduler stops or pauses stays stopped or paused. A report that violates
+a constraint counts as an infinite loss, because an average of losses and violations would mean nothing. Memory grows
+with the number of reports, and the time of a decision with the number of trials.
 """
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from typing import final
 
 from ..constraints import Constraint, constraints_of
 from ..searchers.base import Ask, Objective, Observation, Searcher
 from ..spaces import Space
-from ..values import at_least, is_number
+from ..values import at_least, is_number, rounded_resource
 from .protocol import Decision, NextTrial, Scheduler, Status
-from .rungs import Key, Rung
 from .settings import checks_options
 
 
 @dataclass(slots=True)
-class _Step:
-    """What a report left: with which averages it is compared, and the trial's best and sum of losses so far."""
+class _Curve:
+    """The valid reports of a trial, with the sum, mean and minimum of the losses up to each report."""
 
-    iter: int
-    resource: float
-    key: Key
-    best: float
-    total: float
+    iters: list[int] = field(default_factory=list)
+    resources: list[float] = field(default_factory=list)
+    totals: list[float] = field(default_factory=list)
+    averages: list[float] = field(default_factory=list)
+    bests: list[float] = field(default_factory=list)
+
+    def add(self, iter: int, resource: float, loss: float) -> None:
+        self.iters.append(iter)
+        self.resources.append(resource)
+        self.totals.append(self.totals[-1] + loss if self.totals else loss)
+        self.bests.append(min(self.bests[-1], loss) if self.bests else loss)
+        # The sum of ten times 0.1 is below 1: without max(), a constant would be worse than an equal one.
+        self.averages.append(max(self.totals[-1] / len(self.totals), self.bests[-1]))
+
+    def rewind(self, to_iter: int) -> None:
+        num_valid = bisect_right(self.iters, to_iter)
+        for column in (self.iters, self.resources, self.totals, self.averages, self.bests):
+            del column[num_valid:]
 
 
 @final
@@ -38,7 +55,7 @@ class MedianStoppingRule:
     Args:
         scheduler: for example `RandomSearch(metric="loss")`; its first objective and its `resource_attr` are compared.
         grace_time: no trial is stopped at a resource below this.
-        grace_population: no trial is stopped at a resource that fewer others have reached.
+        grace_population: no trial is stopped at a resource that fewer other trials have reached.
 
     Raises:
         TypeError: an unknown option (names the nearest), or an argument of the wrong type.
@@ -59,7 +76,7 @@ class MedianStoppingRule:
             raise TypeError(f"grace_time must be a number, got {grace_time!r} of type {type(grace_time).__name__}")
         self.scheduler = scheduler
         self.random_seed: int | None = getattr(scheduler, "random_seed", None)
-        self._grace_time = float(grace_time)
+        self._grace_time = rounded_resource(float(grace_time))
         self._grace_population = at_least("grace_population", grace_population, 1)
 
     @property
@@ -91,28 +108,28 @@ class MedianStoppingRule:
 
     def begin(self, space: Space, seed: int) -> None:
         self.scheduler.begin(space, seed)
-        self._averages: dict[float, Rung] = {}
-        self._steps: dict[int, list[_Step]] = {}  # of each trial that may still report
-        self._num_steps = 0
+        self._curves: dict[int, _Curve] = {}  # by trial
 
     def next(self, ask: Ask) -> NextTrial:
         return self.scheduler.next(ask)
 
     def on_report(self, observation: Observation) -> Decision:
-        decision, is_bad = self.scheduler.on_report(observation), self._enter(observation)
-        return Decision.STOP if is_bad and decision is Decision.CONTINUE else decision
+        decision = self.scheduler.on_report(observation)
+        loss = math.inf if observation.infeasibility else observation.loss
+        curve = self._curves.setdefault(observation.trial_id, _Curve())
+        curve.add(observation.iter, observation.resource, loss)
+        if decision is Decision.CONTINUE and self._is_bad(curve):
+            return Decision.STOP
+        return decision
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         self.scheduler.on_rewind(trial_id, to_iter)
-        steps = self._steps.get(trial_id, [])
-        while steps and steps[-1].iter > to_iter:
-            step = steps.pop()
-            self._averages[step.resource].forget(step.key)
+        if trial_id in self._curves:
+            self._curves[trial_id].rewind(to_iter)
 
     def on_end(self, trial_id: int, status: Status) -> None:
-        """Its averages stand."""
+        """Later trials are still compared with this one."""
         self.scheduler.on_end(trial_id, status)
-        self._steps.pop(trial_id, None)
 
     def describe(self) -> dict[str, object]:
         return {
@@ -122,29 +139,22 @@ class MedianStoppingRule:
             "scheduler": self.scheduler.describe(),
         }
 
-    def _enter(self, observation: Observation) -> bool:
-        """Whether the trial is worse than the median of the others; then its average counts for those that follow."""
-        steps = self._steps.setdefault(observation.trial_id, [])
-        loss, resource = math.inf if observation.infeasibility else observation.loss, observation.resource
-        best, total = (min(loss, steps[-1].best), steps[-1].total + loss) if steps else (loss, loss)
-        averages = self._averages.get(resource)
-        if averages is None:
-            averages = self._averages[resource] = Rung(2.0)
-        may_stop = resource >= self._grace_time and len(averages) >= self._grace_population
-        is_bad = may_stop and best > _median(averages)
-        key = (0.0, total / (len(steps) + 1), self._num_steps)
-        self._num_steps += 1
-        averages.enter(key)
-        steps.append(_Step(observation.iter, resource, key, best, total))
-        return is_bad
+    def _is_bad(self, curve: _Curve) -> bool:
+        """Return True if the best loss of this trial is worse than the median of the others at the same resource."""
+        resource = curve.resources[-1]
+        if resource < self._grace_time:
+            return False
+        averages = []
+        for other in self._curves.values():
+            resources = other.resources
+            if resources and resources[-1] >= resource and other is not curve:
+                count = bisect_right(resources, resource)
+                if count:
+                    averages.append(other.averages[count - 1])
+        return len(averages) >= self._grace_population and curve.bests[-1] > _median(averages)
 
 
-def _median(averages: Rung) -> float:
-    """Of an odd number the middle one, else the average of the two in the middle."""
-    inside, outside = averages.last_inside, averages.first_outside
-    assert outside is not None, "one half of something is outside"
-    if inside is None or len(averages) % 2:
-        return outside[1]
-    if inside[1] == outside[1]:
-        return inside[1]  # also where both are infinite
-    return inside[1] / 2 + outside[1] / 2
+def _median(values: list[float]) -> float:
+    values.sort()
+    lower, upper = values[(len(values) - 1) // 2], values[len(values) // 2]
+    return lower if lower == upper else lower / 2 + upper / 2

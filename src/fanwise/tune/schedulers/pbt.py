@@ -26,7 +26,7 @@ from ..chance import Chance
 from ..constraints import checked_constraints
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
-from ..values import at_least, probability
+from ..values import at_least, probability, rounded_resource
 from .exploring import explored
 from .protocol import Clone, Decision, Done, New, NextTrial, Resume, Status, Wait
 from .resources import Resources, positive
@@ -118,7 +118,7 @@ class PBTScheduler:
         self.random_seed = checked_seed(random_seed)
         self.resource_attr = resource_attr
         self._resources = Resources(resource_attr, max_t, max_resource_attr)
-        self._interval = positive("perturbation_interval", perturbation_interval)
+        self._interval = rounded_resource(positive("perturbation_interval", perturbation_interval))
         self._population_size = at_least("population_size", population_size, 2)
         self._fraction = probability("quantile_fraction", quantile_fraction)
         if not 0 < self._fraction <= 0.5:
@@ -194,7 +194,8 @@ class PBTScheduler:
         if resource >= self._maximum:
             self._at_maximum.setdefault(trial_id, observation.iter)
             return self._resources.at_maximum(resource, self._maximum)
-        if resource - (member.ready[-1].resource if member.ready else member.began) < self._interval:
+        last = member.ready[-1].resource if member.ready else member.began
+        if resource < rounded_resource(last + self._interval):
             return Decision.CONTINUE
         member.ready.append(_Ready(observation.iter, resource, (observation.infeasibility, observation.loss)))
         return self._exploit(trial_id, member)

@@ -14,7 +14,7 @@ from typing import final
 
 from ...base.nearest import did_you_mean
 from ..spaces import Space
-from ..values import is_number
+from ..values import is_number, rounded_resource
 from .protocol import CONTINUE, STOP, Decision
 from .settings import checked_name
 
@@ -54,7 +54,7 @@ class Resources:
         for name in ("grace_period", "reduction_factor", "max_t"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, positive(name, value))
+                object.__setattr__(self, name, rounded_resource(positive(name, value)))
         if self.max_t is not None:
             self._check_grace(self.max_t)
         if self.reduction_factor <= 1:
@@ -75,6 +75,7 @@ class Resources:
         value = space.constants.get(name, getattr(space.domains.get(name), "upper", None))
         if not is_number(value) or not 0 < value < math.inf:
             raise ValueError(f"max_resource_attr={name!r} must be a number above 0 in the space, got {value!r}")
+        value = rounded_resource(value)
         self._check_grace(value)
         return value
 
@@ -88,7 +89,7 @@ class Resources:
         level = self.grace_period
         while level < maximum * (1 - 1e-9):  # 1.1 * 1.1 is 1.2100000000000002
             levels.append(level)
-            level = self.grace_period * self.reduction_factor ** len(levels)
+            level = rounded_resource(self.grace_period * self.reduction_factor ** len(levels))
         return tuple(levels)
 
     def at_maximum(self, resource: float, maximum: float) -> Decision:

@@ -44,7 +44,8 @@ class Observation:
         trial_id, config: which trial. An id below 0 is of an earlier search, which the searcher is told of before its
             first question (warm start); such a configuration may be suggested again.
         iter: number of the report within the trial, 1, 2, ...; it counts on when a trial is resumed.
-        resource: how far the trial is: the scheduler's `resource_attr` in the report, else `iter`.
+        resource: how far the trial is: the scheduler's `resource_attr` in the report, rounded to 12 significant digits
+            (0.1 + 0.2 is 0.3), else `iter`.
         losses: the objectives in their order, each as a loss; never NaN, which fails the trial. Infinite: something
             went wrong, whichever sign was reported; never -inf.
         values: the report as it came.

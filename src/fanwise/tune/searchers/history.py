@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..spaces import Space
+from ..values import rounded_resource
 from .base import Observation
 from .encoding import Encoder, Floats, Rows
 
@@ -60,6 +61,7 @@ class ByLevel:
     def __post_init__(self) -> None:
         if not self.levels or any(b <= a for a, b in pairwise(self.levels)):
             raise ValueError(f"levels must be increasing numbers, at least one, got {self.levels!r}")
+        object.__setattr__(self, "levels", tuple(map(rounded_resource, self.levels)))  # as those of observations
 
     def levels_in(self, space: Space) -> tuple[float, ...]:
         return self.levels

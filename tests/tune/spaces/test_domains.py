@@ -4,7 +4,7 @@ import doctest
 import math
 from collections import Counter
 from collections.abc import Callable
-from decimal import FloatOperation, localcontext
+from decimal import Decimal, FloatOperation, localcontext
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from fanwise.tune import values
 from fanwise.tune.spaces import conditions, domains, near
+from fanwise.tune.spaces.bounds import Value
 from fanwise.tune.spaces.domains import (
     Domain,
+    FiniteDomain,
     choice,
     domain_from_json,
     domain_to_json,
@@ -35,6 +37,7 @@ from fanwise.tune.spaces.domains import (
 )
 from fanwise.tune.spaces.finrange import FinRange
 from fanwise.tune.spaces.interval import Interval
+from fanwise.tune.spaces.near import grid
 
 UNITS = st.floats(0.0, math.nextafter(1.0, 0.0))
 FINITE = st.floats(-1e300, 1e300)
@@ -194,6 +197,41 @@ def test_steps_of_a_decimal_q_are_the_decimal_numbers() -> None:
     assert [tenths.value_at(index) for index in range(9)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     assert tenths.plain(0.1 * 3) == 0.3
     assert quniform(0.1 + 0.2, 0.9, 0.1).lower == 0.3
+
+
+def values_of(domain: FiniteDomain) -> list[Value]:
+    values = [domain.value_at(index) for index in range(domain.num_values)]
+    assert [domain.index_of(value) for value in values] == list(range(domain.num_values))
+    assert [domain.from_unit(domain.to_unit(value)) for value in values] == values
+    return values
+
+
+@given(st.integers(1, 999), st.integers(-12, 12), st.sampled_from([2, 4, 5, 10, 20, 100]), st.integers(2, 5))
+def test_powers_of_a_whole_ratio_are_the_decimal_numbers(first: int, exponent: int, ratio: int, size: int) -> None:
+    decimals = [Decimal(first).scaleb(exponent) * ratio**index for index in range(size)]
+    written = [float(number) for number in decimals]
+    assert values_of(logfinrange(written[0], written[-1], size)) == written
+    assert grid(loguniform(written[0], written[-1]), size) == written
+
+
+@given(st.integers(-999, 999), st.integers(1, 999), st.integers(-12, 12), st.integers(2, 50))
+def test_equal_steps_are_the_decimal_numbers(first: int, step: int, exponent: int, size: int) -> None:
+    written = [float(Decimal(first + step * index).scaleb(exponent)) for index in range(size)]
+    assert values_of(finrange(written[0], written[-1], size)) == written
+    assert grid(uniform(written[0], written[-1]), size) == written
+
+
+@given(st.integers(1, 99), st.integers(1, 99), st.integers(-12, 12), st.integers(2, 50))
+def test_multiples_of_q_are_the_decimal_numbers(first: int, step: int, exponent: int, size: int) -> None:
+    q = Decimal(step).scaleb(exponent)
+    written = [float(q * (first + index)) for index in range(size)]
+    for make in (quniform, qloguniform):
+        assert values_of(make(written[0], written[-1], float(q))) == written
+
+
+def test_multiples_of_a_third_reach_one() -> None:
+    assert values_of(quniform(0, 1, 1 / 3)) == [0.0, 1 / 3, 2 / 3, 1.0]
+    assert quniform(0, 1, 1 / 3).plain(0.9999999999999999) == 1.0
 
 
 def test_half_of_loguniform_lies_below_the_geometric_mean() -> None:

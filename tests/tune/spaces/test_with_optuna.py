@@ -61,6 +61,7 @@ def test_a_domain_has_the_distribution_of_the_same_values(entry: object, distrib
         (qlograndint(8, 64, 8), "'x' cannot go to Optuna: qlograndint(8, 64, 8) has no counterpart"),
         (ordinal([1, 2, 9]), "'x' cannot go to Optuna: ordinal([1, 2, 9], kind='nn') has no counterpart"),
         (logfinrange(1, 100, 3), "'x' cannot go to Optuna: logfinrange(1.0, 100.0, 3) has no counterpart"),
+        (quniform(0, 1, 1 / 3), "'x' cannot go to Optuna: quniform(0.0, 1.0, 0.3333333333333333) has no counterpart"),
         (finrange(0, 1, 4), "'x' cannot go to Optuna: finrange(0.0, 1.0, 4) has no counterpart"),
         (finrange(0, 10, 4, cast_int=True), "'x' cannot go to Optuna: finrange(0, 10, 4, cast_int=True) has no"),
         (parameter(uniform(0, 1), prior=0.1), "the prior of 'x' cannot go to Optuna: its distributions have none"),

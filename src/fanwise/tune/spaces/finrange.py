@@ -1,6 +1,7 @@
 """FinRange: a given number of equally spaced points between two bounds, on a linear or logarithmic scale. Quiet.
 
-Bounds mean the decimal numbers that are written: the third point of finrange(0.1, 0.4, 4) is 0.3.
+Bounds mean the decimal numbers that are written: the third point of finrange(0.1, 0.4, 4) is 0.3, and that of
+logfinrange(0.0001, 0.1, 4) is 0.01.
 """
 
 import math
@@ -92,7 +93,7 @@ class FinRange:
         if index == 0 or index == self.size - 1:
             return self.upper if index else self.lower
         if self._scale is not None:
-            value = self._scale.at(index / (self.size - 1))
+            value = self._scale.at_step(index, self.size - 1)
             return math.floor(value + 0.5) if self.cast_int else value
         lower, upper, denominator = self._exact
         steps = self.size - 1

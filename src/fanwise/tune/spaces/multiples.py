@@ -4,7 +4,7 @@
     qlograndint(8, 32, 8)  the same; k * q has the share of [(k - 1/2) * q, (k + 1/2) * q] on the logarithmic scale
 
 All shares are whole, those of the two bounds too. A q such as 0.1 means the decimal number that is written: the third
-multiple is 0.3, not 0.30000000000000004.
+multiple is 0.3, not 0.30000000000000004. A q such as 1/3 means the fraction: the third multiple is 1.
 """
 
 import math
@@ -56,7 +56,9 @@ class Multiples:
         check_order(self.made_by, lower, upper)
         if q <= 0:
             raise ValueError(f"{self.made_by}: q must be above 0, got {q!r}")
-        step = Fraction(repr(q))
+        step = Fraction(q).limit_denominator(1000)  # 1/3
+        if float(step) != q:
+            step = Fraction(repr(q))
         first, last = self._multiple("lower", lower, step), self._multiple("upper", upper, step)
         object.__setattr__(self, "q", q)  # frozen for everybody else
         object.__setattr__(self, "_step", step.as_integer_ratio())

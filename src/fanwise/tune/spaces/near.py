@@ -1,11 +1,15 @@
 """Steps through a domain: a value near another one (local search, evolution), values spread over it (grids). Quiet."""
 
-from typing import TypeGuard
+import contextlib
+from collections.abc import Mapping
+from typing import Literal, TypeGuard
 
 from .bounds import Value, below_one, check_unit, share_at
 from .domains import Domain, FiniteDomain
+from .finrange import FinRange
 from .interval import Interval
 
+_EVENLY_SPACED: Mapping[str, Literal["finrange", "logfinrange"]] = {"uniform": "finrange", "loguniform": "logfinrange"}
 _REACH = 0.1  # of the domain, to either side
 
 
@@ -67,6 +71,10 @@ def grid(domain: Domain, num_points: int) -> list[Value]:
         return [domain.value_at(index) for index in range(domain.num_values)]
     if num_points == 1:
         return [domain.from_unit(0.5)]
+    if isinstance(domain, Interval) and domain.made_by in _EVENLY_SPACED:
+        with contextlib.suppress(ValueError):  # too narrow for so many points
+            points = FinRange(_EVENLY_SPACED[domain.made_by], domain.lower, domain.upper, num_points)
+            return [points.value_at(index) for index in range(num_points)]
     values = [domain.from_unit(below_one(part / (num_points - 1))) for part in range(num_points)]
     if is_finite(domain):
         return [domain.value_at(index) for index in dict.fromkeys(map(domain.index_of, values))]

@@ -8,6 +8,7 @@ Invariants: no value lies outside the bounds; a longer way never leads to a smal
 All of it is + - * / of floats and the integers of `bits`, so the values have the same bits everywhere.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
@@ -69,6 +70,16 @@ class LogScale:
 
     def at(self, part: float) -> float:
         return min(max(exp2_float(self.log_at(part)), self.lower), self.upper)
+
+    def at_step(self, index: int, num_steps: int) -> float:
+        """Return the value after `index` of `num_steps` equal steps, as the decimal that a person would write.
+
+        The bounds are floats near the decimals that are meant, so the result is off by up to 2 units in the last place:
+        9.999999999999998 means 10.
+        """
+        value = exp2_float(self._log_lower + self._log_width * index // num_steps)
+        decimal = float(f"{value:.12g}")
+        return decimal if abs(decimal - value) <= 2 * math.ulp(value) else value
 
     def part(self, value: float) -> float:
         return below_one((log2(value) - self._log_lower) / self._log_width)

@@ -70,7 +70,8 @@ def distribution_of(domain: Domain) -> BaseDistribution | None:
 def _step(made_by: str, settings: Mapping[str, Any]) -> Fraction | None:
     """The distance of equally spaced values, if Optuna can say it: a whole number for ints, else a float as written."""
     if made_by in ("quniform", "qrandint"):
-        return Fraction(repr(settings["q"]))
+        step = Fraction(repr(settings["q"]))
+        return step if (Fraction(repr(settings["upper"])) / step).denominator == 1 else None  # not for q = 1/3
     if made_by != "finrange":
         return None
     width = Fraction(repr(settings["upper"])) - Fraction(repr(settings["lower"]))

@@ -84,6 +84,20 @@ def test_it_asks_what_a_tuner_with_one_worker_would_start() -> None:
     assert by_hand.end_reason == tuned.end_reason == "max_num_trials_started=4 reached"
 
 
+def test_strings_are_kept_as_notes_of_their_reports() -> None:
+    with open_search(SPACE, seeded(), name="noted") as search:
+        trial = asked(search.ask())
+        search.report(trial, loss=0.5, note="diverges")
+    with open_search(SPACE, seeded(), name="noted") as search:
+        trial = asked(search.ask())
+        search.report(trial, loss=0.25, note="better")
+        search.tell(trial, {"loss": 0.125, "note": "x" * 2000})
+    experiment = load_experiment("noted")
+    assert list(experiment.results["note"]) == ["better", "x" * 997 + "..."]
+    assert list(experiment.trials["note"]) == ["x" * 997 + "..."]
+    assert replay_experiment("noted").differences == []
+
+
 def test_several_trials_are_in_flight_and_come_back_in_any_order() -> None:
     with open_search(SPACE, seeded(), name="many") as search:
         trials = [asked(search.ask()) for _ in range(20)]
@@ -278,7 +292,7 @@ def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
         before = len(read_events(search.path))
         with pytest.raises(ValueError, match="but not the scheduler's metric 'loss'"):
             search.report(trial, los=0.5)
-        with pytest.raises(TypeError, match="a metric must be a number"):
+        with pytest.raises(ValueError, match="the metric 'loss' must be a number, got 'small' of type str"):
             search.tell(trial, "small")  # type: ignore[arg-type]  # the mistake
         with pytest.raises(TypeError, match=r"a trial is what ask\(\) returned, or its id, got '0'"):
             search.tell("0", 0.5)  # type: ignore[arg-type]  # the mistake

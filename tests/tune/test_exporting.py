@@ -75,6 +75,14 @@ def test_json_has_all_digits_and_null_for_what_it_has_no_number_for(tmp_path: Pa
     assert rows[2] == {"x": 1e-20 / 3, "n": 2, "layers": [1, 2.5], "flag": True}
 
 
+def test_a_column_of_numbers_and_text_is_text_in_parquet(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"loss": [0.5, 0.25, 1.0], "config_depth": [3, "auto", None]})
+    write_frame(frame, tmp_path / "r.parquet")
+    read = pd.read_parquet(tmp_path / "r.parquet")
+    assert list(read["config_depth"][:2]) == ["3", "auto"] and read["config_depth"].isna()[2]
+    assert list(read["loss"]) == [0.5, 0.25, 1.0]
+
+
 def test_another_ending_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"written as \.csv, \.json, \.parquet, by the file's ending; got 'r\.xlsx'"):
         write_frame(pd.DataFrame(), tmp_path / "r.xlsx")

@@ -62,7 +62,7 @@ def test_an_array_that_has_no_item_is_asked_for_numpys() -> None:
     assert plain_metrics({"loss": Eager(0.25), "error": Eager(0.5, 1)}) == {"loss": 0.25, "error": 0.5}
     text = Eager(0.0)
     text.numpy = lambda: b"a"  # type: ignore[method-assign]  # as of a tensor of text
-    with pytest.raises(TypeError, match="a metric must be a number, got Eager"):
+    with pytest.raises(TypeError, match="a value must be a number or a string, got Eager"):
         plain_metrics({"loss": text})
     with pytest.raises(TypeError, match=r"must be one number, got a Eager of shape \(2,\)"):
         plain_metrics({"loss": Eager(0.25, 2)})
@@ -70,12 +70,31 @@ def test_an_array_that_has_no_item_is_asked_for_numpys() -> None:
 
 def test_nan_stays_nan() -> None:
     for nan in (math.nan, np.float32("nan"), torch.tensor(math.nan)):
-        assert math.isnan(plain_metrics({"loss": nan})["loss"])
+        assert math.isnan(float(plain_metrics({"loss": nan})["loss"]))
 
 
-@pytest.mark.parametrize("value", ["0.25", None, [0.25], {"a": 1}, 1j, Decimal("0.25"), np.str_("0.25"), object()])
-def test_what_is_no_number_is_named_and_refused(value: object) -> None:
-    with pytest.raises(TypeError, match=r"report\(loss=.*a metric must be a number, got \w+\.\nReport numbers only"):
+class Named(str):
+    """A string of another class."""
+
+
+@pytest.mark.parametrize("value", ["large", Named("large"), np.str_("large"), np.array("large")])
+def test_strings_are_kept_as_notes(value: object) -> None:
+    plain = plain_metrics({"loss": 0.25, "note": value})
+    assert plain == {"loss": 0.25, "note": "large"}
+    assert type(plain["note"]) is str
+    assert is_plain(plain["note"])
+
+
+def test_a_long_note_is_cut() -> None:
+    assert plain_metrics({"note": "x" * 1000}) == {"note": "x" * 1000}
+    cut = plain_metrics({"note": "x" * 1001})["note"]
+    assert cut == "x" * 997 + "..."
+    assert is_plain(cut) and not is_plain("x" * 1001)
+
+
+@pytest.mark.parametrize("value", [None, [0.25], {"a": 1}, 1j, Decimal("0.25"), b"large", object()])
+def test_what_is_no_number_or_string_is_named_and_refused(value: object) -> None:
+    with pytest.raises(TypeError, match=r"report\(loss=.*a value must be a number or a string, got \w+\.\nReport numb"):
         plain_metrics({"epoch": 1, "loss": value})
 
 
@@ -108,7 +127,7 @@ def test_outside_a_tuner_values_are_checked_and_nothing_is_sent(caplog: pytest.L
     report(epoch=1, loss=np.float32(0.25))
     assert caplog.messages == ["report outside a tuner: {'epoch': 1, 'loss': 0.25}"]
     with pytest.raises(TypeError):
-        report(loss="low")
+        report(loss=["low"])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +167,7 @@ def test_an_objective_that_only_returns_what_is_no_metric_is_told_what_it_return
         run_objective(lambda: returned, "loss")
     assert str(caught.value) == (
         f"the objective reported nothing and returned {described}, which is not a metric.\n"
-        f"Return a number or a dict of numbers, e.g. {{'loss': 0.12}}, or call report() before."
+        f"Return a number or a dict of numbers and notes, e.g. {{'loss': 0.12}}, or call report() before."
     )
 
 

@@ -270,7 +270,9 @@ def test_a_configuration_that_is_not_of_the_space_ends_the_search_in_order_with_
     )
 
 
-@pytest.mark.parametrize("values", [[0.5], None, {"loss": "low"}, {1: 0.5}, {"loss": 0.5, "model": object()}])
+@pytest.mark.parametrize(
+    "values", [[0.5], None, {"loss": 0.5, "note": "x" * 1001}, {1: 0.5}, {"loss": 0.5, "model": object()}]
+)
 def test_values_that_are_no_names_and_numbers_are_refused_and_change_nothing(stage: Stage, values: object) -> None:
     stage.begin()
     job = stage.engine.jobs[0]

@@ -237,6 +237,9 @@ def test_a_watched_metric_that_no_report_has_is_told_with_what_was_reported() ->
     assert counts.missing_metric() == told + "it reported 'loss', 'accurracy'; did you mean 'accurracy'?"
     counts.add_report({"loss": 0.5})
     assert counts.missing_metric() == told + "it reported 'loss'"
+    counts.add_report({"loss": 0.5, "accuracy": "0.95"})
+    as_number = told.replace("reporting it", "reporting it as a number")
+    assert counts.missing_metric() == as_number + "it reported 'loss', 'accuracy'"
     counts.add_report({"loss": 0.5, "accuracy": math.nan})
     counts.add_report({"loss": 0.5})
     assert counts.missing_metric() is None

@@ -38,6 +38,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # What the objective did is what the experiment says.
 
 
+def take_notes(x: float) -> dict[str, object]:
+    report(loss=x, note="first")
+    return {"loss": x, "note": "last"}
+
+
+def test_strings_that_are_reported_or_returned_are_notes_of_the_trial(pool: Pool) -> None:
+    experiment = search(take_notes, {"x": uniform(0, 1)}, pool=pool, trials=1)
+    assert list(experiment.results["note"]) == ["first", "last"]
+    assert list(experiment.trials["note"]) == ["last"]
+
+
 def keep_a_diary(x: float, epochs: int, folder: str) -> None:
     """Writes down each report after it was acknowledged."""
     with open(Path(folder) / f"{current().number}.txt", "a") as diary:

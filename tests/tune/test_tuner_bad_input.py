@@ -328,7 +328,7 @@ def test_a_metric_that_is_no_number_fails_its_trial_with_the_name_and_the_value(
     reason = load_experiment("kept").reason(0)
     assert reason is not None
     assert reason.kind == "exception"
-    assert reason.text.startswith("TypeError: report(loss='low'): a metric must be a number, got str.")
+    assert reason.text.startswith("ValueError: the metric 'loss' must be a number, got 'low' of type str")
 
 
 # Experiments that are none.

@@ -134,7 +134,7 @@ REASONS = {
         "exception",
         "ValueError: the objective reported 'epoch', but not the scheduler's metric 'loss'; ",
     ),
-    "reports a word": ("exception", "TypeError: report(loss='low'): a metric must be a number, got str."),
+    "reports a word": ("exception", "ValueError: the metric 'loss' must be a number, got 'low' of type str"),
 }
 
 

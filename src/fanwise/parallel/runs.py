@@ -641,7 +641,8 @@ class Run:
         In a trial this is `fanwise.tune.report`: it blocks until the tuner has decided.
 
         Raises:
-            TrialStopped: the trial is to end. TypeError, ValueError: a value is no number, or there are none.
+            TrialStopped: the trial is to end.
+            TypeError: a value is neither a number nor a string. ValueError: there are no values.
         """
         self._loop.check("run.report")
         values = plain_metrics(metrics)

@@ -1,10 +1,10 @@
 """`report`: what a job calls to tell how well it is doing, from anywhere inside it.
 
-    report(epoch=3, validation_error=error) --> plain numbers --> the current job --> its tuner --> on, or TrialStopped
+    report(epoch=3, validation_error=error) --> plain values --> the current job --> its tuner --> on, or TrialStopped
 
-Values may be Python, NumPy or torch scalars, or arrays and tensors of one element, on any device; nothing else is a
-metric. The call blocks until the submitter, a tuner, has written the report down and decided, usually well under a
-millisecond. `fanwise.tune.report` and the `report` of a data-parallel run are this function.
+Values may be Python, NumPy or torch scalars, or arrays and tensors of one element, on any device. Text is kept as a
+note of up to 1,000 characters. The call blocks until the submitter, a tuner, has written the report down and decided,
+usually well under a millisecond. `fanwise.tune.report` and the `report` of a data-parallel run are this function.
 
 Outside a job - an objective run by hand, or in a test of one's own - the values are checked and nothing is sent.
 """
@@ -28,6 +28,9 @@ _RESERVED = frozenset(("trial_id",))
 # Whole numbers up to here stay whole; tables and plots hold no larger ones.
 _LARGEST_INT = (1 << 63) - 1
 
+# Longer notes are cut.
+_LONGEST_NOTE = 1000
+
 
 # Whether the function that this process runs has reported anything.
 _reported = False
@@ -50,10 +53,12 @@ def report(**metrics: Any) -> None:  # Any: scalars of any library
     Args:
         metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. The scheduler's metric must be in
             every report, also in later ones: a report without it raises here, and fails the trial if it is let pass.
+            A string is kept as a note of the trial; one longer than 1,000 characters is cut, and then ends with "...".
 
     Raises:
         TrialStopped: the trial is to end. A BaseException: clean up if need be, and let it pass.
-        TypeError: a value is not a number. ValueError: nothing reported, a reserved name, or the metric is missing.
+        TypeError: a value is neither a number nor a string.
+        ValueError: nothing reported, a reserved name, or the metric is missing or not a number.
         ClosedError: called in a fork of the worker, such as a DataLoader's worker.
 
     >>> report(epoch=1, validation_error=0.25)
@@ -73,7 +78,7 @@ def send_report(metrics: Mapping[str, Any], *, checkpoint: str | None = None) ->
         raise TrialStopped("the tuner stopped this trial")
 
 
-def begin_report(values: Mapping[str, float | int]) -> Reported | None:
+def begin_report(values: Mapping[str, float | int | str]) -> Reported | None:
     """As `report`, with values that `plain_metrics` made: where the reply will be; None if nobody has to decide."""
     global _reported
     _reported = True
@@ -83,14 +88,14 @@ def begin_report(values: Mapping[str, float | int]) -> Reported | None:
     return None
 
 
-def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float | int]:  # Any: scalars of any library
-    """The metrics as Python numbers. Raises TypeError and ValueError as `report` does."""
+def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float | int | str]:  # Any: scalars of any library
+    """Return the metrics as Python numbers, and notes as text. Raises TypeError and ValueError as `report` does."""
     if not metrics:
         raise ValueError("report() was called without values.\n  right:  report(validation_error=0.12)")
     return {name: _plain(name, value) for name, value in metrics.items()}
 
 
-def _plain(name: str, value: Any) -> float | int:  # Any: a scalar of any library
+def _plain(name: str, value: Any) -> float | int | str:  # Any: a scalar of any library
     if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
         raise ValueError(
             f"report({name}=...): names that begin with st_ or config_, and trial_id, are columns of the result "
@@ -99,19 +104,24 @@ def _plain(name: str, value: Any) -> float | int:  # Any: a scalar of any librar
     if is_plain(value):
         return value
     number = _only_element(name, value) if is_array(value) else value
+    if isinstance(number, str):
+        note = str.__str__(number)
+        return note if len(note) <= _LONGEST_NOTE else f"{note[: _LONGEST_NOTE - 3]}..."
     if isinstance(number, numbers.Integral) and abs(int(number)) <= _LARGEST_INT:
         return int(number)
     if isinstance(number, numbers.Real):
         return _as_float(name, number)
     raise TypeError(
-        f"report({name}={reprlib.repr(value)}): a metric must be a number, got {type(value).__name__}.\n"
-        f"Report numbers only; print everything else, the output of each trial is kept."
+        f"report({name}={reprlib.repr(value)}): a value must be a number or a string, got {type(value).__name__}.\n"
+        f"Report numbers, and strings as notes; print everything else, the output of each trial is kept."
     )
 
 
-def is_plain(value: object) -> TypeGuard[float | int]:
-    """Whether a value is a number as the tuner takes it: Python's own, and not beyond 64 bits."""
+def is_plain(value: object) -> TypeGuard[float | int | str]:
+    """Return True for values that the tuner takes: floats, ints of up to 64 bits, and short notes."""
     kind = type(value)
+    if kind is str:
+        return len(value) <= _LONGEST_NOTE  # type: ignore[arg-type]  # a str
     return kind is float or (kind is int and -_LARGEST_INT <= value <= _LARGEST_INT)  # type: ignore[operator]  # an int
 
 

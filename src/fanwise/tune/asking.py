@@ -208,11 +208,11 @@ class OpenSearch:
         Args:
             trial: what `ask` returned, or its id.
             checkpoint: a name or path of yours with which it can go on from here; `ask` hands it out again.
-            metrics: names and numbers; the scheduler's metric must be among them.
+            metrics: names and numbers; the scheduler's metric must be among them. Strings are kept as notes.
 
         Raises:
-            ValueError: the trial is not in flight, or the values lack the metric.
-            TypeError: a value is no number.
+            ValueError: the trial is not in flight, or the values lack the metric, or it is not a number.
+            TypeError: a value is neither a number nor a string.
         """
         values = plain_metrics(metrics)
         with self._lock, Uninterrupted():

@@ -73,6 +73,9 @@ def _parquet(frame: "pd.DataFrame") -> bytes:
         import pyarrow  # noqa: F401  # pandas' own message names no extra
     except ImportError as error:
         raise NotInstalled("parquet needs pyarrow. Install it: pip install 'fanwise[parquet]'.") from error
+    for name, column in frame.items():
+        if column.dtype == object and len(set(map(type, column.dropna()))) > 1:  # a column of parquet has one type
+            frame = frame.assign(**{str(name): column.map(str, na_action="ignore")})
     written: bytes = frame.to_parquet(None, index=False, engine="pyarrow")
     return written
 

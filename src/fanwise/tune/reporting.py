@@ -37,7 +37,7 @@ def run_objective(objective: Callable[..., Any], metric: str, /, **config: Any) 
     elif not has_reported():
         raise TypeError(
             f"the objective reported nothing and returned {_described(value)}, which is not a metric.\n"
-            f"Return a number or a dict of numbers, e.g. {{{metric!r}: 0.12}}, or call report() before."
+            f"Return a number or a dict of numbers and notes, e.g. {{{metric!r}: 0.12}}, or call report() before."
         )
 
 

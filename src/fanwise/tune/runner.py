@@ -457,10 +457,10 @@ _REPLIES = {
 
 
 def _problem_with(values: object) -> str | None:
-    """Why these are no values of a report. `report` sends none such; `current().report` can."""
+    """Return what is wrong with the values of a report. `report` sends valid ones; `current().report` may not."""
     if type(values) is not dict:
         return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
     for name, value in values.items():
         if type(name) is not str or (type(value) is not float and not is_plain(value)):
-            return f"a trial reports names and numbers, got {name!r}: {reprlib.repr(value)}"
+            return f"a trial reports names with numbers or short strings, got {name!r}: {reprlib.repr(value)}"
     return None

@@ -97,7 +97,7 @@ class Counts:
         """
         self.num_evaluations += 1
         if self.unseen:
-            self.unseen -= values.keys()
+            self.unseen -= {name for name, value in values.items() if is_number(value)}
             self.last_names = tuple(values)
         if not is_feasible:
             return
@@ -130,9 +130,10 @@ class Counts:
         if not self.unseen:
             return None
         name, reported = min(self.unseen), ", ".join(map(repr, self.last_names))
-        hint = nearest(name, self.last_names)
+        hint = None if name in self.last_names else nearest(name, self.last_names)
         return (
-            f"the StoppingCriterion waits for the metric {name!r}, but a trial has completed without reporting it; "
+            f"the StoppingCriterion waits for the metric {name!r}, but a trial has completed without reporting it"
+            f"{' as a number' if name in self.last_names else ''}; "
             f"it reported {reported}" + (f"; did you mean {hint!r}?" if hint else "")
         )
 

@@ -34,11 +34,14 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
         checkpoint: a function that writes files into the folder that it is given; called before the report is sent.
             The trial goes on from there when it was paused, has crashed or its tuner was killed.
         metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. The scheduler's metric must be in
-            every report: a report without it raises here, and fails the trial if it is let pass.
+            every report: a report without it raises here, and fails the trial if it is let pass. A string is kept as a
+            note of the trial, in tables, callbacks and `fanwise tune show`; one longer than 1,000 characters is cut,
+            and then ends with "...".
 
     Raises:
         TrialStopped: the trial is to end, or to pause. A BaseException: clean up if need be, and let it pass.
-        TypeError: a value is not a number. ValueError: nothing reported, a reserved name, or the metric is missing.
+        TypeError: a value is neither a number nor a string.
+        ValueError: nothing reported, a reserved name, or the metric is missing or not a number.
         CheckpointError: the checkpoint cannot be written.
         ClosedError: called in a fork of the worker, such as a DataLoader's worker.
 

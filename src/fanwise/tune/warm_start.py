@@ -79,7 +79,7 @@ def _of_experiment(experiment: Experiment) -> Source:
     for row, (trial_id, counts) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
         if counts:
             values = {name: column[row] for name, column in history.reports.values.items()}
-            reports.setdefault(trial_id, []).append({name: v for name, v in values.items() if v is not None})
+            reports.setdefault(trial_id, []).append({name: v for name, v in values.items() if is_number(v)})
     trials = [
         KnownTrial(trial.config, reports.get(trial.trial_id, []), _ended(history.status_of(trial, dead=dead)))
         for trial in history.trials.values()

@@ -50,7 +50,7 @@ class PausesOnce:
 
 def objective(x, layers):
     for epoch in (1, 2):
-        report(loss=x / epoch, epoch=epoch)
+        report(loss=x / epoch, epoch=epoch, note=f"epoch {epoch}")
     if x > 0.8:
         raise ValueError("too large")
 
@@ -176,13 +176,14 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
     read.Reload()
     start = read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     curve = [(each.step, round(each.value, 6)) for each in read.Scalars("loss")]
-    found[folder.name] = [curve, round(read.Scalars("last/loss")[0].value, 6), b"[8, 8]" in start]
+    notes = [each.tensor_proto.string_val[0].decode() for each in read.Tensors("note/text_summary")]
+    found[folder.name] = [curve, round(read.Scalars("last/loss")[0].value, 6), b"[8, 8]" in start, notes]
 """,
         hidden=["tensorflow"],
     )
     assert found == {
-        "trial-0": [[[1, 0.5], [2, 0.25]], 0.25, True],
-        "trial-1": [[[1, 0.9], [2, 0.45]], 0.45, True],
+        "trial-0": [[[1, 0.5], [2, 0.25]], 0.25, True, ["epoch 1", "epoch 2"]],
+        "trial-1": [[[1, 0.9], [2, 0.45]], 0.45, True, ["epoch 1", "epoch 2"]],
     }
 
 
@@ -201,15 +202,22 @@ experiment = client.get_experiment_by_name("digits")
 found = {}
 for run in client.search_runs([experiment.experiment_id]):
     curve = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
-    tags = [run.data.tags["fanwise.status"], run.data.tags.get("fanwise.reason")]
+    tags = [run.data.tags["note"], run.data.tags["fanwise.status"], run.data.tags.get("fanwise.reason")]
     found[run.info.run_name] = [run.info.status, sorted(run.data.params.items()), curve, *tags]
 """,
     )
     assert found == {
-        "trial 0": ["FINISHED", [["layers", "[8, 8]"], ["x", "0.5"]], [[1, 0.5], [2, 0.25]], "Completed", None],
+        "trial 0": [
+            "FINISHED",
+            [["layers", "[8, 8]"], ["x", "0.5"]],
+            [[1, 0.5], [2, 0.25]],
+            "epoch 2",
+            "Completed",
+            None,
+        ],
         "trial 1": [
             *("FAILED", [["layers", "[8, 8]"], ["x", "0.9"]], [[1, 0.9], [2, 0.45]]),
-            *("Failed", "ValueError: too large"),
+            *("epoch 2", "Failed", "ValueError: too large"),
         ],
     }
 

@@ -169,7 +169,7 @@ def test_a_recorded_experiment_becomes_curves(tmp_path: Path, monkeypatch: pytes
 
     def objective(x: int, max_epochs: int) -> None:
         for epoch in range(1, max_epochs + 1):
-            report(epoch=epoch, loss=x + 1 / epoch)
+            report(epoch=epoch, loss=x + 1 / epoch, note="warm")
 
     first: list[dict[str, object]] = [{"x": 3}, {"x": 8}]
     Tuner(

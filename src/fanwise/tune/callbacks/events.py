@@ -69,7 +69,7 @@ class TrialReported:
     attempt: int
     config: Mapping[str, Any]  # Any: what the space holds
     iter: int
-    values: Mapping[str, float | int]
+    values: Mapping[str, float | int | str]
     decision: Decision
 
 
@@ -89,7 +89,7 @@ class TrialEnded:
     config: Mapping[str, Any]  # Any: what the space holds
     status: Status
     iter: int
-    values: Mapping[str, float | int]
+    values: Mapping[str, float | int | str]
     reason: Reason | None
     will_retry: bool
 

@@ -1,4 +1,4 @@
-"""A search in MLflow: one run a trial, with its hyperparameters as parameters and its reports as metrics.
+"""A search in MLflow: one run a trial, with hyperparameters as parameters, reports as metrics, and notes as tags.
 
 Through a client of its own, so that a run that is active in the program stays as it is. MLflow is loaded when the
 callback is made.
@@ -96,7 +96,10 @@ class MLflowCallback:
         if run_id is None:  # that it started could not be written
             return
         for name, value in event.values.items():
-            self._client.log_metric(run_id, name, value, step=event.iter)
+            if isinstance(value, str):
+                self._client.set_tag(run_id, name, value)
+            else:
+                self._client.log_metric(run_id, name, value, step=event.iter)
 
     def on_trial_end(self, event: TrialEnded) -> None:
         run_id = self._runs.get(event.trial_id)

@@ -50,7 +50,10 @@ class TensorBoardCallback:
         if writer is None:  # it could not be made
             return
         for name, value in event.values.items():
-            writer.add_scalar(name, value, event.iter)
+            if isinstance(value, str):
+                writer.add_text(name, value, event.iter)
+            else:
+                writer.add_scalar(name, value, event.iter)
 
     def on_trial_end(self, event: TrialEnded) -> None:
         writer = self._writers.pop(event.trial_id, None)
@@ -58,7 +61,7 @@ class TensorBoardCallback:
             return
         if event.is_over:
             config = {name: _plain(value) for name, value in event.config.items()}
-            metrics = {f"last/{name}": value for name, value in event.values.items()}
+            metrics = {f"last/{name}": value for name, value in event.values.items() if not isinstance(value, str)}
             writer.add_hparams(config, metrics, run_name=".")
         writer.close()
 

@@ -202,7 +202,7 @@ def from_experiment(
     return from_frame(
         curves.assign(elapsed_s=within.groupby(frame["trial_id"]).cumsum()),
         hyperparameters=list(columns.values()),
-        metrics=[name for name in reported if name != resource_attr],
+        metrics=[name for name in reported if name != resource_attr and frame[name].dtype.kind in "biuf"],
         resource_attr=resource_attr,
         elapsed_attr="elapsed_s",
         space=space,

@@ -7,11 +7,23 @@
     max_epochs: 10                              # a number, text or truth value is a constant
     layers: {constant: [128, 64]}               # and so is this
 
+A domain may also be written as in Python, with literal arguments:
+
+    learning_rate: loguniform(1e-2, 1)
+    optimizer: choice(["sgd", "adam"])
+    layers: constant([128, 64])
+
+Text of the form name(...) is a call, and refused if the name is unknown. Any other text is a constant, also
+"mean (of 3)". A constant that looks like a call is written {constant: "resnet(50)"}. Calls are parsed, never evaluated.
+
 Knows the YAML form only; what a domain accepts is the domain's own business, and its complaint is passed on with the
 file and the entry.
 """
 
+import ast
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +37,7 @@ from .usage import UsageError
 _MORE = ("when", "prior", "confidence")
 _LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list of settings
 _EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
+_CALLS: dict[str, Callable[..., object]] = {**MAKERS, "constant": constant, "parameter": parameter}
 
 
 class Loader(yaml.SafeLoader):
@@ -77,6 +90,12 @@ def _domain_or_constant(name: str, entry: object) -> object:
             f"  one of these values for each trial:     {name}: {{choice: [...]}}\n"
             f"  all of them, the same for every trial:  {name}: {{constant: [...]}}"
         )
+    if isinstance(entry, str) and _is_call(entry):
+        try:
+            return _parse_call(ast.parse(entry.strip(), mode="eval").body)
+        except (SyntaxError, TypeError, ValueError) as error:
+            problem = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise ValueError(f"{name}: {entry}: {problem} (a text: {{constant: {entry!r}}})") from error
     if not isinstance(entry, dict):
         return entry
     more = {key: value for key, value in entry.items() if key in _MORE}
@@ -111,3 +130,44 @@ def _domain(kind: str, arguments: object) -> Domain:
     if isinstance(arguments, list):
         return MAKERS[kind](*arguments)
     raise ValueError(f"{kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")
+
+
+def _is_call(text: str) -> bool:
+    """Return True for text of the form name(...), and for text that begins with the name of a domain and "("."""
+    match = re.match(r"\s*(?:[^\W\d]\w*\.)*([^\W\d]\w*)(\s*)\(", text)
+    if match is None:
+        return False
+    return match[1] in _CALLS or (not match[2] and text.rstrip().endswith(")"))
+
+
+def _parse_call(node: ast.expr) -> Any:  # Any: a domain, a parameter or a constant
+    """Return what a call with literal arguments makes.
+
+    Raises:
+        ValueError: an unknown name, or an argument that is not a literal.
+        TypeError: the arguments do not fit the function; names those that it takes.
+    """
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+        raise ValueError(f"{ast.unparse(node)!r} is not a single call of a domain")
+    kind = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+    if kind not in _CALLS:
+        raise ValueError(f"no domain {kind!r}{did_you_mean(kind, _CALLS)}")
+    arguments = [_argument(argument) for argument in node.args]
+    options = {option.arg: _argument(option.value) for option in node.keywords}
+    try:
+        bound = inspect.signature(_CALLS[kind]).bind(*arguments, **options)  # type: ignore[arg-type]  # no name: "**"
+    except TypeError as error:
+        form = ", ".join(inspect.signature(_CALLS[kind]).parameters)
+        raise TypeError(f"{kind}: {error}; write {kind}({form})") from None
+    return _CALLS[kind](*bound.args, **bound.kwargs)
+
+
+def _argument(node: ast.expr) -> Any:  # Any: a literal, or a domain inside parameter(...)
+    if isinstance(node, ast.Call):
+        return _parse_call(node)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        names = [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)]
+        hint = f"; text needs quotes: {names[0]!r}" if names else ""
+        raise ValueError(f"{ast.unparse(node)} is not a literal, such as 0.1, 'adam' or [1, 2]{hint}") from None

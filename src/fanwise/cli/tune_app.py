@@ -111,8 +111,11 @@ def tune_run(
     constant:
 
     \b
-        learning_rate: {loguniform: [0.01, 1]}
+        learning_rate: loguniform(0.01, 1)
+        optimizer: choice(["sgd", "adam"])
         max_epochs: 10
+
+    The form {loguniform: [0.01, 1]} does the same.
 
     Without --searcher and --scheduler every trial runs to its end, and the searcher that is chosen is named in the
     first lines. Schedulers that stop trials early compare their reports; --option hands them what they need, such as

@@ -35,7 +35,7 @@ class RunState:
     """
 
     def __init__(self, plan: Plan, fixed: frozenset[str], device: torch.device) -> None:
-        self.rows: list[dict[str, float | int | str]] = []
+        self.rows: list[dict[str, Any]] = []
         self._plan = plan
         self._fixed = fixed
         self._device = device

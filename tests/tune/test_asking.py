@@ -1,5 +1,6 @@
 """Ask and tell: the decisions and the record of any other search, run by a loop of one's own, also across kills."""
 
+import math
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from fanwise.tune import (
     TrialEnded,
     TrialReported,
     Tuner,
+    choice,
     load_experiment,
     open_search,
     replay_experiment,
@@ -96,6 +98,30 @@ def test_strings_are_kept_as_notes_of_their_reports() -> None:
     assert list(experiment.results["note"]) == ["better", "x" * 997 + "..."]
     assert list(experiment.trials["note"]) == ["x" * 997 + "..."]
     assert replay_experiment("noted").differences == []
+
+
+def test_categories_that_are_objects_come_back_also_in_another_process() -> None:
+    def space() -> dict[str, object]:
+        return {"act": choice([math.sin, math.cos]), "sizes": choice([[64], [64, 64]])}
+
+    with open_search(space(), "loss", name="objects", points_to_evaluate=[{"act": math.cos, "sizes": [64]}]) as search:
+        first = asked(search.ask())
+        assert first.config == {"act": math.cos, "sizes": [64]}
+        first.config["sizes"].append(1)
+        search.tell(first, 0.5)
+        search.enqueue({"act": "cos", "sizes": [64]})
+    with open_search(space(), "loss", name="objects", points_to_evaluate=[{"act": math.cos, "sizes": [64]}]) as search:
+        second = asked(search.ask())
+        assert second.config == {"act": math.cos, "sizes": [64]}
+        search.tell(second, 1.0)
+    best = load_experiment("objects").best
+    assert best is not None and best.config == {"act": "cos", "sizes": "[64]"}
+    assert replay_experiment("objects").differences == []
+    others = {**space(), "sizes": choice([[64], [32]])}
+    with pytest.raises(ValueError, match=r"the space had 'sizes': .*'\[64, 64\]'.*, and has .*'\[32\]'"):
+        open_search(others, "loss", name="objects", points_to_evaluate=[{"act": math.cos, "sizes": [64]}])
+    with open_search(space(), "loss", name="warm", warm_start=["objects"]) as search:
+        assert asked(search.ask()).config["act"] in (math.sin, math.cos)
 
 
 def test_several_trials_are_in_flight_and_come_back_in_any_order() -> None:

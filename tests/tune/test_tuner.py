@@ -16,8 +16,11 @@ from fanwise.tune import (
     Experiment,
     FIFOScheduler,
     Searcher,
+    StoppingCriterion,
+    Tuner,
     choice,
     load_experiment,
+    ordinal,
     randint,
     report,
     uniform,
@@ -36,6 +39,32 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # What the objective did is what the experiment says.
+
+
+def call_its_hyperparameters(act: Callable[[float], float], sizes: list[int], kernel: tuple[int, int]) -> float:
+    sizes.append(1)
+    assert isinstance(kernel, tuple)
+    return act(0.0) + len(sizes)
+
+
+def test_objectives_receive_the_objects_of_a_choice_and_cannot_change_them(pool: Pool) -> None:
+    acts = choice([lambda x: x, lambda x: x + 1])
+    space = {"act": acts, "sizes": choice([[64], [64, 64]]), "kernel": ordinal([(3, 3)])}
+    points: list[dict[str, Any]] = [
+        {"act": f"<lambda>#{number}", "sizes": [64]} for number in (1, 1, 0)
+    ]  # Any: values of a choice
+    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points)
+    stop = StoppingCriterion(max_num_trials_started=3)
+    experiment = Tuner(
+        call_its_hyperparameters, space, scheduler, stop, pool=pool, n_workers=1, name="objects", quiet=True
+    ).run()
+    trials = experiment.trials
+    assert list(trials["loss"]) == [3.0, 3.0, 2.0]
+    assert list(trials["config_sizes"]) == ["[64]"] * 3 and list(trials["config_kernel"]) == ["(3, 3)"] * 3
+    again = Tuner.resume("objects", stop=StoppingCriterion(max_num_trials_started=4), pool=pool, quiet=True).run()
+    assert len(again.trials) == 4 and set(again.trials["status"]) == {"Completed"}
+    with pytest.raises(ValueError, match="was read from a record, which has only the names of its objects"):
+        Tuner.resume("objects", objective=call_its_hyperparameters, scheduler=scheduler, pool=pool)
 
 
 def take_notes(x: float) -> dict[str, object]:

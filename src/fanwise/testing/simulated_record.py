@@ -51,7 +51,7 @@ def record_simulated(
     )
     known = {"asynchronous": True, "devices_per_trial": 1, "checkpoints": None, "reuse": False, **settings}
     with Record.create(folder, {**meta, "asynchronous": known["asynchronous"], "settings": known}) as record:
-        save_program(folder, Program(objective, copied(scheduler)))
+        save_program(folder, Program(objective, copied(scheduler), table.space))
         is_open = True
 
         def note(fact: Fact, orders: list[Order]) -> None:

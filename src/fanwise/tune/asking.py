@@ -51,6 +51,7 @@ from .schedulers.settings import checked_objectives, checked_seed, seed_of
 from .searchers.base import Mode, Objective, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
+from .values import with_objects
 from .warm_start import WarmStart, read_warm_start
 from .warm_start import described as described_start
 
@@ -103,6 +104,7 @@ class OpenSearch:
     ) -> None:
         self.path = path
         self._space = space
+        self._objects = space.objects
         self._scheduler = copied(scheduler)
         self._chosen = chosen
         self._constraints = constraints
@@ -195,7 +197,13 @@ class OpenSearch:
                 self._record.commit()
                 self._raise_failure()
                 return None
-            trial = AskedTrial(start.trial_id, dict(start.config), start.attempt, start.from_iter, start.checkpoint)
+            trial = AskedTrial(
+                start.trial_id,
+                with_objects(start.config, self._objects),
+                start.attempt,
+                start.from_iter,
+                start.checkpoint,
+            )
             now_s = self._now_s()
             self._in_flight[trial.trial_id] = trial, now_s
             self._hand_in(facts.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
@@ -320,7 +328,7 @@ class OpenSearch:
         more = {"warm_start": described_start(taken), "asynchronous": True}
         record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
         try:
-            save_program(self.path, Program(asked_and_told, scheduler))
+            save_program(self.path, Program(asked_and_told, scheduler, self._space))
         except BaseException:
             record.close()
             raise

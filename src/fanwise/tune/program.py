@@ -1,6 +1,6 @@
 """What a search runs and where, kept beside its record so that it can go on in another process.
 
-    <experiment>/program.pickle    objective and scheduler, made before the first trial
+    <experiment>/program.pickle    objective, scheduler and space, made before the first trial
     <experiment>/cluster.json      the arguments of its pool, where that is on a cluster
 
 `Tuner.resume` reads both, and `fanwise tune replay` the first. To unpickle runs what the bytes say, and what is told to
@@ -19,6 +19,7 @@ import cloudpickle
 
 from ..base.errors import RecordError
 from .schedulers.protocol import Scheduler
+from .spaces import Space
 
 FILE_NAME = "program.pickle"
 CLUSTER_FILE_NAME = "cluster.json"
@@ -27,10 +28,11 @@ ASKED = "(asked and told)"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The user's objective and a scheduler that has not begun."""
+    """The user's objective, a scheduler that has not begun, and the space, whose objects the record only names."""
 
     objective: Callable[..., Any]  # Any: the user's
     scheduler: Scheduler
+    space: Space
 
 
 def asked_and_told(**config: object) -> None:
@@ -40,7 +42,7 @@ def asked_and_told(**config: object) -> None:
 
 def save_program(folder: Path, program: Program) -> None:
     """Write it, all at once or not at all; for the user alone. OSError: the disk refuses."""
-    _write(folder / FILE_NAME, cloudpickle.dumps((program.objective, program.scheduler)))
+    _write(folder / FILE_NAME, cloudpickle.dumps((program.objective, program.scheduler, program.space)))
 
 
 def load_program(folder: Path) -> Program:
@@ -53,7 +55,7 @@ def load_program(folder: Path) -> Program:
     try:
         with file.open("rb") as opened:
             _refuse_strangers(file, os.fstat(opened.fileno()))
-            objective, scheduler = cloudpickle.load(opened)
+            objective, scheduler, space = cloudpickle.load(opened)
     except FileNotFoundError:
         raise RecordError(
             f"{folder} holds no {FILE_NAME}: hand in the objective and the scheduler: "
@@ -66,7 +68,7 @@ def load_program(folder: Path) -> Program:
             f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Start where "
             f"it was started, or hand it in: Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
         ) from error
-    return Program(objective, scheduler)
+    return Program(objective, scheduler, space)
 
 
 def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ import math
 import numbers
 import reprlib
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..pool.reporting import forget_reports, has_reported, is_array
@@ -14,12 +15,27 @@ from ..pool.reporting import is_plain as is_plain
 from ..pool.reporting import plain_metrics as plain_metrics
 from .trial import check_place
 from .trial import report as report
+from .values import with_objects
+
+_NO_OBJECTS: Mapping[str, Mapping[Any, Any]] = MappingProxyType({})
 
 
-def run_objective(objective: Callable[..., Any], metric: str, /, **config: Any) -> None:  # Any: the user's objective
+def run_objective(
+    objective: Callable[..., Any],  # Any: the user's objective
+    metric: str,
+    objects: Mapping[str, Mapping[Any, Any]] = _NO_OBJECTS,  # Any: categories of the user's
+    /,
+    **config: Any,
+) -> None:
     """Call the objective in a worker. A number or dict that it returns becomes its last report.
 
-    Anything else that it returns is let go if it has reported, as a model that it trained is.
+    Any other value is ignored if the objective has reported, for example a model that it has trained.
+
+    Args:
+        objective: the user's.
+        metric: name of a number that the objective returns.
+        objects: those of the space (`Space.objects`), which take the places of their names in the configuration.
+        config: the configuration.
 
     Raises:
         TypeError: it has not reported, and returned something that is no metric.
@@ -27,7 +43,7 @@ def run_objective(objective: Callable[..., Any], metric: str, /, **config: Any) 
     """
     forget_reports()
     check_place()
-    value = objective(**config)
+    value = objective(**with_objects(config, objects))
     if value is None:
         return
     if isinstance(value, Mapping):

@@ -96,7 +96,7 @@ def trial_id() -> int | None:
 
 
 def trial_config() -> Mapping[str, Any]:  # Any: what the space holds
-    """The configuration of this trial; empty outside a tuner."""
+    """Return the configuration of this trial, with the names of categories that are objects; empty outside a tuner."""
     return dict(current().context.get("config", {})) if in_job() else {}
 
 

@@ -190,6 +190,7 @@ class Tuner:
             check_switch(setting, value)
         if board:
             check_board_is_there()
+        _ = self.space.objects  # raises without them
         check_signature(objective, self.space.names, sometimes=self.space.conditions)
         capacity = Capacity((find_machine(),)) if pool is None else pool.capacity()
         self._need = need_of(capacity, devices_per_trial)
@@ -285,19 +286,20 @@ class Tuner:
             kept = load_program(folder)
             objective = kept.objective if objective is None else objective
             scheduler = kept.scheduler if scheduler is None else scheduler
-        before = Space.from_json(meta["space"])
+            space = kept.space if space is None else space
+        space = Space.from_json(meta["space"]) if space is None else space_of(space)
         _check_objective(objective)
         check_scheduler(scheduler)
         constraints = meta.get("constraints", [])
         same = constraints_of(scheduler) or checked_constraints(constraints)  # those that the Tuner was given stand
-        check_same(meta, name_of(objective), before if space is None else space_of(space), scheduler, same)
+        check_same(meta, name_of(objective), space, scheduler, same)
         settings = meta["settings"]
         last_workers, last_stop = last_settings(folder, meta)
         cluster = load_cluster(folder) if pool is None else None
         with Pool(**cluster) if cluster else nullcontext(pool) as checked_on:  # closed here: `run` may never be called
             tuner = cls(
                 objective,
-                before,
+                space,
                 scheduler,
                 stop or last_stop,
                 constraints=() if constraints_of(scheduler) else constraints,
@@ -483,7 +485,7 @@ class Tuner:
         """The objective, wrapped so that what it returns is reported, packed for the workers."""
         pack(self.objective, caller="Tuner")  # names what cannot travel by the objective's own name
         metric = self.scheduler.objectives[0].metric
-        wrapped = pack(functools.partial(run_objective, self.objective, metric), caller="Tuner")
+        wrapped = pack(functools.partial(run_objective, self.objective, metric, self.space.objects), caller="Tuner")
         return replace(wrapped, name=name_of(self.objective), modules=modules_needed(self.objective))
 
     def _create(self) -> _Begun:
@@ -498,7 +500,7 @@ class Tuner:
                 delete_owned(root)  # which is empty
             raise
         try:
-            save_program(self.path, Program(self.objective, self._pristine))
+            save_program(self.path, Program(self.objective, self._pristine, self.space))
             tuning = fresh_tuning(meta, self.scheduler)
             return _Begun(record, Progress(meta), 0.0, tuning, facts.Begin, self._earlier)
         except BaseException:

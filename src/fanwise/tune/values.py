@@ -4,9 +4,14 @@ numpy's scalars are numbers here without numpy being imported: they are register
 known by their names.
 """
 
+import hashlib
 import math
 import numbers
-from typing import TypeGuard
+import re
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+_LONGEST_NAME = 60
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -57,6 +62,50 @@ def plain_json(what: str, value: object) -> object:
         f"{what} is {value!r} of type {type(value).__name__}, which the record cannot keep. "
         f"Use numbers, text, booleans, None, lists, or dicts with text keys, and make the object inside the objective"
     )
+
+
+def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
+    """Return a copy of a configuration, with objects (by hyperparameter and name) in the places of their names.
+
+    Lists, tuples and dicts are copied, so that an objective may change them.
+    """
+    found = dict(config)
+    for name, of_name in objects.items():
+        value = found.get(name)
+        if isinstance(value, str) and value in of_name:
+            found[name] = copy_containers(of_name[value])
+    return found
+
+
+def copy_containers(value: Any) -> Any:  # Any: a category of the user's
+    """Copy lists, tuples and dicts, and no other objects in them."""
+    if type(value) in (list, tuple):
+        return type(value)(map(copy_containers, value))
+    return {key: copy_containers(inner) for key, inner in value.items()} if type(value) is dict else value
+
+
+def name_of(value: Any) -> str:  # Any: a category of the user's
+    """Return a name for an object that is the same in every process: no addresses, and sets are sorted.
+
+    >>> name_of(max), name_of([64, 64]), name_of((3, 3)), name_of({"b", "a"})
+    ('max', '[64, 64]', '(3, 3)', "{'a', 'b'}")
+    """
+    text = getattr(value, "__name__", None)
+    if not isinstance(text, str):
+        is_set = isinstance(value, set | frozenset)
+        text = f"{{{', '.join(sorted(map(repr, value)))}}}" if is_set else repr(value)
+    text = " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
+    if len(text) > _LONGEST_NAME:
+        return f"{text[: _LONGEST_NAME - 12]}...#{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
+    return text
+
+
+def named_json(what: str, value: object) -> object:
+    """Return `plain_json` of a value, or the name of an object that JSON cannot keep. ValueError: NaN."""
+    try:
+        return plain_json(what, value)
+    except TypeError:
+        return name_of(value)
 
 
 def at_least(name: str, value: int, smallest: int) -> int:

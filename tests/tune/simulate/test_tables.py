@@ -127,6 +127,14 @@ def test_a_functions_numbers_may_be_numpys() -> None:
     assert (type(value), value) == (float, 0.5)
 
 
+def test_a_function_gets_objects_and_a_table_finds_their_curves() -> None:
+    space = {"sizes": choice([[64], [64, 64]]), "max_epochs": 1}
+    function = FunctionTable(lambda config, epoch: ({"loss": 1.0 * len(config["sizes"])}, 1.0), space)  # type: ignore[arg-type]
+    curves = CurveTable(space, {"sizes": [[64], [64, 64]]}, {"loss": [[1.0], [2.0]]}, [[1.0], [1.0]])
+    for table in (function, curves):
+        assert finals(table, sizes="[64, 64]") == finals(table, sizes=[64, 64]) == 2.0
+
+
 def test_a_frame_becomes_curves() -> None:
     rows = [
         ("sgd", 0.1, 1, 9.0, 10.0),

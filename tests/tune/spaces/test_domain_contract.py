@@ -59,6 +59,8 @@ DOMAINS: list[Domain] = [
     logfinrange(1, 4, 4, cast_int=True),
     choice(["relu", "tanh", None, True, 1, 0.5]),
     choice([3]),
+    choice([[64], [64, 64], print, "print"]),
+    ordinal([(3, 3), (5, 5)]),
     ordinal(["small", "medium", "large"]),
     ordinal([3, 1, 2]),
     ordinal([1, 2, 4, 100]),

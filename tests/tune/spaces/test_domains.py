@@ -1,6 +1,7 @@
 """Domains: bounds, round trips, equal shares, plain values and refusals."""
 
 import doctest
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -291,7 +292,7 @@ def test_finrange_rounds_to_different_integers() -> None:
         (choice([True, False]), False, False),
         (choice([True, False]), np.bool_(False), False),
         (choice([None, "l2"]), np.str_("l2"), "l2"),
-        (choice([np.True_, "l2"]), True, True),  # type: ignore[list-item]
+        (choice([np.True_, "l2"]), True, True),
     ],
 )
 def test_numbers_of_other_kinds_are_accepted_and_made_plain(domain: Domain, value: object, plain: object) -> None:
@@ -364,9 +365,11 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: choice({"a", "b"}), TypeError, "of type set"),  # type: ignore[arg-type]
         (lambda: choice(["a", "b", "a"]), ValueError, "has 'a' twice"),
         (lambda: choice([1, 1.0]), ValueError, "has 1.0 twice"),
-        (lambda: choice([[1], [2]]), TypeError, r"got \[1\]; give it a name"),  # type: ignore[list-item]
+        (lambda: choice([[1], [2], [1]]), ValueError, r"choice has \[1\] twice"),
+        (lambda: ordinal([math.sin, math.cos, math.sin]), ValueError, "ordinal has sin twice"),
+        (lambda: choice([1, uniform(0, 1)]), TypeError, r"cannot be a domain, got uniform\(0.0, 1.0\); .* parameter\("),
         (lambda: choice([math.nan]), ValueError, "is NaN"),
-        (lambda: choice([object()]), TypeError, "of type object"),  # type: ignore[list-item]
+        (lambda: logordinal([[1], [2]]), TypeError, r"must be text, a number, a boolean or None, got \[1\]"),  # type: ignore[list-item]
         (
             lambda: reverseloguniform(0.5, 1),
             ValueError,
@@ -416,6 +419,49 @@ def test_a_number_outside_the_unit_interval_is_refused(u: float) -> None:
     for domain in (uniform(0, 1), loguniform(1, 2), randint(0, 1), lograndint(1, 2), choice([1]), finrange(0, 1, 2)):
         with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
             domain.from_unit(u)
+
+
+OBJECTS: list[tuple[list[Any], list[str]]] = [
+    ([(3, 3), (5, 5)], ["(3, 3)", "(5, 5)"]),
+    ([[64], [64, 64]], ["[64]", "[64, 64]"]),
+    ([{"depth": 1}, {"depth": 2}], ["{'depth': 1}", "{'depth': 2}"]),
+    ([math.sin, math.cos], ["sin", "cos"]),
+    ([int, np.float32], ["int", "float32"]),
+    ([lambda x: x, lambda x: -x], ["<lambda>#0", "<lambda>#1"]),
+    ([[1], [True], [1.0]], ["[1]", "[True]", "[1.0]"]),
+    ([[math.sin], [print]], ["[<built-in function sin>]", "[<built-in function print>]"]),
+    ([[doctest.testmod], object()], ["[<function testmod>]", "<object object>"]),
+    ([{"b", "a"}, frozenset("c")], ["{'a', 'b'}", "{'c'}"]),
+    ([np.zeros(2), np.ones(2)], ["array([0., 0.])", "array([1., 1.])"]),
+]
+
+
+@pytest.mark.parametrize("make", [choice, ordinal])
+@pytest.mark.parametrize(("objects", "names"), OBJECTS)
+def test_objects_are_categories_under_names(
+    make: Callable[[list[Any]], FiniteDomain], objects: list[Any], names: list[str]
+) -> None:
+    domain = make(objects)
+    assert [domain.value_at(index) for index in range(domain.num_values)] == names
+    for index, (value, name) in enumerate(zip(objects, names, strict=True)):
+        assert domain.contains(value) and domain.index_of(value) == domain.index_of(name) == index
+        assert domain.plain(value) == name
+    again = domain_from_json(json.loads(json.dumps(domain_to_json(domain))))
+    assert again == domain and repr(again) == repr(domain)
+    assert again != make(names)
+
+
+def test_objects_and_plain_categories_of_one_name_are_told_apart() -> None:
+    domain = choice(["sin", math.sin, 1, None])
+    assert domain.categories == ("sin", "sin#1", 1, None)
+    assert [domain.index_of(value) for value in ("sin", math.sin, 1.0, None)] == [0, 1, 2, 3]
+    assert not domain.contains(math.cos) and not domain.contains([1])
+
+
+def test_names_of_objects_are_short_and_differ() -> None:
+    names = choice([list(range(100)), list(range(101))]).categories
+    assert len(set(names)) == 2 and max(len(str(name)) for name in names) == 60
+    assert choice([list(range(100))]).contains(list(range(100)))
 
 
 def test_an_unknown_kind_of_domain_is_refused() -> None:

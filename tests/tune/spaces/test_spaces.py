@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune.spaces import Space, choice, constant, finrange, lograndint, loguniform, randint, uniform
+from fanwise.tune.spaces import Space, choice, constant, finrange, lograndint, loguniform, parameter, randint, uniform
 from fanwise.tune.spaces import space as space_module
 
 BOOK = {"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10}
@@ -195,6 +195,44 @@ def test_other_collections_are_refused_like_lists(bare: object) -> None:
 def test_of_a_long_list_only_the_beginning_is_shown() -> None:
     with pytest.raises(TypeError, match=r"'lr': choice\(\[0, 1, 2, 3, 4, 5, \.\.\.\]\)\n"):
         Space({"lr": range(10**12)})
+
+
+def test_objects_take_the_places_of_their_names() -> None:
+    sizes = [[64], [64, 64]]
+    space = Space({"act": choice([math.sin, math.cos]), "sizes": choice(sizes), "act_name": choice(["sin"]), "n": 3})
+    sizes[0].append(1)
+    config = space.check({"act": math.sin, "sizes": [64], "act_name": "sin"})
+    assert config == {"act": "sin", "sizes": "[64]", "act_name": "sin", "n": 3}
+    whole = space.with_objects(config)
+    assert whole == {"act": math.sin, "sizes": [64], "act_name": "sin", "n": 3}
+    whole["sizes"].append(1)
+    assert space.with_objects(config)["sizes"] == [64], "the space does not change"
+    assert space.with_objects(whole) == whole and space.with_objects({}) == {}
+
+
+def test_conditions_and_priors_are_about_objects_or_their_names() -> None:
+    def space(sin: object, small: object, one: object) -> Space:
+        return Space(
+            {
+                "act": choice([math.sin, math.cos]),
+                "sizes": choice([[64], [64, 64], [1]]),
+                "x": parameter(uniform(0, 1), when={"act": sin}),
+                "y": parameter(uniform(0, 1), when={"sizes": small}),
+                "z": parameter(choice([(3, 3), (5, 5)]), when={"sizes": [small, one]}, prior=(5, 5)),
+            }
+        )
+
+    made = space(math.sin, [64], [1])
+    assert made == space("sin", "[64]", "[1]") == Space.from_json(json.loads(json.dumps(made.to_json())))
+    assert list(made.check({"act": math.cos, "sizes": [64], "y": 0.5, "z": (3, 3)})) == ["act", "sizes", "y", "z"]
+    assert made.complete({"z": "(3, 3)"}, Random(0))["sizes"] in ("[64]", "[1]")
+
+
+def test_a_space_from_json_knows_that_its_objects_are_missing() -> None:
+    space = Space.from_json(Space({"sizes": choice([[64], [1]]), "n": 3}).to_json())
+    assert space.check({"sizes": [64]}) == {"sizes": "[64]", "n": 3}
+    with pytest.raises(ValueError, match=r"sizes: choice\(\[\[64\], \[1\]\]\) was read from a record, "):
+        space.with_objects({"sizes": "[64]"})
 
 
 def test_foreign_json_is_refused() -> None:

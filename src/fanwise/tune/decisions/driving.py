@@ -4,14 +4,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from ..searchers.base import Searcher
-from ..values import plain_json
+from ..values import named_json
 from .facts import Fact, Suggested
 from .orders import Order, Suggest
 from .tuning import Tuning
 
 
 def asked(searcher: Searcher, order: Suggest) -> Mapping[str, object] | None:
-    """What the searcher suggests, in plain Python values where it can be, as the record keeps them (numpy's are not).
+    """Return what the searcher suggests, in plain Python values and names of objects, as the record keeps them.
 
     Whether it is a configuration of the space is checked by `Tuning`. What the searcher raises is passed on.
     """
@@ -19,8 +19,8 @@ def asked(searcher: Searcher, order: Suggest) -> Mapping[str, object] | None:
     if not isinstance(config, Mapping):
         return config
     try:
-        return {name: plain_json(name, value) for name, value in config.items()}
-    except (TypeError, ValueError):
+        return {name: named_json(name, value) for name, value in config.items()}
+    except ValueError:  # NaN
         return config
 
 

@@ -59,7 +59,7 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    return space.complete(config, Chance(f"{seed}/enqueued/{sorted(config.items(), key=str)!r}"))
+    return space.complete(config, Chance(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
 
 
 def check_may_enqueue(progress: Progress) -> None:

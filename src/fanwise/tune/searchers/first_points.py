@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, final
 
 from ..spaces import Space
-from ..values import plain_json
+from ..values import named_json
 from .base import Ask, Observation, Searcher
 
 
@@ -71,7 +71,7 @@ class FirstPoints(Searcher):
 
 
 def _copied(points: Sequence[Mapping[str, object]] | None) -> tuple[dict[str, object], ...]:
-    """Copies of our own, in plain Python values; whether they fit a space is checked later."""
+    """Return copies in plain Python values, with names for objects. Whether they fit a space is checked later."""
     if points is None:
         return ()
     if isinstance(points, Mapping | str) or not isinstance(points, Sequence):
@@ -81,5 +81,5 @@ def _copied(points: Sequence[Mapping[str, object]] | None) -> tuple[dict[str, ob
         if not isinstance(point, Mapping):
             raise TypeError(f"points_to_evaluate[{index}] must be a dict of hyperparameters, got {point!r}")
         what = f"points_to_evaluate[{index}]"
-        copies.append({str(name): plain_json(f"{what}[{name!r}]", value) for name, value in point.items()})
+        copies.append({str(name): named_json(f"{what}[{name!r}]", value) for name, value in point.items()})
     return tuple(copies)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ...pool.reporting import plain_metrics
 from ..spaces import Space
+from ..values import with_objects
 
 Step: TypeAlias = tuple[Mapping[str, object], float]
 Curve: TypeAlias = Callable[[int], Step | None]
@@ -75,6 +76,7 @@ class FunctionTable:
                 f"or give the name as max_resource_attr"
             )
         self._objective = objective
+        self._objects = self.space.objects
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
 
@@ -82,10 +84,12 @@ class FunctionTable:
         objective, resource_attr = self._objective, self._resource_attr
         last: int = config[self._max_resource_attr]  # type: ignore[assignment]  # compared below, whatever number it is
 
+        own = with_objects(config, self._objects)
+
         def step(iter: int) -> Step | None:
             if iter > last:
                 return None
-            values, step_s = objective(config, iter)
+            values, step_s = objective(own, iter)
             return plain_metrics({**values, resource_attr: iter}), step_s
 
         return step
@@ -182,7 +186,10 @@ class _Nearest:
                 f"the space has {', '.join(map(repr, missing))}, but the configurations of the table only "
                 f"{', '.join(map(repr, configs)) or 'nothing'}"
             )
-        self._columns = [list(configs[name]) for name in self._domains]
+        self._columns = [
+            [domain.plain(value) if isinstance(value, list | dict) else value for value in configs[name]]
+            for name, domain in self._domains.items()
+        ]
         # Without domains there is one configuration, and its row is the first.
         self._rows: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
         for row, config in enumerate(zip(*self._columns, strict=True)):

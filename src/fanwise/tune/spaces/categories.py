@@ -1,4 +1,9 @@
-"""Categories: a list of values, without an order (choice) or with one (ordinal). Quiet."""
+"""Categories: a list of values, without an order (choice) or with one (ordinal). Quiet.
+
+A category may be any Python object. A domain, and everything that draws, compares or records configurations, works with
+its name: the value itself where it is text, a number, a boolean or None, otherwise a text such as "relu" or "[64, 64]".
+`Space.with_objects` puts the objects in the places of their names, just before a configuration goes to the objective.
+"""
 
 import itertools
 import numbers
@@ -6,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Literal, TypeAlias, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 from ...base.nearest import did_you_mean
-from ..values import is_number, is_switch, plain_json
+from ..values import copy_containers, is_number, is_switch, name_of, plain_json
 from .bits import ONE, log2
 from .bounds import Value, check_unit, middle_of_share, not_inside, share_at
 
@@ -23,6 +28,8 @@ class Choice:
     """One of a few values, all equally likely and without an order. Made by `choice`."""
 
     categories: tuple[Value, ...]
+    object_positions: tuple[int, ...] = ()  # categories that are names of objects
+    objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)  # None: read from JSON
     _positions: dict[object, int] = field(init=False, repr=False, compare=False)
     made_by: ClassVar[str] = "choice"
     ordered: ClassVar[bool] = False
@@ -33,10 +40,10 @@ class Choice:
         object.__setattr__(self, "_positions", positions)
 
     def __repr__(self) -> str:
-        return f"choice({list(self.categories)!r})"
+        return f"choice([{_shown(self)}])"
 
     def settings(self) -> dict[str, object]:
-        return {"categories": list(self.categories)}
+        return {"categories": list(self.categories), **_object_settings(self)}
 
     @property
     def num_values(self) -> int:
@@ -50,7 +57,7 @@ class Choice:
         return self.categories[index]
 
     def index_of(self, value: object) -> int:
-        return _position(self, self._positions, value)
+        return _position(self, value)
 
     def from_unit(self, u: float) -> Value:
         return self.categories[share_at(u, len(self.categories))]
@@ -59,7 +66,7 @@ class Choice:
         return middle_of_share(self.index_of(value), len(self.categories))
 
     def contains(self, value: object) -> bool:
-        return _known(self._positions, value) is not None
+        return _known(self, value) is not None
 
     def plain(self, value: object) -> Value:
         return self.categories[self.index_of(value)]
@@ -77,6 +84,8 @@ class Ordinal:
 
     categories: tuple[Value, ...]
     kind: OrdinalKind
+    object_positions: tuple[int, ...] = ()  # categories that are names of objects
+    objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)  # None: read from JSON
     _positions: dict[object, int] = field(init=False, repr=False, compare=False)
     _edges: tuple[float, ...] = field(init=False, repr=False, compare=False)  # between the shares
     made_by: ClassVar[str] = "ordinal"
@@ -110,10 +119,10 @@ class Ordinal:
         return edges
 
     def __repr__(self) -> str:
-        return f"ordinal({list(self.categories)!r}, kind={self.kind!r})"
+        return f"ordinal([{_shown(self)}], kind={self.kind!r})"
 
     def settings(self) -> dict[str, object]:
-        return {"categories": list(self.categories), "kind": self.kind}
+        return {"categories": list(self.categories), "kind": self.kind, **_object_settings(self)}
 
     @property
     def edges(self) -> tuple[float, ...]:
@@ -128,7 +137,7 @@ class Ordinal:
         return self.categories[index]
 
     def index_of(self, value: object) -> int:
-        return _position(self, self._positions, value)
+        return _position(self, value)
 
     def from_unit(self, u: float) -> Value:
         if self._edges:
@@ -143,7 +152,7 @@ class Ordinal:
         return (shares[index] + shares[index + 1]) / 2
 
     def contains(self, value: object) -> bool:
-        return _known(self._positions, value) is not None
+        return _known(self, value) is not None
 
     def plain(self, value: object) -> Value:
         return self.categories[self.index_of(value)]
@@ -152,6 +161,62 @@ class Ordinal:
 def is_increasing(values: Sequence[object]) -> bool:
     """Whether they are numbers, each above the one before it."""
     return all(map(is_number, values)) and all(a < b for a, b in itertools.pairwise(values))  # type: ignore[operator]
+
+
+def named(made_by: str, given: object) -> tuple[Any, tuple[int, ...], tuple[Any, ...]]:
+    """Return the categories with names for objects, the positions of the objects, and the objects.
+
+    Names that are equal get the position: "<lambda>#0", "<lambda>#1".
+
+    Raises:
+        ValueError: an object is there twice.
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        return given, (), ()  # refused by the domain
+    positions = tuple(index for index, value in enumerate(given) if not _is_plain(value))
+    objects = tuple(copy_containers(given[index]) for index in positions)
+    names = [name_of(value) for value in objects]
+    for (one, name), (other, same) in itertools.combinations(zip(objects, names, strict=True), 2):
+        if name == same and _is_same(one, other):
+            raise ValueError(f"{made_by} has {name} twice; say each category once")
+    categories = list(given)
+    taken = [*names, *(value for index, value in enumerate(given) if index not in positions)]
+    for index, name in zip(positions, names, strict=True):
+        categories[index] = name if taken.count(name) == 1 else f"{name}#{index}"
+    return tuple(categories), positions, objects
+
+
+def objects_of(domain: Choice | Ordinal) -> dict[Value, Any]:
+    """Return the objects by their names.
+
+    Raises:
+        ValueError: the domain was read from a record, which has names only.
+    """
+    if domain.object_positions and domain.objects is None:
+        raise ValueError(f"{domain!r} was read from a record, which has only the names of its objects")
+    names = [domain.categories[index] for index in domain.object_positions]
+    return dict(zip(names, domain.objects or (), strict=True))
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | numbers.Real) or is_switch(value)
+
+
+def _is_same(one: Any, other: Any) -> bool:  # Any: categories of the user's
+    try:
+        # The names, too: [1] == [True].
+        return one is other or (type(one) is type(other) and bool(one == other) and name_of(one) == name_of(other))
+    except Exception:  # as of arrays, which are compared element by element
+        return False
+
+
+def _shown(domain: Choice | Ordinal) -> str:
+    objects = domain.object_positions
+    return ", ".join(str(name) if place in objects else repr(name) for place, name in enumerate(domain.categories))
+
+
+def _object_settings(domain: Choice | Ordinal) -> dict[str, object]:
+    return {"objects": list(domain.object_positions)} if domain.object_positions else {}
 
 
 def _read(made_by: str, given: object) -> tuple[tuple[Value, ...], dict[object, int]]:
@@ -170,10 +235,7 @@ def _read(made_by: str, given: object) -> tuple[tuple[Value, ...], dict[object, 
 def _category(made_by: str, value: object) -> Value:
     copy = plain_json(f"a category of {made_by}", value)
     if isinstance(copy, list | dict):
-        raise TypeError(
-            f"a category of {made_by} must be text, a number, a boolean or None, got {value!r}; "
-            f"give it a name and look it up in the objective"
-        )
+        raise TypeError(f"a category of {made_by} must be text, a number, a boolean or None, got {value!r}")
     return copy  # type: ignore[return-value]  # plain_json returns nothing else
 
 
@@ -184,14 +246,21 @@ def _key(value: object) -> tuple[type, object]:
     return numbers.Real if isinstance(value, numbers.Real) else str if isinstance(value, str) else type(value), value
 
 
-def _known(positions: dict[object, int], value: object) -> int | None:
-    if value is None or isinstance(value, str | numbers.Real) or is_switch(value):  # others may have no hash
-        return positions.get(_key(value))
-    return None
+def _known(domain: Choice | Ordinal, value: Any) -> int | None:  # Any: what a person has written
+    """Return the position of a category, given by its name or as an equal object; None if there is none."""
+    if _is_plain(value):
+        return domain._positions.get(_key(value))
+    if domain.objects is None:  # read from JSON: objects are known by their names
+        index = domain._positions.get((str, name_of(value))) if domain.object_positions else None
+        return index if index in domain.object_positions else None
+    found = (
+        place for place, other in zip(domain.object_positions, domain.objects, strict=True) if _is_same(other, value)
+    )
+    return next(found, None)
 
 
-def _position(domain: object, positions: dict[object, int], value: object) -> int:
-    index = _known(positions, value)
+def _position(domain: Choice | Ordinal, value: object) -> int:
+    index = _known(domain, value)
     if index is None:
         raise not_inside(value, domain)
     return index

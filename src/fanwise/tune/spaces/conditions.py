@@ -116,7 +116,8 @@ def _values(
             f"{name!r} depends on {parent!r}, but a value of {domain!r} is never drawn twice; "
             f"a parent must be a domain whose values can be counted"
         )
-    values = list(given) if isinstance(given, list | tuple | range) else [given]
+    is_list = isinstance(given, list | tuple | range) and not domain.contains(given)
+    values = list(given) if is_list else [given]  # type: ignore[call-overload]  # a list
     if not values:
         raise ValueError(f"{name!r}: when has no value for {parent!r}, so it would never exist")
     for value in values:

@@ -18,11 +18,12 @@ an earlier value; the same u gives the same bits on every machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
 from ...base.nearest import did_you_mean
 from .bounds import Value
-from .categories import Choice, Ordinal, OrdinalKind, is_increasing
+from .categories import Choice, Ordinal, OrdinalKind, is_increasing, named
 from .finrange import FinRange
 from .interval import Interval
 from .multiples import Multiples
@@ -234,21 +235,28 @@ def logfinrange(lower: float, upper: float, size: int, cast_int: bool = False) -
     return FinRange("logfinrange", lower, upper, size, cast_int)
 
 
-def choice(categories: Sequence[Value]) -> Choice:
-    """One of `categories` (text, numbers, booleans, None), all equally likely and without an order.
+def choice(categories: Sequence[Any]) -> Choice:
+    """Return a domain of `categories`, all equally likely and without an order.
+
+    A category is text, a number, a boolean, None, or any other Python object: a list, tuple or dict, a function, a
+    class. The objective receives the object; each trial gets its own copy. Everywhere else, in records, tables and
+    `Space.sample`, an object has a name: that of a function or class, otherwise its repr; equal names get the position
+    in the list ("<lambda>#1"). A configuration, as in `points_to_evaluate`, may have the object or its name.
 
     Raises:
-        TypeError: not a list or tuple, or a category that is neither text, number, boolean nor None.
+        TypeError: not a list or tuple.
         ValueError: no category, one of them twice, or NaN.
 
     >>> choice(["relu", "tanh"]).from_unit(0.5)
     'tanh'
+    >>> choice([[64], [64, 64], max]).from_unit(0.5)
+    '[64, 64]'
     """
-    return Choice(_as_given(categories))
+    return Choice(*named("choice", _as_given(categories)))
 
 
-def ordinal(categories: Sequence[Value], kind: OrdinalKind | None = None) -> Ordinal:
-    """One of `categories` (text, numbers, booleans, None), which have an order: neighbours in the list are alike.
+def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Ordinal:
+    """Return a domain of `categories` as those of `choice`, which have an order: neighbors in the list are alike.
 
     Args:
         categories: in their order.
@@ -257,7 +265,7 @@ def ordinal(categories: Sequence[Value], kind: OrdinalKind | None = None) -> Ord
             increasing numbers, else "equal".
 
     Raises:
-        TypeError: not a list or tuple, or a category that is neither text, number, boolean nor None.
+        TypeError: not a list or tuple.
         ValueError: no category, one of them twice, NaN, an unknown kind, or a kind that the categories do not fit.
 
     >>> [ordinal(["small", "medium", "large"]).from_unit(u) for u in (0.0, 0.5, 0.9)]
@@ -268,7 +276,8 @@ def ordinal(categories: Sequence[Value], kind: OrdinalKind | None = None) -> Ord
     given = _as_given(categories)
     if kind is None:
         kind = "nn" if isinstance(given, tuple) and len(given) > 1 and is_increasing(given) else "equal"
-    return Ordinal(given, kind)
+    names, positions, objects = named("ordinal", given)
+    return Ordinal(names, kind, positions, objects)
 
 
 def logordinal(categories: Sequence[float]) -> Ordinal:
@@ -284,7 +293,13 @@ def logordinal(categories: Sequence[float]) -> Ordinal:
     return Ordinal(_as_given(categories), "nn-log")
 
 
-def _as_given(categories: Sequence[Any]) -> tuple[Value, ...]:  # what is no sequence is refused by the domain
+def _as_given(categories: Sequence[Any]) -> tuple[Any, ...]:  # what is no sequence is refused by the domain
+    for category in categories if isinstance(categories, list | tuple) else ():
+        if is_domain(category):
+            raise TypeError(
+                f"a category cannot be a domain, got {category!r}; what exists beside certain values only is another "
+                f"hyperparameter: parameter({category!r}, when=...)"
+            )
     return tuple(categories) if isinstance(categories, list | range) else categories  # type: ignore[return-value]
 
 
@@ -314,7 +329,11 @@ def domain_from_json(body: Mapping[str, object]) -> Domain:
     made_by = settings.pop("domain", None)
     if made_by not in MAKERS:
         raise ValueError(f"{made_by!r} is not a kind of domain{did_you_mean(made_by, MAKERS)}")
+    objects: Any = settings.pop("objects", ())  # Any: positions
     try:
-        return MAKERS[str(made_by)](**settings)
+        domain = MAKERS[str(made_by)](**settings)
+        if objects and isinstance(domain, Choice | Ordinal):
+            return replace(domain, object_positions=tuple(objects), objects=None)
+        return domain
     except TypeError as error:
         raise ValueError(f"{dict(body)!r} is not the JSON form of a domain: {error}") from error

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import final
+from typing import Any, final
 
 from ...base.nearest import did_you_mean
 from ..chance import Draws
-from ..values import plain_json
+from ..values import plain_json, with_objects
 from .bounds import Value
+from .categories import Choice, Ordinal, objects_of
 from .conditions import (
     Parameter,
     When,
@@ -274,6 +275,34 @@ class Space:
 
     def _is_free(self, name: str, config: Mapping[str, object]) -> bool:
         return name in self._domains and exists(name, config, self._conditions)
+
+    @property
+    def objects(self) -> Mapping[str, Mapping[Value, Any]]:
+        """The categories that are objects: name of the hyperparameter -> name of the category -> object.
+
+        Raises:
+            ValueError: the space was read from a record, which has only the names.
+        """
+        found = {}
+        for name, domain in self._domains.items():
+            if isinstance(domain, Choice | Ordinal) and domain.object_positions:
+                try:
+                    found[name] = objects_of(domain)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}. Give the space with which the experiment began.") from None
+        return found
+
+    def with_objects(self, config: Mapping[str, object]) -> dict[str, Any]:
+        """Return a copy of a configuration, with objects in the places of their names: what the objective receives.
+
+        Raises:
+            ValueError: the space was read from a record, which has only the names.
+
+        >>> from fanwise.tune import choice
+        >>> Space({"layers": choice([[64], [64, 64]])}).with_objects({"layers": "[64, 64]"})
+        {'layers': [64, 64]}
+        """
+        return with_objects(config, self.objects)
 
     def check(self, config: Mapping[str, object]) -> dict[str, object]:
         """config as plain Python values in the order of the space; constants may be left out and are filled in.

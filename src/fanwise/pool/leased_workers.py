@@ -19,7 +19,7 @@ from .worker_set import WorkerSet
 
 _log = logging.getLogger(__name__)
 
-# How long a process may take to exit after its function has ended. Only exit handlers take long (see `leftovers`).
+# How long a process may take to exit once it should. Only exit handlers of user code take long (see `leftovers`).
 _EXIT_S = 5.0
 
 
@@ -74,8 +74,8 @@ class LeasedWorkers:
         def kill() -> None:
             worker.killed = True
             _log.warning(
-                "the process of %s did not exit within %g s after its function had ended, and is killed. An exit "
-                "handler (atexit) may be waiting for something",
+                "the process of %s should have exited %g s ago and is killed. An exit handler (atexit) may be waiting "
+                "for something",
                 *(name, _EXIT_S),
             )
             self._worker_set.signal(worker.id, worker.link, signal.SIGKILL)

@@ -9,6 +9,7 @@ import pytest
 import fanwise.rpc as rpc
 from fanwise import Pool
 from fanwise.base.errors import LeaseError
+from fanwise.pool.current import current
 
 
 def asks_the_next(rank: int, offset: int) -> tuple[int, str]:
@@ -34,6 +35,15 @@ def test_a_worker_that_raises_ends_the_group_with_its_error(tmp_path: Path) -> N
         assert "in worker1 of 2" in raised.value.__notes__
         pids = [int(path.name.partition("-")[2]) for path in tmp_path.iterdir()]
         assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_reports_of_the_function_leave_the_group_as_it_is() -> None:
+    def work(rank: int) -> str:
+        for report in ({"loss": 0.5}, ("127.0.0.1", 1), rank):
+            current().report(report)
+        return asks_the_next(rank, 10)[1]
+
+    assert rpc.spawn(work, world_size=3) == ["worker0", "worker1", "worker2"]
 
 
 def test_more_workers_than_there_is_room_for_are_refused() -> None:

@@ -11,7 +11,7 @@ import os
 import queue
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.errors import DeadlineExceeded, LeaseError, WorkerLostError
 from ..base.text import counted
@@ -78,6 +78,13 @@ def spawn(
         return _Spawned(used, cpus).run(fn, tuple(args), world_size, rpc_backend_options)
 
 
+class _Address(NamedTuple):
+    """Where rank 0 listens. A type of its own: whatever the user's function reports is no address."""
+
+    host: str
+    port: int
+
+
 class _Spawned:
     """The jobs of one group."""
 
@@ -85,8 +92,8 @@ class _Spawned:
         self._pool = pool
         self._cpus = cpus
         self._handles: dict[int, JobHandle] = {}
-        # What a rank has said or come to: its place, or None when its job is over.
-        self._news: queue.SimpleQueue[tuple[int, tuple[str, int] | None]] = queue.SimpleQueue()
+        # (0, its address) when rank 0 listens; (rank, None) when the job of that rank is over.
+        self._events: queue.SimpleQueue[tuple[int, _Address | None]] = queue.SimpleQueue()
 
     def run(
         self,
@@ -99,12 +106,12 @@ class _Spawned:
         towards = cluster.hosts[0].address if cluster is not None and cluster.hosts else "127.0.0.1"
         secret, results = new_secret(), dict[int, Any]()
         try:
-            self._submit(0, fn, args, world_size, secret, (towards, 0), options)
+            self._submit(0, fn, args, world_size, secret, _Address(towards, 0), options)
             while len(results) < world_size:
-                rank, place = self._next()
-                if place is not None:
+                rank, address = self._next()
+                if address is not None:
                     for other in range(1, world_size):
-                        self._submit(other, fn, args, world_size, secret, place, options)
+                        self._submit(other, fn, args, world_size, secret, address, options)
                 else:
                     results[rank] = self._result(rank)
                     if len(self._handles) < world_size:  # rank 0 was lost before it had said where it is
@@ -117,10 +124,10 @@ class _Spawned:
             raise lost[0]
         return [results[rank] for rank in range(world_size)]
 
-    def _next(self) -> tuple[int, tuple[str, int] | None]:
+    def _next(self) -> tuple[int, _Address | None]:
         while True:
             try:
-                return self._news.get(timeout=_LOOK_S)  # in pieces, so that Ctrl-C comes through
+                return self._events.get(timeout=_LOOK_S)  # in pieces, so that Ctrl-C comes through
             except queue.Empty:
                 continue
 
@@ -131,18 +138,19 @@ class _Spawned:
         args: tuple[Any, ...],  # Any: the user's
         world_size: int,
         secret: str,
-        place: tuple[str, int],
+        address: _Address,
         options: TensorPipeRpcBackendOptions | None,
     ) -> None:
-        def told(values: Any) -> str:  # Any: host and port
-            self._news.put((rank, tuple(values)))
+        def on_report(values: object) -> str:
+            if type(values) is _Address:  # else it is a report of the user's function, for which nobody asked
+                self._events.put((rank, values))
             return "CONTINUE"
 
-        needs = self._pool.needs(cpus=self._cpus, on_report=told)
-        handle = needs.submit(_work, fn, args, rank, world_size, secret, place, options)
+        needs = self._pool.needs(cpus=self._cpus, on_report=on_report)
+        handle = needs.submit(_work, fn, args, rank, world_size, secret, address, options)
         assert isinstance(handle, JobHandle), "such a pool is not made inside a job"
         self._handles[rank] = handle
-        handle.add_done_callback(lambda handle: self._news.put((rank, None)))
+        handle.add_done_callback(lambda handle: self._events.put((rank, None)))
 
     def _result(self, rank: int) -> Any:  # Any: the user's, or how it was lost: the others may well go on without it
         try:
@@ -168,15 +176,16 @@ def _work(
     rank: int,
     world_size: int,
     secret: str,
-    place: tuple[str, int],
+    address: _Address,
     options: TensorPipeRpcBackendOptions | None,
 ) -> Any:  # Any: the user's
-    """The life of a worker. `place`: where rank 0 listens; for itself, an address that it is to be reached from."""
+    """Run one worker. `address`: where rank 0 listens; for rank 0, an address that has to be able to reach it."""
     from .rendezvous.entrance_tls import TlsMeeting, address_towards
 
-    host, port = (address_towards(place[0]), 0) if rank == 0 else place
+    host, port = (address_towards(address.host), 0) if rank == 0 else address
     where = Rendezvous(f"tcp://{host}:{port}", f"spawned:{host}:{port}", host, port, is_address_of_this_host(host))
-    meeting = TlsMeeting(where, secret, ports=os.environ.get("FANWISE_PORTS", 0), on_open=_say if rank == 0 else None)
+    on_open = _report_address if rank == 0 else None
+    meeting = TlsMeeting(where, secret, ports=os.environ.get("FANWISE_PORTS", 0), on_open=on_open)
     starting.init_at(meeting, f"worker{rank}", rank, world_size, options or TensorPipeRpcBackendOptions())
     try:
         result = fn(rank, *args)
@@ -187,5 +196,5 @@ def _work(
     return result
 
 
-def _say(host: str, port: int) -> None:
-    current().report((host, port))
+def _report_address(host: str, port: int) -> None:
+    current().report(_Address(host, port))

@@ -1,8 +1,10 @@
 """Tier 4: more calls than a worker can run. Memory and threads are bounded, calls are answered or fail in time."""
 
+import contextlib
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -235,4 +237,33 @@ def test_few_calls_wait_for_their_link_without_the_caller_and_the_rest_with_it(b
     busy[2].send(signal.SIGCONT)
     assert busy[1].do(rpc.rpc_sync, "w2", max, (1, 2)) == 2
     busy[0].do(set_free)
+    all_do(busy, leave)
+
+
+@contextlib.contextmanager
+def interrupting(mark: Callable[[], bool]) -> Iterator[None]:
+    """Press Ctrl-C in this process when `mark` holds; the body hears of it."""
+
+    def press() -> None:
+        within(LIMIT_S, mark, "it waits for room")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+
+
+def be_interrupted_while_waiting_for_room(to: str) -> None:
+    fill(to)
+    mine = rpc.RRef([1])
+    for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote, rpc.stream):
+        with interrupting(lambda: is_waiting_for_room(to)):
+            call(to, len, (mine,), timeout=0)
+
+
+def test_a_call_interrupted_while_it_waits_for_room_leaves_nothing(busy: list[Worker]) -> None:
+    busy[1].do(be_interrupted_while_waiting_for_room, "w0")
+    within(LIMIT_S, lambda: not busy[1].do(has_forks), "the references in its arguments are given back")
+    busy[0].do(set_free)
+    assert busy[1].do(rpc.rpc_sync, "w0", max, (1, 2)) == 2
     all_do(busy, leave)

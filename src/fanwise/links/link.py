@@ -88,6 +88,14 @@ class NeverSent(WorkerLostError):
     """The link had ended before this was sent: nothing of it has left."""
 
 
+def was_never_sent(error: BaseException) -> bool:
+    """Return True if `call_on_credit` or `ask_on_credit` raised this before the call began to leave.
+
+    Also true of errors that are no errors of the link, such as a KeyboardInterrupt while it waited for credit.
+    """
+    return getattr(error, "_was_never_sent", False)
+
+
 class Expired(DeadlineExceeded):
     """A call's own time ran out, here. What the peer raises of that kind is a plain `DeadlineExceeded`."""
 
@@ -540,13 +548,13 @@ class Link:
         Raises `Cancelled` when the reply that it waits for was cancelled; `NotSentCancelled` if nothing has left.
         """
         parts = None
-        self._check_may_wait(method)
-        head, buffers = self.dumps((method, ()))  # as `_dumped`
-        if buffers or len(head) > self._taken_there.frame_bytes:
-            frames.check_may_be_sent(self._taken_there, head, buffers)
-        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(self, method)
         try:
+            self._check_may_wait(method)
+            head, buffers = self.dumps((method, ()))  # as `_dumped`
+            if buffers or len(head) > self._taken_there.frame_bytes:
+                frames.check_may_be_sent(self._taken_there, head, buffers)
+            cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
             with self._lock:  # as most: there is room
                 if self.ending is None and self._flow.spend(cost):
                     reply.cost = cost
@@ -560,9 +568,9 @@ class Link:
                 reply.began_s = self._hub.clock.now_s()
             parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
             return self._ask(reply, parts, within_s, watch)
-        except BaseException:
-            if reply.cost and (parts is None or parts):
-                self._not_sent(reply)
+        except BaseException as error:
+            if parts is None or parts:
+                self._not_sent(reply, error)
             raise
         finally:
             del reply  # else an error would keep this frame, and so what was sent, until the collector comes
@@ -585,15 +593,15 @@ class Link:
         `on_item`: asks for an answer in many parts, and takes them; see `Reply`.
         """
         parts = None
-        head, buffers = self.dumps((method, ()))  # as `_dumped`
-        if buffers or len(head) > self._taken_there.frame_bytes:
-            frames.check_may_be_sent(self._taken_there, head, buffers)
-        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(self, str(method))
         reply.on_item = on_item
         if deadline_s is not None and on_item is None:  # else it is for each item
             reply._due_s = self._hub.clock.now_s() + deadline_s
         try:
+            head, buffers = self.dumps((method, ()))  # as `_dumped`
+            if buffers or len(head) > self._taken_there.frame_bytes:
+                frames.check_may_be_sent(self._taken_there, head, buffers)
+            cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
             if not self._open_on_credit(reply, cost, overdraws):
                 self._wait_and_open(reply, cost, deadline_s, waiting, watch)
             if reply._due_s is not None:
@@ -603,9 +611,9 @@ class Link:
             parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
             self._send(parts)
             return reply
-        except BaseException:
-            if reply.cost and (parts is None or parts):
-                self._not_sent(reply)
+        except BaseException as error:
+            if parts is None or parts:
+                self._not_sent(reply, error)
             raise
 
     # -- waiting for room ------------------------------------------------------------------------------------------
@@ -671,8 +679,11 @@ class Link:
         finally:
             del turn  # as in `ask`
 
-    def _not_sent(self, reply: Reply) -> None:
-        """A call that had begun was not written."""
+    def _not_sent(self, reply: Reply, error: BaseException) -> None:
+        """Nothing of a call was written. Return its credit, and mark `error` for `was_never_sent`."""
+        error._was_never_sent = True  # type: ignore[attr-defined]  # the mark
+        if not reply.cost:
+            return
         with self._lock:
             cost, reply.cost = reply.cost, 0
             self._num_not_calls += 1

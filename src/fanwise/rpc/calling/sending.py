@@ -11,13 +11,13 @@ import math
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
+from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
 from ...links import Link, NeverSent, Reply
-from ...links.link import NotSent, NotSentCancelled
+from ...links.link import was_never_sent
 from .. import current as process
 from ..actors.address import Address
 from ..connections.connections import Connections
@@ -37,7 +37,7 @@ from .call import Call, Following, Invocation
 from .call_future import CallFuture, failed, not_sent, until_answered
 from .queued_call import QueuedCall
 
-_NOT_SENT = (NotSent, NotSentCancelled, NotSendableError)
+T = TypeVar("T")
 
 
 class Agent(queued_call.Agent, reading.Agent, Protocol):
@@ -100,41 +100,54 @@ class Sender:
             except FanwiseError as error:
                 return Following.failed(failed(error, to, limit_s, closed=self._connections.closed))
         mode = "async" if remote is None else "remote"
-        message = self._serialize_call(to, invocation, remote, mode, address)
-        while (
-            link is not None and (message.carries or message.loans) and not self._is_leaving(message, link)
-        ):  # it has just ended: by another one, then
-            self._serializer.take_back(message, to.id)
-            link = self._connections.ready(to.id)
-            message = self._serialize_call(to, invocation, remote, mode, address)
-        if self._faults is not None and self._faults.drops_call(to.id, invocation[0], is_remote=remote is not None):
-            return Following.failed(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
         scope = cancelling.here()
         nest_in = scope if remote is None else None  # a value that stays there belongs to its references
-        if link is None:
-            return self._queued(message, to, limit_s, nest_in)
-        watch = None if scope is None else scope.nest
-        try:
-            reply = link.call_on_credit(message, deadline_s=limit_s, waiting=self._agent.waiting, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
-        except WindowFullError:
-            self._agent.outside(partial(self._serializer.take_back, message, to.id))
-            raise
-        except NeverSent:  # it has just ended
-            self._serializer.take_back(message, to.id)
-            if remote is not None and not self._references.stays(remote):
-                return Following.failed(not_sent(to))
+        while True:
             message = self._serialize_call(to, invocation, remote, mode, address)
-            return self._queued(message, to, limit_s, nest_in)
-        except FanwiseError as error:
-            self._serializer.take_back(message, to.id)
-            cancelling.check()
-            return Following.failed(failed(error, to, limit_s, closed=self._connections.closed))
-        if message.keeps:
-            reply.add_done_callback(partial(until_answered, message.keeps))
-        call = CallFuture(self._agent, reply, to, limit_s)
-        if nest_in is not None:
-            nest_in.nest(reply)
-        return call
+            if self._faults is not None and self._faults.drops_call(to.id, invocation[0], is_remote=remote is not None):
+                return Following.failed(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
+            if link is None:
+                return self._queued(message, to, limit_s, nest_in)
+            is_asked = False
+            try:
+                if (message.carries or message.loans) and not self._is_leaving(message, link):
+                    self._take_back(message, to)  # the link has just ended: by another one, then
+                    link = self._connections.ready(to.id)
+                    continue
+                is_asked = True
+                reply = link.call_on_credit(
+                    message,  # type: ignore[arg-type]  # `dumps` knows it
+                    deadline_s=limit_s,
+                    waiting=self._agent.waiting,
+                    watch=None if scope is None else scope.nest,
+                )
+            except NeverSent:  # it has just ended
+                self._take_back(message, to)
+                if remote is not None and not self._references.stays(remote):
+                    return Following.failed(not_sent(to))
+                link = None
+                continue
+            except BaseException as error:
+                if not is_asked or was_never_sent(error):
+                    self._take_back(message, to)
+                if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
+                    raise
+                cancelling.check()
+                return Following.failed(failed(error, to, limit_s, closed=self._connections.closed))
+            if message.keeps:
+                reply.add_done_callback(partial(until_answered, message.keeps))
+            call = CallFuture(self._agent, reply, to, limit_s)
+            if nest_in is not None:
+                nest_in.nest(reply)
+            return call
+
+    def _take_back(self, message: Message, to: WorkerInfo) -> None:
+        """Nothing of `message` has left: give back what it holds."""
+        take_back = partial(self._serializer.take_back, message, to.id)
+        if self._agent.may_wait():
+            take_back()
+        else:
+            self._agent.outside(take_back)
 
     def _wait_for_link(
         self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None
@@ -142,18 +155,22 @@ class Sender:
         """Too many calls wait for this link to let one more: this thread waits for it itself."""
         if not self._agent.may_wait():
             self._connections.traffic.refused(to.name, "window_full")
-            self._agent.outside(partial(self._serializer.take_back, message, to.id))
+            self._take_back(message, to)
             raise WindowFullError(
                 f"the call of {message!r} was not sent: as many calls as may wait for a link to worker {to.name} do, "
                 f"and this thread reads answers, so it must not wait.\n"
                 f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
             )
+        link = None
         try:
             link = self._connections.to(to.id, within_s=limit_s)
-        except FanwiseError as error:
-            self._serializer.take_back(message, to.id)
+            call.send(link)
+        except BaseException as error:
+            if link is None or was_never_sent(error):
+                self._take_back(message, to)
+            if not isinstance(error, FanwiseError):
+                raise
             return Following.failed(failed(error, to, limit_s, closed=self._connections.closed))
-        call.send(link)
         return call
 
     def call_sync(
@@ -175,30 +192,54 @@ class Sender:
         if scope is not None:
             scope.check()
             watch = scope.nest
+
+        def ask(link: Link, message: Message) -> tuple[Any, Link]:  # Any: what the link brings, a `Message`
+            released = self._agent.begin_waiting()
+            try:
+                return link.ask_on_credit(message, within_s=limit_s, watch=watch), link  # type: ignore[arg-type]  # `dumps` knows it
+            finally:
+                if released:
+                    self._agent.end_waiting()
+
+        answer, link = self._send(ask, to, invocation, limit_s, "sync", address)
+        return self._serializer.deserialize(answer, to.id, link).value
+
+    def _send(
+        self,
+        send: Callable[[Link, Message], T],
+        to: WorkerInfo,
+        invocation: Invocation,
+        limit_s: float | None,
+        mode: str,
+        address: Address | None = None,
+        window: Window | None = None,
+    ) -> T:
+        """Return what `send` does. Wait for a link first; take another one if it ends before any of the call has left.
+
+        What was serialized and has not left is taken back, whatever `send` raises.
+        """
         while True:
             try:
                 link = self._connections.to(to.id, within_s=limit_s)  # first, as in `call`
             except FanwiseError as error:
                 raise failed(error, to, limit_s, closed=self._connections.closed) from None
-            message = self._serialize_call(to, invocation, None, "sync", address)
-            if (message.carries or message.loans) and not self._is_leaving(message, link):
-                self._serializer.take_back(message, to.id)
-                continue
-            released = self._agent.begin_waiting()
+            message = self._serialize_call(to, invocation, None, mode, address, window)
+            is_asked = False
             try:
-                answer = link.ask_on_credit(message, within_s=limit_s, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
+                if (message.carries or message.loans) and not self._is_leaving(message, link):
+                    self._take_back(message, to)
+                    continue
+                is_asked = True
+                return send(link, message)
             except NeverSent:  # it has just ended
-                self._serializer.take_back(message, to.id)
-                continue
-            except FanwiseError as error:
-                if isinstance(error, _NOT_SENT) and not hasattr(error, "__notes__"):
-                    self._serializer.take_back(message, to.id)
+                self._take_back(message, to)
+            except BaseException as error:
+                if not is_asked or was_never_sent(error):
+                    self._take_back(message, to)
+                if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
+                    raise
                 cancelling.check()
                 raise failed(error, to, limit_s, closed=self._connections.closed) from None
-            finally:
-                if released:
-                    self._agent.end_waiting()
-            return self._serializer.deserialize(answer, to.id, link).value
 
     def stream(
         self,
@@ -228,39 +269,22 @@ class Sender:
     ) -> Reply:
         scope = cancelling.here()
         cancelling.check()
-        watch = None if scope is None else scope.nest
-        while True:
-            try:
-                link = self._connections.to(to.id, within_s=limit_s)  # first, as in `call`
-            except FanwiseError as error:
-                raise failed(error, to, limit_s, closed=self._connections.closed) from None
-            message = self._serialize_call(to, invocation, None, "stream", None, window)
-            if (message.carries or message.loans) and not self._is_leaving(message, link):
-                self._serializer.take_back(message, to.id)
-                continue
-            try:
-                reply = link.call_on_credit(  # `dumps` knows it
-                    message,  # type: ignore[arg-type]
-                    deadline_s=limit_s,
-                    waiting=self._agent.waiting,
-                    watch=watch,
-                    on_item=on_item,
-                )
-            except NeverSent:  # it has just ended
-                self._serializer.take_back(message, to.id)
-                continue
-            except WindowFullError:
-                self._agent.outside(partial(self._serializer.take_back, message, to.id))
-                raise
-            except FanwiseError as error:
-                self._serializer.take_back(message, to.id)
-                cancelling.check()
-                raise failed(error, to, limit_s, closed=self._connections.closed) from None
+
+        def call(link: Link, message: Message) -> Reply:
+            reply = link.call_on_credit(
+                message,  # type: ignore[arg-type]  # `dumps` knows it
+                deadline_s=limit_s,
+                waiting=self._agent.waiting,
+                watch=None if scope is None else scope.nest,
+                on_item=on_item,
+            )
             if message.keeps:
                 reply.add_done_callback(partial(until_answered, message.keeps))
             if scope is not None:
                 scope.nest(reply)
             return reply
+
+        return self._send(call, to, invocation, limit_s, "stream", window=window)
 
     def close_streams(self, *, of_calls: bool) -> None:
         """Those which the program itself reads end: it reads on no more.

@@ -124,6 +124,16 @@ def test_no_more_calls_wait_than_may_leave_without_credit_also_while_some_leave(
     assert routes.queue(3, PlayedCall("later", log)) == "first"
 
 
+def test_calls_that_wait_no_more_make_room_for_others(hub: Hub, routes: Routes, log: list[str]) -> None:
+    withdrawn = PlayedCall("withdrawn", log, num_bytes=OVERDRAFT)
+    assert routes.queue(1, withdrawn) == "first"
+    assert routes.withdraw(1, withdrawn)
+    assert routes.queue(1, PlayedCall("late", log, hub.clock.now_s(), num_bytes=OVERDRAFT)) == "queued"
+    within(LIMIT_S, lambda: log == ["late failed: DeadlineExceeded"], "its time is over")
+    assert routes.queue(1, PlayedCall("small", log)) == "queued"
+    routes.close(lambda: ClosedError("closed."))
+
+
 def test_a_call_that_is_queued_while_others_leave_leaves_too(routes: Routes, log: list[str]) -> None:
     class Queues(PlayedCall):
         def send(self, link: Link) -> None:

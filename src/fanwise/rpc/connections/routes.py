@@ -46,8 +46,8 @@ class Waiting(Protocol):
 class _Queue:
     """Calls to one worker, in their order; the link that is kept back; how many are just leaving.
 
-    `num_bytes`: of all that it ever had. They leave without waiting for credit, so that they delay nobody who waits for
-    the link; so no more may come while they leave.
+    `num_bytes`: of all that wait, and of all that have left. They leave without waiting for credit, so that they delay
+    nobody who waits for the link; so no more may come while they leave.
     """
 
     calls: deque[Waiting] = field(default_factory=deque)
@@ -153,6 +153,7 @@ class Routes:
             if queue is None or call not in queue.calls:
                 return False
             queue.calls.remove(call)
+            queue.num_bytes -= call.num_bytes
             return True
 
     def is_awaited(self, id: int) -> bool:
@@ -194,7 +195,9 @@ class Routes:
         due_s: list[float] = []
         with self._lock:
             for queue in self._queues.values():
-                late += (call for call in queue.calls if call.due_s is not None and call.due_s <= now_s)
+                expired = [call for call in queue.calls if call.due_s is not None and call.due_s <= now_s]
+                late += expired
+                queue.num_bytes -= sum(call.num_bytes for call in expired)
                 queue.calls = deque(call for call in queue.calls if call.due_s is None or call.due_s > now_s)
                 due_s += (call.due_s for call in queue.calls if call.due_s is not None)
         for call in late:

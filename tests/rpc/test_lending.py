@@ -208,6 +208,22 @@ def test_big_tensors_are_lent_both_ways_and_come_back(real_workers: Workers) -> 
     all_comes_back(*workers)
 
 
+def fail_to_see_once() -> None:
+    sight = memory().sight
+
+    def fail() -> Any:
+        memory().sight = sight  # type: ignore[method-assign]
+        raise RuntimeError("the driver is busy")
+
+    memory().sight = fail  # type: ignore[method-assign]
+
+
+def test_what_the_other_sees_is_asked_again_when_it_could_not_say(real_workers: Workers) -> None:
+    one, other = two(real_workers)
+    other.do(fail_to_see_once)
+    within(LIMIT_S, lambda: one.do(is_known, "w1"), "w0 knows what w1 sees")
+
+
 def test_the_first_message_and_small_ones_are_staged(real_workers: Workers) -> None:
     workers = two(real_workers)
     assert float(workers[0].do(call, "w1", echo, torch.ones(BIG)).sum()) == BIG

@@ -146,7 +146,7 @@ class Lending:
         return WorkerKey(id, 0) if member is None else member.key
 
     def _ask_sight(self, key: WorkerKey) -> None:
-        """Ask that worker what it sees, once. Nobody waits for it, and no link is made for it."""
+        """Ask that worker what it sees, until it has said so. Nobody waits for it, and no link is made for it."""
         with self._lock:
             if key in self._sights or self._agent.connections.ready(key.id) is None:
                 return
@@ -159,6 +159,7 @@ class Lending:
             self._sights[key] = future.value()
         else:
             _log.info("worker %s did not say which devices it sees: %s", key.id, error)
+            self._sights.pop(key, None)  # the next tensor for it asks again
 
     def _refuse(self, key: WorkerKey | None, uuid: str, why: str) -> None:
         """From now on the bytes of what lies there go through main memory. Said once."""

@@ -15,7 +15,8 @@ from torch.futures import Future
 from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc.functions import async_execution
 from fanwise.rpc.references.proxy import RRefProxy
-from fanwise.rpc.references.rref import RRef, done_with
+from fanwise.rpc.references.rref import Pending, RRef, done_with
+from fanwise.rpc.references.rref import make as make_rref
 from fanwise.testing import within
 from fanwise.testing.played_agents import (
     PlayedAgent,
@@ -346,6 +347,15 @@ def test_the_type_is_asked_for_once(three: list[PlayedAgent]) -> None:
     rref = remote(1, make, 1)
     first = rref._get_type(blocking=False)
     assert rref._get_type(blocking=False) is first and first.wait() is rref._get_type() is int
+
+
+def test_the_type_of_a_value_to_come_is_not_waited_for_on_its_owner(three: list[PlayedAgent]) -> None:
+    value = Pending()
+    rref = make_rref(three[0].references, three[0].references.new_id(), value, None)
+    kind = rref._get_type(blocking=False)
+    assert not kind.done() and rref._get_type(blocking=False) is kind
+    value.settle(None, 1)
+    assert kind.wait() is rref._get_type() is int
 
 
 def test_deleted_references_say_so(three: list[PlayedAgent]) -> None:

@@ -216,6 +216,10 @@ class RRef(Generic[T]):
 
     def local_value(self) -> T:
         """The value itself, on its owner. Blocks until it is there. RuntimeError on other workers."""
+        return self._get_value().wait()  # type: ignore[no-any-return]  # what it was made with
+
+    def _get_value(self) -> Pending:
+        """The value, which may be yet to come, on its owner. Raises as `local_value`, without waiting."""
         if self._value is None:
             assert self._user is not None, "a reference has a value or a fork"
             raise RuntimeError(
@@ -224,7 +228,7 @@ class RRef(Generic[T]):
             )
         if self._error is not None:
             raise self._error()
-        return self._value.wait()  # type: ignore[no-any-return]  # what it was made with
+        return self._value
 
     def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
         """A proxy: `rref.rpc_sync().size()` calls `size` on the owner and waits for the result, `timeout` seconds."""
@@ -265,7 +269,11 @@ class RRef(Generic[T]):
     def _get_type(self, timeout: float = UNSET_RPC_TIMEOUT, blocking: bool = True) -> Any:  # Any: a type or its future
         """The type of the value, asked for once. Not `blocking`: the future of it, always the same one."""
         if self._user is None:
-            return type(self.local_value()) if blocking else done_with(type(self.local_value()))
+            if blocking:
+                return type(self.local_value())
+            if self._kind is None:
+                self._kind = _type_of(self._get_value())
+            return self._kind
         kind = self._kind
         if kind is None or (kind.done() and error_of(kind) is not None):
             self._user.check("call _get_type() on it")
@@ -368,6 +376,10 @@ def value_on_owner(rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
 
 @async_execution
 def _rref_typeof_on_owner(rref_id: GlobalId) -> "Future[type]":
+    return _type_of(process.current().references.value_of(rref_id))
+
+
+def _type_of(value: "Future[Any]") -> "Future[type]":  # Any: the user's
     kind: Future[type] = Future()
 
     def settle(future: "Future[Any]") -> None:  # Any: the user's
@@ -377,7 +389,7 @@ def _rref_typeof_on_owner(rref_id: GlobalId) -> "Future[type]":
         else:
             kind.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly in torch
 
-    process.current().references.value_of(rref_id).add_done_callback(settle)
+    value.add_done_callback(settle)
     return kind
 
 

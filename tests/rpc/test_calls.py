@@ -16,11 +16,15 @@ import torch
 from torch.futures import Future
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, NotSendableError, RemoteError, WireError, WorkerLostError
+from fanwise.rpc import agent as agents
+from fanwise.rpc import torch_compat
 from fanwise.rpc.functions import async_execution
+from fanwise.rpc.gathering import Gatherer
 from fanwise.rpc.nn import RemoteModule
 from fanwise.rpc.optim import DistributedOptimizer
-from fanwise.testing.rpc_workers import Workers, all_do
+from fanwise.testing import within
+from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do
 
 # Any throughout: what functions of users take and return.
 
@@ -456,6 +460,56 @@ def test_the_loss_of_a_worker_ends_the_wait_for_it(real_workers: Workers) -> Non
     for worker in (one, two):
         with pytest.raises(WorkerLostError, match="worker w2 was lost during an all_gather"):
             worker.result()
+
+
+def gather_in_vain() -> tuple[str, int]:
+    with pytest.raises(DeadlineExceeded) as raised:
+        rpc._all_gather(1, ["w0", "w1"], timeout=0.2)
+    return str(raised.value), len(torch_compat._gatherer._rounds)
+
+
+def gather_late() -> str:
+    try:
+        rpc._all_gather(2, ["w0", "w1"])
+    except DeadlineExceeded as error:
+        return str(error)
+    return "gathered"
+
+
+def test_a_round_that_was_given_up_leaves_nothing_and_tells_those_who_come_late(real_workers: Workers) -> None:
+    two = real_workers.group(2)
+    text, num_rounds = two[0].do(gather_in_vain)
+    assert "only ['w0'] have come" in text and num_rounds == 0
+    assert "round 0 of an all_gather of w0,w1 was given up here" in two[1].do(gather_late)
+    assert all_do(two, gather, 5) == [{"w0": 5, "w1": 5}] * 2
+
+
+def test_rounds_of_other_names_are_other_rounds() -> None:
+    gatherer = Gatherer(None, None)
+    assert gatherer._begin({"a", "bc"})[0] != gatherer._begin({"ab", "c"})[0]
+
+
+def watch_losses() -> None:
+    on_lost = agents.current().on_lost
+
+    def leaves(worker: rpc.WorkerInfo, incarnation: int) -> None:
+        on_lost.remove(leaves)
+
+    on_lost += [leaves, lambda worker, incarnation: HEARD.append(worker.name)]
+
+
+HEARD: list[str] = []
+
+
+def heard() -> list[str]:
+    return HEARD
+
+
+def test_all_hear_of_a_loss_also_when_one_listens_no_more(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.do(watch_losses)
+    two.kill()
+    within(LIMIT_S, lambda: one.do(heard) == ["w1"], "it has heard")
 
 
 # -- the profiler, and picklers of one's own --------------------------------------------------------------------------

@@ -145,7 +145,8 @@ class Agent:
             return to
         if type(to) is not str and (isinstance(to, bool) or not isinstance(to, (str, int))):
             raise ValueError(f"Cannot get WorkerInfo from name {to}")
-        info = self._infos.get(to)
+        infos = self._infos
+        info = infos.get(to)
         if info is not None:
             return info
         if to not in self._names():
@@ -154,8 +155,7 @@ class Agent:
             former = next((member for member in self.group.former.values() if to in (member.id, member.name)), None)
             if former is not None and to not in self._names():
                 return former.info  # a call will say what happened to it
-        member = self.group.find(to)
-        info = self._infos[to] = member.info
+        info = infos[to] = self.group.find(to).info
         return info
 
     def _name_of(self, id: int) -> str:
@@ -179,7 +179,7 @@ class Agent:
         """On the hub's thread."""
         if isinstance(event, Joined):
             return
-        self._infos.clear()
+        self._infos = {}  # a new one: `worker` may be about to note, in the old one, who was there before
         member = event.member
         if isinstance(event, Lost):
             self.connections.lost(member)
@@ -187,7 +187,7 @@ class Agent:
             self.connections.left(member)
         self.lending.gone(member.key)
         if isinstance(event, Lost):
-            for callback in self.on_lost:
+            for callback in list(self.on_lost):  # it wakes threads that take theirs off
                 callback(member.info, member.incarnation)
 
     # -- requests of one agent to another ----------------------------------------------------------------------------

@@ -53,17 +53,20 @@ class Gatherer:
         leader, me = min(everybody), agent.info.name
         limit_s = get_rpc_timeout() if timeout == UNSET_RPC_TIMEOUT else timeout
         wait_s = None if timeout in (UNSET_RPC_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT) else timeout
-        number = self._next(everybody)
-        with self._watched(agent, number, everybody):
-            if me == leader:
-                self.collected(number, me, value, everybody)
-            else:
-                rpc_sync(leader, self._collect, args=(number, me, value, everybody), timeout=limit_s)
-            state = self._wait(agent, number, wait_s)
-            if me == leader:
-                self._tell_all(number, state, everybody - {leader}, limit_s)
-        with self._lock:
-            return self._rounds.pop(number).gathered_objects
+        number, state = self._begin(everybody)
+        try:
+            with self._watched(agent, state, everybody):
+                if me == leader:
+                    self.collected(number, me, value, everybody)
+                else:
+                    rpc_sync(leader, self._collect, args=(number, me, value, everybody), timeout=limit_s)
+                self._wait(agent, state, everybody, wait_s)
+                if me == leader:
+                    self._tell_all(number, state, everybody - {leader}, limit_s)
+        finally:
+            with self._lock:
+                del self._rounds[number]
+        return state.gathered_objects
 
     def collected(self, number: str, name: str, value: object, names: Collection[str] | None = None) -> None:
         """On the first by name: the value of one of them is here."""
@@ -84,19 +87,27 @@ class Gatherer:
         state.gathered_objects = values
         state.proceed_signal.set()
 
-    def _next(self, names: Collection[str]) -> str:
-        key = "".join(sorted(names))
+    def _begin(self, names: Collection[str]) -> tuple[str, AllGatherStates]:
+        """The next round of these workers. A value of another worker may have come already."""
+        key = ",".join(sorted(names))  # names have no commas
         with self._lock:
             count = self._counts.get(key, 0)
             self._counts[key] = count + 1
-        return f"{key}{count}"
+            number = f"{key} {count}"
+            return number, self._rounds.setdefault(number, AllGatherStates())
 
     def _round(self, number: str) -> AllGatherStates:
+        """The round of a message that came. DeadlineExceeded: this worker does not wait for it any more."""
+        key, _, count = number.rpartition(" ")
         with self._lock:
-            return self._rounds.setdefault(number, AllGatherStates())
+            state = self._rounds.get(number)
+            if state is None:
+                if int(count) < self._counts.get(key, 0):
+                    raise DeadlineExceeded(f"round {count} of an all_gather of {key} was given up here.")
+                state = self._rounds[number] = AllGatherStates()
+            return state
 
-    def _wait(self, agent: _agent.Agent, number: str, wait_s: float | None) -> AllGatherStates:
-        state = self._round(number)
+    def _wait(self, agent: _agent.Agent, state: AllGatherStates, names: Collection[str], wait_s: float | None) -> None:
         with agent.waiting():
             came = state.proceed_signal.wait(wait_s)
         if not came:
@@ -104,8 +115,7 @@ class Gatherer:
                 f"timed out in _all_gather after {wait_s:.2f} seconds: only {sorted(state.gathered_objects)} have come."
             )
         if state.lost is not None:
-            raise WorkerLostError(f"worker {state.lost} was lost during an all_gather of {sorted(self._counts)}.")
-        return state
+            raise WorkerLostError(f"worker {state.lost} was lost during an all_gather of {sorted(names)}.")
 
     def _tell_all(self, number: str, state: AllGatherStates, others: Collection[str], limit_s: float) -> None:
         values = state.gathered_objects
@@ -124,11 +134,10 @@ class Gatherer:
             ) from first
 
     @contextmanager
-    def _watched(self, agent: _agent.Agent, number: str, names: Collection[str]) -> Iterator[None]:
+    def _watched(self, agent: _agent.Agent, state: AllGatherStates, names: Collection[str]) -> Iterator[None]:
         """Meanwhile the loss of one of them ends the wait."""
 
         def lost(worker: WorkerInfo, _incarnation: int) -> None:
-            state = self._round(number)
             if worker.name in names and not state.proceed_signal.is_set():
                 state.lost = worker.name
                 state.proceed_signal.set()

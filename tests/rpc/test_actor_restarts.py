@@ -20,6 +20,7 @@ from fanwise.base.errors import (
 )
 from fanwise.links.flow_control.credits import OVERDRAFT
 from fanwise.rpc import agent as agents
+from fanwise.rpc.actors.calls import Actors
 from fanwise.rpc.actors.restarts import Restarts
 from fanwise.rpc.actors.supervision import Recipe, Supervision
 from fanwise.rpc.membership.members import Lost, Member
@@ -323,6 +324,39 @@ def test_who_hears_of_a_loss_before_the_supervisor_waits_for_the_next_life() -> 
     assert early.done() and early.value() is made[0] and made[0]._rref_id == GlobalId(0, 100, -2)
     assert supervision.where(GlobalId(0, 100, -1)).done(), "who knows the life before is told at once"
     assert not supervision.where(GlobalId(0, 100, -2)).done()
+
+
+class MovedMeanwhile:
+    """A reference to an actor that is made again, on another worker, whenever somebody has looked where it is."""
+
+    def __init__(self) -> None:
+        self._life = 0
+
+    @property
+    def _user(self) -> Any:
+        self._life += 1
+        return PlayedReference(-self._life, self._life)._user
+
+    def owner(self) -> WorkerInfo:
+        return WorkerInfo("w", int(self._user.fork.owner.incarnation))
+
+
+@pytest.mark.parametrize("api", ["rpc_sync", "rpc_async", "remote"])
+def test_a_call_goes_to_the_worker_that_has_the_actor_of_its_number(api: Any) -> None:
+    calls: list[tuple[WorkerInfo, Any]] = []
+
+    def call(to: WorkerInfo, *_: Any, address: Any, **__: Any) -> Any:
+        calls.append((to, address.actor))
+        return torch.futures.Future()
+
+    references = SimpleNamespace(owner_of=lambda fork: WorkerInfo("w", fork.owner.incarnation), remote=call)
+    agent: Any = SimpleNamespace(references=references, call=call, call_sync=call, info=WorkerInfo("me", 0))
+    actors = Actors(agent)
+    actors.supervision = SimpleNamespace(is_lost=lambda *_: False)  # type: ignore[assignment]
+    actors._check_is_not_its_own = lambda *_: None  # type: ignore[method-assign]
+    actors.call(MovedMeanwhile(), api, "add", (), {}, timeout_s=0.0)  # type: ignore[arg-type]
+    [(to, number)] = calls
+    assert number.local_id == -to.id, "the number is that of the life on that worker"
 
 
 def begin_large(number: int, timeout: float) -> list[bool]:

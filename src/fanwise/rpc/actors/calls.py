@@ -95,7 +95,7 @@ class Actors:
                 return self._begin(rref, asked, timeout_s).wait()
             self.supervision.wait_until_there(rref, self._limit(timeout_s))
             user = rref._user
-        to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
+        to, address = self._address_of(rref, user)
         if api == "remote":
             return agent.references.remote(to, (invoke, (rref, *asked), {}), timeout_s=timeout_s, address=address)
         self._check_is_not_its_own(rref, name)
@@ -152,12 +152,17 @@ class Actors:
         return self._begin(rref, asked, left_s())
 
     def _begin_now(self, rref: RRef[Any], asked: _Asked, timeout_s: float) -> Call[Any]:  # Any: the user's
-        user = rref._user
-        to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
+        to, address = self._address_of(rref, rref._user)
         try:
             return self._agent.call(to, (invoke, (rref, *asked), {}), timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
             return Following.failed(error)
+
+    def _address_of(self, rref: RRef[Any], user: UserState | None) -> tuple[WorkerInfo, Address]:  # Any: of any type
+        """The owner and the actor's number there. Both of `user`, which was read once: `rref` may move meanwhile."""
+        if user is None:
+            return self._agent.info, Address(rref._rref_id, 0.0)
+        return self._agent.references.owner_of(user.fork), Address(user.fork.rref_id, 0.0)
 
     def _limit(self, timeout_s: float) -> float | None:
         limit_s = self._agent.timeout_s if timeout_s == UNSET_RPC_TIMEOUT else max(_LEAST_S, timeout_s)
@@ -171,10 +176,6 @@ class Actors:
                 f"  wrong:  rref.rpc_sync().{name}(...)\n"
                 f"  right:  self.{name}(...), now; or rref.rpc_async().{name}(...), later, and not waited for here"
             )
-
-
-def _id_of(rref: RRef[Any], user: UserState | None) -> GlobalId:  # Any: of any type
-    return rref._rref_id if user is None else user.fork.rref_id
 
 
 @calls_method

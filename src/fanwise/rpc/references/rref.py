@@ -208,10 +208,12 @@ class RRef(Generic[T]):
             What the function raised that was to make the value. DeadlineExceeded: not here in time, or its creation
             was not. OwnerLostError: the owner died or left. RuntimeError: used after `shutdown`.
         """
-        if self._user is None:
+        user = self._user  # read once: that of an actor may change
+        if user is None:
             return self.local_value()
-        self._user.check("call to_here() on it")
-        value: T = self._references.ask_owner(self._user, value_on_owner, (self._rref_id,), timeout, is_repeatable=True)
+        user.check("call to_here() on it")
+        args = (user.fork.rref_id,)
+        value: T = self._references.ask_owner(user, value_on_owner, args, timeout, is_repeatable=True)
         return value
 
     def local_value(self) -> T:
@@ -253,22 +255,24 @@ class RRef(Generic[T]):
             dist_autograd_ctx_id: the context that takes the gradients; -1, on the owner only: `.grad` as usual.
             retain_graph: keep the graph for another pass.
         """
-        if self._user is not None and dist_autograd_ctx_id == -1:
+        user = self._user
+        if user is not None and dist_autograd_ctx_id == -1:
             raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
-        if self._user is None:
+        if user is None:
             from .. import autograd  # programs that only make calls do without it
 
             autograd.backward_from(self.local_value(), dist_autograd_ctx_id, retain_graph)
         else:
-            self._user.check("call backward() on it")
-            args = (self._rref_id, dist_autograd_ctx_id, retain_graph)
-            self._references.ask_owner(self._user, backward_on_owner, args, UNSET_RPC_TIMEOUT, is_repeatable=False)
+            user.check("call backward() on it")
+            args = (user.fork.rref_id, dist_autograd_ctx_id, retain_graph)
+            self._references.ask_owner(user, backward_on_owner, args, UNSET_RPC_TIMEOUT, is_repeatable=False)
 
     # -- what torch's programs use all the same --------------------------------------------------------------------
 
     def _get_type(self, timeout: float = UNSET_RPC_TIMEOUT, blocking: bool = True) -> Any:  # Any: a type or its future
         """The type of the value, asked for once. Not `blocking`: the future of it, always the same one."""
-        if self._user is None:
+        user = self._user
+        if user is None:
             if blocking:
                 return type(self.local_value())
             if self._kind is None:
@@ -276,8 +280,8 @@ class RRef(Generic[T]):
             return self._kind
         kind = self._kind
         if kind is None or (kind.done() and error_of(kind) is not None):
-            self._user.check("call _get_type() on it")
-            kind = self._kind = self._references.ask_later(self._user, _rref_typeof_on_owner, (self._rref_id,), timeout)
+            user.check("call _get_type() on it")
+            kind = self._kind = self._references.ask_later(user, _rref_typeof_on_owner, (user.fork.rref_id,), timeout)
         if not blocking:
             return kind
         with self._references.agent.waiting():

@@ -44,7 +44,7 @@ def test_importing_rpc_loads_no_more_than_is_needed_to_spawn_workers_and_walks_o
     script = tmp_path / "script.py"
     script.write_text(
         "import gc, sys, torch\n"
-        "gc.enable(); [gc.collect(1) for _ in range(11)]; before = gc.get_stats()[2]['collections']\n"
+        "gc.enable(); gc.unfreeze(); [gc.collect(1) for _ in range(11)]; before = gc.get_stats()[2]['collections']\n"
         "import fanwise.rpc as rpc\n"
         "parts = ('rpc.agent', 'links.link', 'rpc.autograd', 'rpc.streams', 'rpc.allow_list', 'rpc.devices')\n"
         "print([name for name in parts if f'fanwise.{name}' in sys.modules])\n"
@@ -58,6 +58,18 @@ def test_importing_rpc_loads_no_more_than_is_needed_to_spawn_workers_and_walks_o
     )
     done = torch_loaded.run(script, folder=tmp_path)
     assert done.out == "[]\n0 0 False\nBackendType.TENSORPIPE True fanwise.rpc.starting True\n[]\n", done.said
+
+
+def test_importing_rpc_leaves_frozen_what_the_program_has_frozen(
+    torch_loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gc, torch\ngc.freeze(); before = gc.get_freeze_count()\nimport fanwise.rpc\n"
+        "print(gc.get_freeze_count() > before // 2 > 1000)\n"  # what ends is frozen no more
+    )
+    done = torch_loaded.run(script, folder=tmp_path)
+    assert done.out == "True\n", done.said
 
 
 def test_a_library_that_is_loaded_is_seen() -> None:

@@ -2,13 +2,19 @@
 
 import os
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanwise.base.errors import ClosedError
 from fanwise.links.status_files import Status, ask_for_statuses, statuses
+from fanwise.rpc import publishing
 from fanwise.rpc.rates import said
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do, leave
@@ -54,6 +60,34 @@ def call(to: str, times: int) -> None:
 
     for _ in range(times):
         rpc.rpc_sync(to, max, (1, 2), timeout=LIMIT_S)
+
+
+def test_the_thread_runs_only_while_a_board_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking = threading.Event()
+
+    def no_metrics(_: object) -> None:
+        raise ClosedError("there is no agent")
+
+    def runs() -> bool:
+        return any(thread.name == "rpc status" for thread in threading.enumerate())
+
+    monkeypatch.setattr(publishing, "metrics_of", no_metrics)
+    file = SimpleNamespace(is_wanted=looking.is_set, close=lambda: None)
+    monkeypatch.setattr(publishing, "StatusFile", lambda kind: file)
+    jobs: list[Callable[[], None]] = []
+    agent: Any = SimpleNamespace(later=lambda delay_s, job: jobs.append(job))
+    publisher = publishing.Publisher(agent, "group")
+    jobs.pop()()
+    assert not runs() and len(jobs) == 1, "it looks again"
+    looking.set()
+    jobs.pop()()
+    assert runs() and not jobs
+    looking.clear()
+    within(LIMIT_S, lambda: bool(jobs), "it has seen that nobody looks any more")
+    within(LIMIT_S, lambda: not runs(), "the thread has ended")
+    publisher.close()
+    jobs.pop()()
+    assert not jobs and not runs()
 
 
 def test_workers_say_what_they_do_until_they_leave(real_workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,11 @@ import torch as _torch  # noqa: F401
 
 # Whoever allocates a little after torch was loaded pays for the garbage collector's walk over all of it, 70 ms, more
 # than this package takes. What is there is put among what is old: the next walk comes when there is much more of it.
-gc.collect(1)
-gc.freeze()
-gc.unfreeze()
+# Not in a program that has frozen objects itself, as a process that others are forked from: it would thaw them.
+if not gc.get_freeze_count():
+    gc.collect(1)
+    gc.freeze()
+    gc.unfreeze()
 
 from . import backend_registry as backend_registry
 from . import constants as constants

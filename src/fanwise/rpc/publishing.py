@@ -2,7 +2,8 @@
 
 metrics --a thread of its own--> rates.said --> the status file of this worker
 
-The thread is none of those that carry calls: a disk that is slow delays nothing but the next status.
+The thread runs only while a board looks, and is none of those that carry calls: a slow disk delays nothing but the next
+status. While none looks, the hub's thread checks for one, once a second.
 """
 
 import threading
@@ -30,15 +31,25 @@ class Publisher:
         self._group = group
         self._file = StatusFile("rpc")
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._publish, name="rpc status", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        agent.later(EVERY_S, self._look)
 
     def close(self) -> None:
         """Nothing is said any more. Blocks until a status that is being written is written."""
         self._is_over.set()
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_END_S)
         self._file.close()
+
+    def _look(self) -> None:
+        """Start the thread if a board looks; else check again later. On the hub's thread."""
+        if self._is_over.is_set():
+            return
+        if self._file.is_wanted():
+            self._thread = threading.Thread(target=self._publish, name="rpc status", daemon=True)
+            self._thread.start()
+        else:
+            self._agent.later(EVERY_S, self._look)
 
     def _publish(self) -> None:
         before: dict[str, Any] | None = None  # Any: metrics
@@ -46,9 +57,8 @@ class Publisher:
         past: deque[list[float]] = deque(maxlen=_MOST_POINTS)
         while not self._is_over.wait(pause_s):
             if not self._file.is_wanted():
-                before, pause_s = None, EVERY_S
-                past.clear()
-                continue
+                self._agent.later(EVERY_S, self._look)
+                return
             now_s = time.monotonic()
             try:
                 now = metrics_of(self._agent)

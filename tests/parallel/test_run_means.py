@@ -22,6 +22,13 @@ def test_an_accuracy_is_the_exact_count(rights: list[bool], batch_size: int, dev
     assert fanwise.run(train, devices=devices, processes=1) == sum(rights) / len(rights)
 
 
+def test_values_that_are_no_real_tensor_are_refused_by_what_they_are() -> None:
+    with pytest.raises(TypeError, match=r"(?s)fn returned a tensor of torch.complex64, .*values.abs\(\)"):
+        fanwise.here().mean(lambda m, x: x, nn.Linear(1, 1), torch.ones(3, dtype=torch.complex64))
+    with pytest.raises(TypeError, match=r"fn must return a tensor, .* got list"):
+        fanwise.here().mean(lambda m, x: [1], nn.Linear(1, 1), torch.ones(3))
+
+
 def test_the_mean_of_floats_is_added_in_float64() -> None:
     values = torch.full((3000,), 0.1)
     found = fanwise.here().mean(lambda m, x: x, nn.Linear(1, 1), values, batch_size=7)

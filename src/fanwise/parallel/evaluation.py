@@ -114,10 +114,15 @@ def measured(result: Any, samples: int) -> tuple[float, float]:  # Any: what the
 
 
 def _sum(values: Any) -> float:  # Any: what the user's function returned
-    if not isinstance(values, Tensor) or values.is_complex():
+    if not isinstance(values, Tensor):
         raise TypeError(
             f"fn must return a tensor, one value for each sample, or (values, counts), got {type(values).__name__}.\n"
             f"  right:  lambda m, x, y: m(x).argmax(1) == y"
+        )
+    if values.is_complex():
+        raise TypeError(
+            f"fn returned a tensor of {values.dtype}, and means are taken of real values only.\n"
+            f"Return its real and imaginary part, or its magnitude, in calls of their own: values.real, values.abs()."
         )
     total: float = values.sum(dtype=torch.float64 if values.is_floating_point() else torch.int64).item()
     return total

@@ -96,6 +96,21 @@ def test_what_was_sent_and_not_used_is_no_reason_to_wait(world: World, context: 
     assert torch.equal(context.gradients()[t], torch.full((2, 2), 3.0))
 
 
+def test_a_backward_pass_of_torchs_own_does_not_lose_gradients_in_silence(world: World, context: Context) -> None:
+    t, weight = ones(), ones()
+    came = world[0].call(1, torch.add, t, t)
+    loss = (came * weight).sum()
+    (grad,) = torch.autograd.grad(loss, [weight], retain_graph=True)  # nothing of it is behind the call
+    assert torch.equal(grad, torch.full((2, 2), 2.0))
+    for retain_graph in (True, False):
+        with pytest.raises(RuntimeError, match=r"fanwise.rpc.autograd.backward\(context_id, \[loss\]\)"):
+            loss.backward(retain_graph=True)
+        backward(world, context, loss, retain_graph=retain_graph)
+    assert torch.equal(context.gradients()[t], torch.full((2, 2), 4.0)) and t.grad is None
+    with pytest.raises(RuntimeError, match="the gradients behind it would be lost"):
+        world[0].call(1, lambda x: torch.autograd.backward((x * 2).sum()), t)
+
+
 def test_what_never_arrived_counts_as_zero(world: World, context: Context) -> None:
     t = ones()
     assert world[0].autograd.on_send(1, [t]) is not None

@@ -5,7 +5,8 @@
 
 They carry the names of torch's C++ nodes, because people look for these in graphs. A Send is never run: what arrives
 for it goes straight to the functions behind it. A Recv runs as any node does, so all hooks on received tensors fire,
-and keeps what it was given until it is fetched. Knows no context and no message.
+and keeps what it was given until it is fetched; in a backward pass of torch's own it raises. Knows no context and no
+message.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ class RecvNode(Protocol):
     """The node of a Recv, as far as we use it."""
 
     arrived: Grads | None
+    is_expected: bool
 
 
 class _Send(Function):
@@ -39,10 +41,18 @@ class _Recv(Function):
     @staticmethod
     def forward(ctx: Any, _anchor: torch.Tensor, tensors: list[torch.Tensor]) -> Grads:  # Any: torch's own
         ctx.set_materialize_grads(False)
+        ctx.is_expected = False
         return tuple(tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, None]:  # Any: torch's own
+        if not ctx.is_expected:
+            raise RuntimeError(
+                "loss.backward() reached a tensor that another worker sent in a context of distributed autograd, and "
+                "the gradients behind it would be lost.\n"
+                "Call fanwise.rpc.autograd.backward(context_id, [loss]) instead; or detach() the tensor, if no "
+                "gradient shall flow through it."
+            )
         ctx.arrived = grads
         return None, None
 
@@ -89,8 +99,14 @@ def receive(tensors: list[torch.Tensor]) -> tuple[Node | None, list[torch.Tensor
     return node, received
 
 
+def expect(node: Node) -> None:
+    """A Recv is about to run in a distributed backward pass. `take_arrived` ends that."""
+    cast(RecvNode, node).is_expected = True
+
+
 def take_arrived(node: Node) -> Grads | None:
     """What a Recv was given when it ran, and forget it. None: it has not run."""
     recv = cast(RecvNode, node)
+    recv.is_expected = False
     arrived, recv.arrived = recv.arrived, None
     return arrived

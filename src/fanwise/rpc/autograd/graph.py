@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.autograd.graph import GradientEdge, Node, _engine_run_backward
 
-from .functions import Grads, take_arrived
+from .functions import Grads, expect, take_arrived
 
 Edge = tuple[Node, int]
 
@@ -190,13 +190,17 @@ class Graph:
         receives = [node for node in nodes if node in self._receives]
         ran = Ran([], {self._receives[node]: None for node in receives})
         rest = [node for node in nodes if node not in alone]
-        if foreign:
-            self._run_up_to([*leaves, *foreign], receives, rest, retain_graph)
-            self._run_leaves([], leaves, leaves, ran, retain_graph)
-        else:
-            self._run_leaves(receives, leaves, rest, ran, retain_graph)
         for node in receives:
-            ran.received[self._receives[node]] = take_arrived(node)
+            expect(node)
+        try:
+            if foreign:
+                self._run_up_to([*leaves, *foreign], receives, rest, retain_graph)
+                self._run_leaves([], leaves, leaves, ran, retain_graph)
+            else:
+                self._run_leaves(receives, leaves, rest, ran, retain_graph)
+        finally:
+            for node in receives:
+                ran.received[self._receives[node]] = take_arrived(node)
         return ran
 
     def _split(self, number: int) -> tuple[set[Node], list[Node]]:

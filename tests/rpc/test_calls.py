@@ -8,7 +8,7 @@ import pickle
 import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -179,6 +179,49 @@ def test_what_cannot_be_sent_is_named(real_workers: Workers) -> None:
         one.do(call_a_lambda_with_a_lock, "w1")
 
 
+def an_operator() -> Any:
+    return torch.ops.aten.add.Tensor
+
+
+def a_lock() -> Any:
+    return threading.Lock()
+
+
+def parametrized() -> Any:
+    return torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
+
+
+UNSENDABLE: dict[str, Callable[[str], Any]] = {
+    r"the function .*OpOverload\) of the call of .*torch.ops.aten.add.Tensor has no name": lambda to: rpc.rpc_sync(
+        to, torch.ops.aten.add.Tensor, args=(torch.ones(2), torch.ones(2))
+    ),
+    r"argument 0 \(a torch.storage.UntypedStorage\) of the call of len on w1 .*Send a tensor": lambda to: rpc.rpc_sync(
+        to, len, args=(torch.ones(2).untyped_storage(),)
+    ),
+    r"argument 'module' .*ParametrizedLinear\) of the call of dict on w1 .*state_dict": lambda to: rpc.rpc_async(
+        to, dict, kwargs={"module": parametrized()}
+    ),
+    r"what an_operator returned .* cannot be sent: torch.ops.aten.add.Tensor has no name": lambda to: rpc.rpc_sync(
+        to, an_operator
+    ),
+    r"what parametrized returned .* cannot be sent: RuntimeError": lambda to: rpc.rpc_sync(to, parametrized),
+    r"the value of RRef\(GloballyUniqueId\(created_on=0, local_id=\d+\)\) \(a _thread.lock\)": lambda to: rpc.remote(
+        to, a_lock
+    ).to_here(),
+}
+
+
+def unsendable(pattern: str, to: str) -> None:
+    UNSENDABLE[pattern](to)
+
+
+def test_what_torch_cannot_pickle_is_named_too(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    for pattern in UNSENDABLE:
+        with pytest.raises(NotSendableError, match=f"(?s){pattern}"):
+            one.do(unsendable, pattern, "w1")
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"args": 3}, r"arguments of where, got one int\. One argument needs a comma:\n  wrong:  args=\(x\)"),
     ({"args": ("abc")}, "got one str"),
@@ -310,6 +353,12 @@ class TwoArguments(Exception):
         self.code = code
 
 
+class WithLock(Exception):
+    def __init__(self) -> None:
+        super().__init__("foo")
+        self.lock = threading.Lock()
+
+
 class Plain(Exception):
     pass
 
@@ -321,7 +370,43 @@ class Unlisted(Exception):
 def fail(kind: str) -> None:
     if kind == "unlisted":
         raise Unlisted("nobody knows")
+    if kind == "lock":
+        raise WithLock
     raise TwoArguments(3, "foo") if kind == "two" else Plain("line one\nline two", 7)
+
+
+async def fail_in_a_coroutine() -> None:
+    fail("two")
+
+
+def fail_as_a_stream() -> Iterator[int]:
+    yield 1
+    fail("two")
+
+
+@async_execution
+def fail_later() -> Any:
+    return rpc.rpc_async(rpc.get_worker_info(), fail, ("two",))
+
+
+FAILING: dict[str, Callable[[str], Any]] = {
+    "rpc_sync": lambda to: rpc.rpc_sync(to, fail, ("two",)),
+    "rpc_async": lambda to: rpc.rpc_async(to, fail, ("two",)).wait(),
+    "remote": lambda to: rpc.remote(to, fail, ("two",)).to_here(),
+    "coroutine": lambda to: rpc.rpc_sync(to, fail_in_a_coroutine),
+    "stream": lambda to: list(rpc.stream(to, fail_as_a_stream)),
+    "async_execution": lambda to: rpc.rpc_sync(to, fail_later),
+    "through another worker": lambda to: rpc.rpc_sync(to, call, ("w2", fail, "two")),
+    "through oneself": lambda to: rpc.rpc_sync(to, call, ("w0", fail, "two")),
+}
+
+
+def fail_by(way: str, to: str) -> tuple[bool, int, str, bool]:
+    try:
+        FAILING[way](to)
+    except TwoArguments as error:
+        return type(error) is TwoArguments, error.code, str(error), "in fail" in str(getattr(error, "__notes__", ""))
+    raise AssertionError("it has not failed")
 
 
 def test_an_error_keeps_its_type_and_the_remote_traceback(real_workers: Workers) -> None:
@@ -331,14 +416,26 @@ def test_an_error_keeps_its_type_and_the_remote_traceback(real_workers: Workers)
     assert caught.value.args == ("line one\nline two", 7)
 
 
-def test_an_error_that_cannot_be_made_again_is_told_as_text(real_workers: Workers) -> None:
+def test_an_error_that_cannot_travel_is_told_as_text(real_workers: Workers) -> None:
     one, _two = real_workers.group(2)
     with pytest.raises(RuntimeError, match=r"(?s)Failed to create original exception type.*remote side was.*foo"):
-        one.do(call, "w1", fail, "two")
+        one.do(call, "w1", fail, "lock")
+
+
+def test_an_error_whose_constructor_takes_other_arguments_comes_in_its_type(real_workers: Workers) -> None:
+    one, *_ = real_workers.group(3)
+    for way in FAILING:
+        for to in ("w1", "w0"):
+            has_notes = way != "remote"  # the value keeps no frames
+            assert one.do(fail_by, way, to) == (True, 3, "foo", has_notes), (way, to)
 
 
 def fail_with(x: torch.Tensor) -> None:
     raise Plain(float(x.sum()))
+
+
+def fail_with_two(x: torch.Tensor) -> None:
+    raise TwoArguments(int(x.sum()), "foo")
 
 
 def kept_by_failed_calls(to: str) -> list[str]:
@@ -348,6 +445,7 @@ def kept_by_failed_calls(to: str) -> list[str]:
         "wait": lambda x: rpc.rpc_async(to, fail_with, (x,)).wait(),
         "wait_all": lambda x: torch.futures.wait_all([rpc.rpc_async(to, fail_with, (x,)) for _ in range(2)]),
         "to_here": lambda x: rpc.remote(to, fail_with, (x,)).to_here(),
+        "of another constructor": lambda x: rpc.rpc_async(to, fail_with_two, (x,)).wait(),
         "rpc_sync to itself": lambda x: rpc.rpc_sync(rpc.get_worker_info(), fail_with, (x,)),
     }
     kept = []
@@ -359,7 +457,7 @@ def kept_by_failed_calls(to: str) -> list[str]:
             seen = weakref.ref(x)
             try:
                 call(x)
-            except Plain:
+            except (Plain, TwoArguments):
                 del x
             if seen() is not None:
                 kept.append(f"{way}, {size}")

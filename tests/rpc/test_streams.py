@@ -194,7 +194,7 @@ def read_failures(to: str) -> None:
     stream = rpc.stream(to, lock_after_one)
     assert next(stream) == 1
     for _ in range(2):
-        with pytest.raises(NotSendableError, match="what lock_after_one returned"):
+        with pytest.raises(NotSendableError, match="an item that lock_after_one yielded"):
             next(stream)
     hears(to, "over")
     rpc.rpc_sync(to, forget)

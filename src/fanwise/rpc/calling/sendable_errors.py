@@ -1,7 +1,7 @@
 """What the caller of a function that failed is told: its error, if that can be made again there, or one that says it.
 
     harmless                   no error that would end the program it reaches
-    that_can_be_raised_there   none that its arguments do not make again
+    that_can_be_raised_there   none that cannot travel
     about_result               of a result that cannot be pickled: names it
     instead_of                 of one whose own type fails
 
@@ -10,27 +10,38 @@ Knows no call.
 
 import pickle
 import traceback
+from types import FunctionType
 
 import torch
 
-from ...base.errors import FanwiseError, NotSendableError, RemoteError
-from ..messages.pickling import is_of_future, too_deep
+from ...base.errors import NotSendableError, RemoteError
+from ...links.codec import pack_error, unpack_error
+from ..messages.pickling import is_of_future, says_all, too_deep
 
 
-def about_result(error: BaseException, value: object, name: str) -> BaseException:
-    """The error to answer with when a result cannot be pickled: its own when it says all, else one that names that."""
+def about_result(error: BaseException, value: object, what: str) -> BaseException:
+    """The error to answer with when a result cannot be pickled: its own when it says all, else one that names that.
+
+    `what`: the result in words, such as "what f returned".
+    """
     if is_of_future(error):
         return RuntimeError(
-            f"{error}: what {name} returned is one, or holds one.\n"
+            f"{error}: {what} is one, or holds one.\n"
             f"Return its value, future.wait(), or mark the function with rpc.functions.async_execution: then the call "
             f"is answered when the future is done. Of a proxy's methods send those of rref.rpc_sync()."
         )
-    is_known = isinstance(error, (TypeError, AttributeError, RecursionError, pickle.PicklingError))
-    if not is_known or isinstance(error, FanwiseError):
+    is_known = isinstance(error, (TypeError, AttributeError, RuntimeError, pickle.PicklingError))
+    if not is_known or says_all(error):
         return error
-    why = too_deep() if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+    why = (
+        error.message
+        if isinstance(error, NotSendableError)
+        else too_deep()
+        if isinstance(error, RecursionError)
+        else f"{type(error).__name__}: {error}"
+    )
     told = NotSendableError(
-        f"what {name} returned (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
+        f"{what} (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
         f"Return plain values or tensors; or leave it where it is, with rpc.remote, and call its methods there."
     )
     told.__cause__ = error
@@ -51,12 +62,16 @@ def harmless(error: BaseException) -> Exception:
 
 
 def that_can_be_raised_there(error: BaseException) -> BaseException:
-    """The error, or one that holds its text when the caller could not make it again from its arguments."""
+    """The error, or one that holds its text when it cannot travel, such as one that has a lock among its attributes.
+
+    An error whose constructor takes other arguments than it passes on travels, and is made again without it. Not so one
+    that says itself how it is pickled, by a `__reduce__` that fails.
+    """
     error = harmless(error)
     if isinstance(error, torch.jit.Error):  # not of our making; torch's own calls raise a RuntimeError too
         return RuntimeError(str(error))
     why = _why_not_again(error)
-    if why is None:
+    if why is None or (not _has_own_reduce(error) and type(unpack_error(pack_error(error))) is type(error)):
         return error
     in_text = _in_text(error)
     if in_text is not None:
@@ -66,6 +81,10 @@ def that_can_be_raised_there(error: BaseException) -> BaseException:
         f"Failed to create original exception type {type(error).__qualname__}. Error msg was {why}. "
         f"Original exception on remote side was {text}"
     )
+
+
+def _has_own_reduce(error: Exception) -> bool:
+    return any(isinstance(getattr(type(error), name), FunctionType) for name in ("__reduce__", "__reduce_ex__"))
 
 
 def _why_not_again(error: object) -> object:

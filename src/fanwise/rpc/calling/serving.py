@@ -330,7 +330,7 @@ class _Call:
             with serializer.entered(self._header):
                 return serializer.serialize(item, self._sender.id)
         except BaseException as error:
-            about = about_result(error, item, self._name)
+            about = about_result(error, item, f"an item that {self._name} yielded")
         raise about
 
     def give(self, closed: Message) -> bool:
@@ -351,6 +351,11 @@ class _Call:
     def when_it_takes_more(self, again: Callable[[], None]) -> bool:
         """Whether so much waits for the link of its reader that no more should come; if so, `again` is called."""
         return self._request.when_answers_leave(again)
+
+    @property
+    def _result(self) -> str:
+        """What it returned, in words for an error."""
+        return self._name if " " in self._name else f"what {self._name} returned"
 
     def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
         if hasattr(function, "_wrapped_async_rpc_function"):
@@ -380,7 +385,7 @@ class _Call:
                 with server._serializer.entered(self._header):
                     message = server._serializer.serialize(value, self._sender.id)
         except BaseException as error:
-            self.fail(about_result(error, value, self._name))
+            self.fail(about_result(error, value, self._result))
             return
         with server._lock:  # as `ended`
             server.num_open -= 1
@@ -427,6 +432,9 @@ def _fail(error: Exception) -> None:
 
 def _name_of(call: Invocation) -> str:
     method, function = method_called(call), call[0]
+    about_rref = getattr(function, "_about_rref", None)
+    if about_rref is not None:
+        return f"{about_rref} RRef({call[1][0]})"
     if method is not None:
         return str(method[0])
     return getattr(function, "__qualname__", "") or getattr(function, "__name__", type(function).__qualname__)

@@ -21,11 +21,11 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ...base.errors import NotSendableError
+from ...base.errors import FanwiseError, NotSendableError
 from ...links.pickler import Pickler, Reducer
 from ...tensor.wire import array_reducers, numpy_reducers
 from ..calling.call import Invocation, method_called
@@ -120,10 +120,8 @@ def encode_call(
         return encode((text, call[1], call[2]), to, forks, kept)
     try:
         return encode(call, to, forks, kept)
-    except RuntimeError:
-        raise
-    except Exception:
-        if _travels(call[0], to):
+    except Exception as error:
+        if says_all(error) or is_of_future(error) or _travels(call[0], to):
             raise
     return encode((ByValue(call[0]), *call[1:]), to, forks, kept)
 
@@ -297,8 +295,8 @@ def culprit(call: Invocation, to: int) -> str | None:
 def explained(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> Exception:
     """The error to raise when a call cannot be pickled: its own when it says all, else one that names the part."""
     is_too_deep = isinstance(error, RecursionError)
-    if isinstance(error, RuntimeError) and not (is_too_deep or is_of_future(error)):
-        return error  # a reference: its text is known to users
+    if says_all(error):
+        return error
     name, call = method_called(call) or (name, call)
     what = culprit(call, to.id) or "something"
     if is_of_future(error):
@@ -316,6 +314,13 @@ def explained(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> 
         f"Functions and classes travel by name: define them at the top of a module that both workers import."
     )
     return NotSendableError(f"{what} of the call of {name} on {to.name} cannot be sent: {why}")
+
+
+def says_all(error: BaseException) -> bool:
+    """Whether an error of pickling needs no explanation: it is one of a reference, whose text programs match."""
+    if isinstance(error, FanwiseError):
+        return isinstance(error, RuntimeError)
+    return isinstance(error, RuntimeError) and not isinstance(error, RecursionError) and "RRef" in str(error)
 
 
 def too_deep() -> str:
@@ -356,12 +361,31 @@ def _script_function(name: str) -> Any:  # Any: a function in TorchScript
     return function
 
 
+def _refuse_storage(storage: torch.UntypedStorage) -> NoReturn:
+    raise NotSendableError(
+        f"torch cannot read back a storage of {storage.nbytes()} bytes that has no tensor.\n"
+        f"Send a tensor in its place, and take its .untyped_storage() there."
+    )
+
+
+def _refuse_operator(operator: "torch._ops.OpOverload[Any, Any] | torch._ops.OpOverloadPacket[Any, Any]") -> NoReturn:
+    raise NotSendableError(
+        f"torch.ops.{operator} has no name by which torch finds it again.\n"
+        f"Call it in a function at the top of a module that both workers import, and send that function."
+    )
+
+
 _SCRIPTED: dict[type, Reducer] = {torch.jit.ScriptFunction: _reduce_script_function}
+_REFUSED: dict[type, Reducer] = {
+    torch.UntypedStorage: _refuse_storage,
+    torch._ops.OpOverload: _refuse_operator,
+    torch._ops.OpOverloadPacket: _refuse_operator,
+}
 
 
 def _all_reducers() -> tuple[dict[type, Reducer], bool]:
     arrays = {torch.Tensor: _reduce_tensor, **numpy_reducers(), **array_reducers()}
-    return {**arrays, **_SCRIPTED, **_reducers}, True
+    return {**arrays, **_REFUSED, **_SCRIPTED, **_reducers}, True
 
 
 _pickler = Pickler(_all_reducers)

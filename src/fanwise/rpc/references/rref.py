@@ -26,6 +26,7 @@ from .proxy import RRefProxy
 from .travel import received
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])  # Any: one of ours
 
 TIMED_OUT = (
     "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
@@ -372,12 +373,24 @@ def done_with(value: Any) -> "Future[Any]":  # Any: of any type
 # -- what others ask the owner to run ----------------------------------------------------------------------------------
 
 
+def _returns(what: str) -> Callable[[Function], Function]:
+    """Mark a function of ours, of (rref_id): errors about its result say `what` it is of which reference."""
+
+    def mark(function: Function) -> Function:
+        function._about_rref = what  # type: ignore[attr-defined]  # the mark
+        return function
+
+    return mark
+
+
+@_returns("the value of")
 @async_execution
 def value_on_owner(rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
     future: Future[Any] = process.current().references.value_of(rref_id)
     return future
 
 
+@_returns("the type of the value of")
 @async_execution
 def _rref_typeof_on_owner(rref_id: GlobalId) -> "Future[type]":
     return _type_of(process.current().references.value_of(rref_id))

@@ -222,6 +222,56 @@ def test_what_torch_cannot_pickle_is_named_too(real_workers: Workers) -> None:
             one.do(unsendable, pattern, "w1")
 
 
+# -- the state that torch keeps for each thread -----------------------------------------------------------------------
+
+LEFT: list[Any] = []
+
+
+def leave_changed(what: str) -> None:
+    if what == "grad":
+        torch.set_grad_enabled(False)
+        return
+    LEFT.append(torch.inference_mode() if what == "inference" else torch.autocast("cpu", dtype=torch.bfloat16))
+    LEFT[-1].__enter__()
+
+
+async def leave_changed_in_a_coroutine() -> None:
+    torch.set_grad_enabled(False)
+
+
+def state_of_torch(x: torch.Tensor) -> tuple[bool, bool, torch.dtype]:
+    return (x * 2).requires_grad, x.is_inference(), (x @ x).dtype
+
+
+async def has_gradient_in_a_coroutine(x: torch.Tensor) -> bool:
+    return (x * 2).requires_grad
+
+
+async def without_gradients(x: torch.Tensor) -> list[bool]:
+    """Steps of two coroutines in turn: of this one with gradients off."""
+    with torch.no_grad():
+        found = [(x * 2).requires_grad]
+        there = await rpc.rpc_async(rpc.get_worker_info(), has_gradient_in_a_coroutine, (x,))
+        return [*found, there, (x * 2).requires_grad]
+
+
+@pytest.mark.parametrize("what", ["grad", "inference", "autocast"])
+def test_what_a_function_leaves_changed_in_torch_is_not_there_for_later_calls(real_workers: Workers, what: str) -> None:
+    one, _two = real_workers.group(2, num_worker_threads=1)
+    x = torch.ones(2, 2, requires_grad=True)
+    one.do(call, "w1", leave_changed, what)
+    for _ in range(5):
+        assert one.do(call, "w1", state_of_torch, x) == (True, False, torch.float32)
+
+
+def test_coroutines_have_each_their_own_grad_mode(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    x = torch.ones(2, 2, requires_grad=True)
+    one.do(call, "w1", leave_changed_in_a_coroutine)
+    assert one.do(call, "w1", has_gradient_in_a_coroutine, x) is True
+    assert one.do(call, "w1", without_gradients, x) == [False, True, False]
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"args": 3}, r"arguments of where, got one int\. One argument needs a comma:\n  wrong:  args=\(x\)"),
     ({"args": ("abc")}, "got one str"),

@@ -13,6 +13,7 @@ from torch.futures import Future
 
 from .cancelling import cancel_once, here
 from .sendable_errors import harmless
+from .torch_state import with_own_grad_mode
 
 _CANCEL_S = 1.0
 
@@ -96,7 +97,7 @@ class _Task:
 
     async def _run(self) -> None:
         try:
-            self._future.set_result(await self._coroutine)
+            self._future.set_result(await with_own_grad_mode(self._coroutine))
         except BaseException as error:  # cancelled too; whatever it is, the loop goes on
             self._future.set_exception(harmless(error))
 

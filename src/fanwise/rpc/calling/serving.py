@@ -41,6 +41,7 @@ from .call import Invocation, method_called
 from .cancelling import Scope, running
 from .coroutines import Coroutines
 from .sendable_errors import about_result, harmless, instead_of, that_can_be_raised_there, traceback_of
+from .torch_state import call_in_default_state
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -126,9 +127,9 @@ class Server:
 
     def _run_when(self, waits: "Future[Any] | None", call: "_Call", opened: Deserialized) -> None:  # Any: nothing
         if waits is not None:
-            waits.add_done_callback(lambda _: self._runners.call(partial(call.run, opened)))
+            waits.add_done_callback(lambda _: self._runners.call(partial(call_in_default_state, call.run, opened)))
         elif self._faults is not None:
-            self._runners.call(partial(call.run, opened))
+            self._runners.call(partial(call_in_default_state, call.run, opened))
         else:
             call.run(opened)
 
@@ -220,6 +221,9 @@ class _Call:
 
     def __call__(self) -> None:
         """Open it, and run it. The job that a runner thread is given."""
+        call_in_default_state(self._open_and_run)
+
+    def _open_and_run(self) -> None:
         if self._request.when_answers_leave(self._again):
             return
         try:

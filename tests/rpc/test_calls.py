@@ -18,13 +18,13 @@ from torch.futures import Future
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.rpc import agent as agents
-from fanwise.rpc import torch_compat
+from fanwise.rpc import autograd, torch_compat
 from fanwise.rpc.functions import async_execution
 from fanwise.rpc.gathering import Gatherer
 from fanwise.rpc.nn import RemoteModule
 from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do
+from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do, leave
 
 # Any throughout: what functions of users take and return.
 
@@ -270,6 +270,86 @@ def test_coroutines_have_each_their_own_grad_mode(real_workers: Workers) -> None
     one.do(call, "w1", leave_changed_in_a_coroutine)
     assert one.do(call, "w1", has_gradient_in_a_coroutine, x) is True
     assert one.do(call, "w1", without_gradients, x) == [False, True, False]
+
+
+# -- references of an earlier group ------------------------------------------------------------------------------------
+
+
+def is_given(rref: Any) -> bool:
+    return True
+
+
+def take_from_left(index: int) -> Any:
+    return LEFT[index]
+
+
+def use_what_an_earlier_group_left(url: str) -> tuple[dict[str, str], str]:
+    """What each use of such a reference raises, and how many forks are left when all have."""
+
+    def join(number: int) -> None:
+        options = rpc.TensorPipeRpcBackendOptions(init_method=f"{url}{number}", rpc_timeout=LIMIT_S)
+        rpc.init_rpc("w0", rank=0, world_size=1, rpc_backend_options=options)
+
+    join(1)
+    own, made = rpc.RRef([1]), rpc.remote("w0", list)
+    actor = rpc.remote("w0", collections.Counter, serial=True)
+    made.to_here()
+    LEFT[:] = [own]
+    rpc.shutdown()
+    join(2)
+    uses: dict[str, Callable[[], Any]] = {
+        "argument": lambda: rpc.rpc_sync("w0", is_given, (own,)),
+        "rpc_async": lambda: rpc.rpc_async("w0", is_given, (made,)).wait(),
+        "container": lambda: rpc.rpc_sync("w0", is_given, ({"a": [made]},)),
+        "remote": lambda: rpc.remote("w0", is_given, (own,)).to_here(),
+        "result": lambda: rpc.rpc_sync("w0", take_from_left, (0,)),
+        "stream": lambda: list(rpc.stream("w0", is_given, (own,))),
+        "proxy": lambda: own.rpc_sync().append(2),
+        "proxy as an argument": lambda: rpc.rpc_sync("w0", is_given, (own.rpc_sync(),)),
+        "actor": lambda: actor.rpc_sync().total(),
+    }
+    said = {}
+    for name, use in uses.items():
+        with pytest.raises(RuntimeError) as raised:
+            use()
+        said[name] = str(raised.value)
+    with autograd.context(), pytest.raises(RuntimeError) as raised:
+        rpc.rpc_sync("w0", is_given, (own,))
+    said["in a context"] = str(raised.value)
+    num_forks = agents.current().references.debug_info()["num_forks"]
+    assert own.to_here() == own.local_value() == [1]
+    rpc.shutdown()
+    return said, num_forks
+
+
+def test_a_reference_of_a_group_that_was_shut_down_is_refused_where_it_is_used(real_workers: Workers) -> None:
+    said, num_forks = real_workers.start("w0").do(use_what_an_earlier_group_left, real_workers.url)
+    assert {name: text for name, text in said.items() if "belongs to a group that was shut down" not in text} == {}
+    assert num_forks == "0", "nothing that a shutdown waits for"
+
+
+def use_a_users_reference_of_an_earlier_group(url: str) -> list[str]:
+    made, actor = rpc.remote("w1", list), rpc.remote("w1", collections.Counter, serial=True)
+    made.to_here()
+    rpc.shutdown(timeout=LIMIT_S)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"{url}-next", rpc_timeout=LIMIT_S)
+    rpc.init_rpc("w0", rank=0, world_size=1, rpc_backend_options=options)
+    said = []
+    for use in (lambda: rpc.rpc_sync("w0", is_given, (made,)), made.to_here, actor.rpc_sync().total):
+        with pytest.raises(RuntimeError) as raised:
+            use()
+        said.append(str(raised.value))
+    rpc.shutdown()
+    return said
+
+
+def test_a_users_reference_of_a_group_that_was_shut_down_says_that_it_was_deleted(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    two.begin(leave)
+    assert all(
+        "has been deleted" in text for text in one.do(use_a_users_reference_of_an_earlier_group, real_workers.url)
+    )
+    two.result()
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

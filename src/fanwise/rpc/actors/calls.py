@@ -86,6 +86,8 @@ class Actors:
                 f"Make the object with rpc.remote(to, cls), without serial= and concurrency=, or fetch items by calls."
             )
         agent, user, asked = self._agent, rref._user, (name, args, kwargs)
+        if user is not None and user.deleted:  # else its worker would seem to be away
+            user.check(f"call {name!r} on it")
         if api == "rpc_async":
             call = self._begin(rref, asked, timeout_s)
             collect(call)

@@ -72,6 +72,11 @@ class Keeper:
         return self._made is not None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether this worker has left the group whose references these are."""
+        return self._closed
+
+    @property
     def table(self) -> RefTable:
         """Made when it is first needed: only then this worker has an incarnation."""
         made = self._made

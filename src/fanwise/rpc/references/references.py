@@ -226,11 +226,17 @@ class References:
         """Put a new fork into the message that this thread pickles; returns its place there.
 
         Raises:
-            RuntimeError: no message is pickled; the reference was deleted. What its creation failed with.
+            RuntimeError: no message is pickled; the reference was deleted, or is of a group that was shut down.
+            What its creation failed with.
         """
         user = rref._user  # looked at once: that of an actor may change
         if user is not None:
             user.check("call fork an UserRRef")
+        if self._keeper.is_closed:
+            raise RuntimeError(
+                f"{rref} belongs to a group that was shut down: no worker can use it any more.\n"
+                f"Make a reference in this group: rpc.RRef(rref.local_value())."
+            )
         if rref._error is not None:
             raise rref._error()
         sending = pickling.sending()

@@ -18,7 +18,7 @@ from torch.futures import Future
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.rpc import agent as agents
-from fanwise.rpc import autograd, torch_compat
+from fanwise.rpc import autograd, starting, torch_compat
 from fanwise.rpc.functions import async_execution
 from fanwise.rpc.gathering import Gatherer
 from fanwise.rpc.nn import RemoteModule
@@ -350,6 +350,37 @@ def test_a_users_reference_of_a_group_that_was_shut_down_says_that_it_was_delete
         "has been deleted" in text for text in one.do(use_a_users_reference_of_an_earlier_group, real_workers.url)
     )
     two.result()
+
+
+# -- shutdown ---------------------------------------------------------------------------------------------------------
+
+NEVER: list[Any] = []
+
+
+@async_execution
+def answer_when_told() -> Any:
+    NEVER.append(Future())
+    return NEVER[-1]
+
+
+def tell() -> None:
+    NEVER.pop().set_result(None)
+
+
+def begin_and_leave(to: str) -> None:
+    starting._NOTICE_S = 0.1
+    NEVER.append(rpc.rpc_async(to, answer_when_told))
+    rpc.shutdown()
+
+
+def test_a_shutdown_that_waits_for_a_call_says_for_which(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.begin(begin_and_leave, "w1")
+    within(LIMIT_S, lambda: "answer_when_told on w1" in one.printed, "it is said")
+    assert "shutdown has waited for 0 s on worker w0, as 1 call made there is open" in one.printed
+    two.do(tell)
+    two.do(leave)
+    one.result()
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

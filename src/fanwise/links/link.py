@@ -485,6 +485,11 @@ class Link:
         """How many calls wait here until the peer has room for them."""
         return self._flow.num_waiting
 
+    def open_calls(self) -> list[str]:
+        """The names of calls on credit whose answers are waited for."""
+        with self._lock:
+            return [str(reply.method) for reply in self._calls.waiters() if reply.cost]
+
     @property
     def num_queued_bytes(self) -> int:
         """How much waits here until the peer's socket takes it."""

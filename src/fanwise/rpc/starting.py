@@ -6,8 +6,10 @@
 Whatever fails on the way, the process is no worker afterwards.
 """
 
+import logging
 import numbers
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 
 from ..base.errors import WorkerLostError
+from ..base.text import counted
 from ..links import Hub
 from ..links.runner_threads import RunnerThreads
 from . import agent as _agent
@@ -34,8 +37,15 @@ from .rendezvous.entrance import Meeting
 from .services.registry import Services
 from .worker_info import WorkerInfo
 
+_log = logging.getLogger("fanwise.rpc")
+
+_MOST_SAID = 10  # of open calls
+
 # How long the generators of streams that nobody reads any more may take to end.
 _STREAMS_END_S, _PAUSE_S = 5.0, 0.002
+
+# After this time a shutdown says what it waits for.
+_NOTICE_S = 10.0
 
 # How long to wait for the others when calls may take for ever.
 _JOIN_S = 300.0
@@ -220,6 +230,9 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
 
 
 def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
+    is_over = threading.Event()
+    if graceful:
+        agent.later(_NOTICE_S, partial(_say_what_is_open, agent, is_over))
     try:
         agent.sender.close_streams(of_calls=False)
         if graceful:
@@ -231,6 +244,7 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
             when_quiet=partial(_when_quiet, agent),
         )
     finally:
+        is_over.set()
         try:
             agent.services.close()
             agent.references.destroy(ignore_leak=steps.ignores_leaks())
@@ -238,6 +252,23 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
             autograd.detach()
             _become(None)
             agent.close()
+
+
+def _say_what_is_open(agent: _agent.Agent, is_over: threading.Event) -> None:
+    """Log which calls of this worker a graceful shutdown waits for."""
+    calls = [
+        f"{name} on {agent.worker(id).name}" for id, names in agent.connections.open_calls().items() for name in names
+    ]
+    if calls and not is_over.is_set():
+        _log.warning(
+            "shutdown has waited for %.0f s on worker %s, as %s made there %s open: %s.\n"
+            "Their functions have not returned, or the futures that they returned are not done.",
+            _NOTICE_S,
+            agent.info.name,
+            counted(len(calls), "call"),
+            "is" if len(calls) == 1 else "are",
+            ", ".join(calls[:_MOST_SAID]),
+        )
 
 
 def _is_in_a_call() -> bool:

@@ -103,6 +103,7 @@ class Connections:
         self._links = self._routes.links  # by id: over which calls go
         self.ready = self._routes.ready
         self.withdraw = self._routes.withdraw
+        self.open_calls = self._routes.open_calls
         self._kept: dict[int, list[Link]] = {}  # by incarnation: all
         self._connecting: dict[int, threading.Lock] = {}
         self._awaited: dict[int, threading.Event] = {}

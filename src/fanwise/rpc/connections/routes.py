@@ -81,6 +81,12 @@ class Routes:
             links = [*self.links.values(), *(queue.link for queue in queues if queue.link is not None)]
         return num_queued + sum(link.num_open_whole for link in links)
 
+    def open_calls(self) -> dict[int, list[str]]:
+        """The names of calls whose answers are waited for, by worker."""
+        with self._lock:
+            links = list(self.links.items())
+        return {id: names for id, link in links if (names := link.open_calls())}
+
     def num_queued(self) -> dict[int, int]:
         """How many calls wait for their links, by worker."""
         with self._lock:

@@ -49,6 +49,12 @@ RULES: list[tuple[str, str, str]] = [
         "DEFECT: asserts that backward() hangs for ever when a send function is unused",
         r"backward_unused_send_function",
     ),
+    (
+        "exclude",
+        "TYPE: asserts that an error whose constructor takes other arguments than it passes on comes as a "
+        "RuntimeError, not in its own type",
+        r"custom_exception_throw_during_reconstruction",
+    ),
     # ---- compat ------------------------------------------------------------
     ("compat", "FAULTY: needs a fault-injection backend that knows torch's C++ message type names", r"^Faulty"),
     (

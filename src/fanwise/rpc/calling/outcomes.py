@@ -5,6 +5,7 @@ future: a ring that goes through C++, which a garbage collection cannot see. So 
 and what is raised is a copy.
 """
 
+import contextlib
 import copy
 import threading
 from collections.abc import Callable
@@ -91,8 +92,14 @@ def raise_afresh(error: Exception) -> NoReturn:
 
 def afresh(error: Exception) -> Exception:
     """A copy of an error to raise; itself when it cannot be copied."""
-    try:
+    with contextlib.suppress(Exception):
         again = copy.copy(error)
+        if type(again) is type(error) and again.args == error.args:
+            return again
+    try:  # its constructor takes other arguments than it passes on
+        again = type(error).__new__(type(error), *error.args)
+        again.args = error.args
+        again.__dict__.update(error.__dict__)
     except Exception:
         return error
-    return again if type(again) is type(error) and again.args == error.args else error
+    return again

@@ -99,7 +99,7 @@ def lose_the_link() -> None:
 
 DEATHS = [
     Death("exception", raise_value_error, "exception", "ValueError: no such rate", ValueError, kills_process=False),
-    Death("unpicklable exception", raise_unpicklable, "exception", "salt and pepper", RemoteError),
+    Death("unpicklable exception", raise_unpicklable, "exception", "salt and pepper", Unpicklable),
     Death("exception without text", raise_mute, "exception", "Mute: (its text cannot be made", RemoteError),
     Death("sys.exit", leave_by_sys_exit, "exit", "SystemExit: 3", WorkerLostError),
     Death("os._exit", leave_by_os_exit, "exit", "exit code 4 before its function returned", WorkerLostError),

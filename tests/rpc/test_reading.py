@@ -553,7 +553,7 @@ def test_an_answer_that_is_an_error_runs_nothing_at_the_caller(attack: str) -> N
 
 
 def test_an_error_cannot_replace_its_methods() -> None:
-    remade = named("fanwise.links.codec", "_error_without_init")
+    remade = named("fanwise.links.error_reducer", "rebuild_error")
     for kind, attributes in ((named(HERE, "Own"), state(with_traceback=STEP)), (named("builtins", "int"), state())):
         with pytest.raises(WireError):
             allowed.loads_error(whole(remade + kind + NOTHING + attributes + pickle.TUPLE3 + pickle.REDUCE))
@@ -570,3 +570,23 @@ def test_nothing_is_imported_that_is_not_allowed() -> None:
 def test_arrays_of_objects_do_not_come() -> None:
     with pytest.raises(WireError, match="numpy"):
         allowed.loads(pickle.dumps(np.array([canary], dtype=object)))
+
+
+class SetOf:
+    """In a pickle: a set, made by a call."""
+
+    def __init__(self, kind: type, key: object) -> None:
+        self._kind, self._key = kind, key
+
+    def __reduce__(self) -> tuple[type, tuple[list[object]]]:
+        return self._kind, ([self._key],)
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_that_is_made_by_a_call_is_not_hashed_for_ever(kind: type) -> None:
+    key: object = ()
+    for _ in range(64):
+        key = (key, key)
+    with pytest.raises(WireError, match="has more than 100000 parts"):
+        Allowed(()).loads(pickle.dumps(SetOf(kind, key), protocol=4), ())
+    assert Allowed(()).loads(pickle.dumps(SetOf(kind, (1, 2)), protocol=4), ()) == kind([(1, 2)])

@@ -212,7 +212,7 @@ def test_what_has_no_form_on_the_wire_is_refused_with_a_way_out() -> None:
 def test_a_deleted_array_in_a_pickle_is_refused_with_the_reason() -> None:
     x = deleted()
     with pytest.raises(NotSendableError, match="donated"):
-        array_reducers()[type(x)](x)
+        array_reducers()[0][type(x)](x)
 
 
 def test_plain_arrays_of_all_engines_are_arrays() -> None:

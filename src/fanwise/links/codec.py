@@ -10,15 +10,14 @@ cannot be rebuilt. Who reads the text alone unpickles nothing.
 
 import os
 import pickle
-import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ..base.errors import RemoteError, WireError
-from ..tensor import from_wire, to_wire
 from ..tensor.wire import array_reducers
-from .pickler import Pickler, Reducer
+from .error_reducer import parts_of_error, rebuild_error
+from .pickler import Pickler, Table
 from .plain import Plain
 
 # Well below what a peer takes; the rest goes inside the pickle.
@@ -43,7 +42,14 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
 
 def dumps_by_value(value: object) -> tuple[bytes, list[memoryview]]:
     """As `dumps`, and classes and functions that the receiver cannot import travel with the value (cloudpickle)."""
+    if type(value) in _PLAIN:
+        return pickle.dumps(value, protocol=5), []
     return _pickler.dumps_by_value(value)
+
+
+def dumps_whole(value: object) -> bytes:
+    """As `dumps_by_value`, in one piece."""
+    return _pickler.dumps_whole(value, by_value=True)
 
 
 class Beside:
@@ -70,28 +76,13 @@ def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: what
         raise WireError(f"a message of {len(head)} bytes cannot be read: {error}.") from error
 
 
-def _reducers() -> tuple[dict[type, Reducer], bool]:
-    reducers: dict[type, Reducer] = {**array_reducers()}
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return reducers, True
-    # Not so while another thread imports torch: at first nothing is there, then Tensor, Parameter after it.
-    if not hasattr(getattr(torch, "nn", None), "Parameter"):
-        return reducers, False
-    reducers[torch.Tensor] = reducers[torch.nn.Parameter] = _reduce_tensor
-    return reducers, True
+_pickler = Pickler(array_reducers, max_buffers=_OUT_OF_BAND_COUNT)
 
 
-_pickler = Pickler(_reducers, max_buffers=_OUT_OF_BAND_COUNT)
-
-
-def _reduce_tensor(tensor: object) -> tuple[Callable[..., object], tuple[object, ...]]:
-    header, buffers = to_wire(tensor)
-    return _rebuild_tensor, (header, *(pickle.PickleBuffer(buffer) for buffer in buffers))
-
-
-def _rebuild_tensor(header: bytes, *buffers: Buffer) -> object:
-    return from_wire(header, [memoryview(buffer) for buffer in buffers])
+def reducers() -> Table:
+    """The table of `dumps_by_value`, for picklers of other modules."""
+    table: Table = _pickler.by_value.dispatch_table
+    return table
 
 
 def pack_error(error: BaseException) -> bytes:
@@ -113,52 +104,45 @@ def _message_of(error: BaseException) -> str:
 
 def _own_form(error: BaseException) -> bytes:
     """The error itself as bytes, or nothing when it would not come back as it was."""
-    # An exception whose __init__ takes other arguments than it passes on pickles, but does not come back: the second
-    # form goes around __init__. A class that came here by value, as those of a script do, is no module's: it goes back
-    # the same way, and where it came from it is the class that it was there.
-    for dump in (_dump_by_name, _dump_by_value):
-        for form in (error, _WithoutInit(error)):
-            try:
-                own = dump(form)
-                back = pickle.loads(own)
-                if type(back) is type(error) and str(back) == str(error):
-                    return own
-            except KeyboardInterrupt:
-                raise
-            except BaseException:  # its own type decides what is raised here
-                continue
+    # A class that came here by value, as those of a script do, has no module: it goes back the same way, and where it
+    # came from it is the class that it was there. What cannot be pickled, or says itself how and is wrong, comes last.
+    for form, by_value in ((error, False), (error, True), (_Remains(error), True)):
+        try:
+            own = _pickler.dumps_whole(form, by_value=by_value)
+            back = pickle.loads(own)
+            if type(back) is type(error) and str(back) == str(error):
+                return own
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # its own type decides what is raised here
+            continue
     return b""
 
 
-def _dump_by_name(value: object) -> bytes:
-    return pickle.dumps(value, protocol=5)
-
-
-def _dump_by_value(value: object) -> bytes:
-    import cloudpickle
-
-    return cast(bytes, cloudpickle.dumps(value, protocol=5))
-
-
-class _WithoutInit:
-    """Stands for an error in a pickle: rebuilt from its class, arguments and attributes, without its __init__."""
+class _Remains:
+    """Stands for an error in a pickle: what of it can be pickled, whatever its class says about that."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return _error_without_init, (type(self._error), self._error.args, self._error.__dict__)
+        kind, args, attributes, cause = parts_of_error(self._error)
+        if isinstance(self._error, BaseExceptionGroup):
+            args = (args[0], [_Remains(error) for error in self._error.exceptions])
+        lost = [name for name, value in attributes.items() if not _can_be_pickled(value)]
+        attributes = {name: value for name, value in attributes.items() if name not in lost}
+        if lost:
+            names = ", ".join(lost)
+            attributes["__notes__"] = [*attributes.get("__notes__", ()), f"left out, as it cannot be pickled: {names}"]
+        return rebuild_error, (kind, args, attributes, None if cause is None else _Remains(cause))
 
 
-def _error_without_init(
-    kind: type[BaseException],
-    args: tuple[object, ...],
-    attributes: dict[str, Any],  # Any: the error's own
-) -> BaseException:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(attributes)
-    return error
+def _can_be_pickled(value: object) -> bool:
+    try:
+        _pickler.dumps_whole(value, by_value=True)
+    except Exception:
+        return False
+    return True
 
 
 class ErrorText(NamedTuple):
@@ -209,7 +193,8 @@ def unpack_error(packed: Buffer, load: Callable[[bytes], Any] = load_error) -> B
             error = None  # its class does not exist here, or may not be made; the text below says all there is to say
     if not isinstance(error, BaseException):
         error = RemoteError(f"{text.module}.{text.name}: {text.message}")
-    error.add_note(f"Traceback in process {text.pid}:\n{text.trace.rstrip()}")
+    notes = [*getattr(error, "__notes__", ()), f"Traceback in process {text.pid}:\n{text.trace.rstrip()}"]
+    object.__setattr__(error, "__notes__", notes)  # as add_note, but also of a frozen dataclass
     return error
 
 

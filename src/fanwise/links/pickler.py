@@ -13,12 +13,14 @@ import io
 import pickle
 import sys
 import threading
-from collections import ChainMap, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any
 
-from ..tensor.wire import kept_view
+from ..tensor.wire import class_reducer, kept_view
+from .error_reducer import reduce_error
 
 # A buffer smaller than this costs less inside the pickle than beside it.
 OUT_OF_BAND_BYTES = 4096
@@ -34,12 +36,27 @@ def _reduce_ordered_dict(value: "OrderedDict[Any, Any]") -> Any:  # Any: as copy
     return (OrderedDict, (), None, None, iter(value.items())) if value else (OrderedDict, ())
 
 
+class Table(dict[type, Reducer]):
+    """Reducers by exact type, and those of all other classes."""
+
+    def __missing__(self, kind: type) -> Reducer:
+        if issubclass(kind, BaseException):
+            return reduce_error
+        if issubclass(kind, type):
+            raise KeyError(kind)  # classes are pickled by name
+        return class_reducer(kind) or _reduce_as_python_does
+
+
+# To raise KeyError instead costs twice as much.
+_reduce_as_python_does = methodcaller("__reduce_ex__", 5)
+
+
 class _Kept:
     """A pickler of Python's, and what it fills."""
 
     __slots__ = ("buffers", "is_busy", "max_buffers", "pickler", "table", "written")
 
-    def __init__(self, table: dict[type, Reducer], max_buffers: int) -> None:
+    def __init__(self, table: Table, max_buffers: int) -> None:
         self.buffers: list[memoryview] = []
         self.is_busy = False
         self.max_buffers = max_buffers
@@ -82,7 +99,7 @@ class Pickler:
     ) -> None:
         self._reducers = reducers
         self._max_buffers = max_buffers
-        self._table: dict[type, Reducer] = {}
+        self._table = Table()
         self._made_of = self._modules_seen = -1
         self._by_value: Any = None  # Any: a class of pickler, with this table
         self._thread = _Thread()
@@ -115,6 +132,17 @@ class Pickler:
         ).dump(value)
         return stream.getvalue(), buffers
 
+    def dumps_whole(self, value: object, *, by_value: bool) -> bytes:
+        """As `dumps` or `dumps_by_value`, with everything in the pickle."""
+        stream = io.BytesIO()
+        if by_value:
+            self.by_value(stream, protocol=5).dump(value)
+        else:
+            pickler = pickle.Pickler(stream, protocol=5)
+            pickler.dispatch_table = self.table
+            pickler.dump(value)
+        return stream.getvalue()
+
     @property
     def by_value(self) -> Any:  # Any: a class of pickler
         """cloudpickle's pickler, with these reducers."""
@@ -123,12 +151,12 @@ class Pickler:
             import cloudpickle
 
             # A class of its own: it reads its table when it is made, and an attribute set later changes nothing.
-            mine = ChainMap(table, cloudpickle.Pickler.dispatch_table)
+            mine = Table({**cloudpickle.Pickler.dispatch_table, **table})
             self._by_value = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": mine})
         return self._by_value
 
     @property
-    def table(self) -> dict[type, Reducer]:
+    def table(self) -> Table:
         """All reducers, as of now."""
         if self._made_of != len(copyreg.dispatch_table) or self._modules_seen != len(sys.modules):
             self._look_again()
@@ -141,7 +169,7 @@ class Pickler:
     def _look_again(self) -> None:
         made_of, seen = len(copyreg.dispatch_table), len(sys.modules)
         reducers, are_all = self._reducers()
-        table: dict[type, Reducer] = {OrderedDict: _reduce_ordered_dict, **copyreg.dispatch_table, **reducers}
+        table = Table({OrderedDict: _reduce_ordered_dict, **copyreg.dispatch_table, **reducers})
         if table != self._table:
             self._table, self._by_value = table, None
         self._made_of, self._modules_seen = (made_of, seen) if are_all else (-1, -1)

@@ -25,6 +25,7 @@ from typing import Any
 
 import cloudpickle
 
+from ..links.codec import reducers
 from .preload import only_here
 
 Parts = Iterator[tuple[str, object]]  # the parts of a thing, each with its label in messages
@@ -57,7 +58,11 @@ class Culprit:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """cloudpickle's pickler, which also refuses; called for each object that is not a plain value or container."""
+    """cloudpickle's pickler with the reducers of `links`, which also refuses."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self.dispatch_table = reducers()
+        super().__init__(file, protocol=5)
 
     def reducer_override(self, obj: object) -> Any:  # Any: what pickle's protocol says
         if (problem := _refusal(obj)) is not None:
@@ -97,7 +102,7 @@ def dump(thing: object) -> bytes:
         Exception: of any type; what pickling the thing, or a part of it, raised.
     """
     with io.BytesIO() as file:
-        _Pickler(file, protocol=5).dump(thing)
+        _Pickler(file).dump(thing)
         return file.getvalue()
 
 
@@ -227,7 +232,7 @@ def _parts_of_container(thing: object) -> Parts:
 def _parts_of_object(thing: object) -> Parts:
     """By the way the object describes itself to pickle: arguments of its constructor, state, items."""
     try:
-        reduced = thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        reduced = _reduced(thing)
     except Exception:
         return  # it cannot describe itself, so it is the culprit
     if not isinstance(reduced, tuple):
@@ -238,6 +243,14 @@ def _parts_of_object(thing: object) -> Parts:
         yield ("its class" if value is type(thing) else "what it is made from"), value
     yield from ((f"[{index}]", value) for index, value in enumerate(items or ()))
     yield from ((f"[{key!r}]", value) for key, value in pairs or ())
+
+
+def _reduced(thing: object) -> Any:  # Any: what pickle's protocol says
+    try:
+        reducer = reducers()[type(thing)]
+    except KeyError:
+        return thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return reducer(thing)
 
 
 def _parts_of_state(state: object) -> Parts:

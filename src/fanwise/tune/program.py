@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from ..base.errors import RecordError
+from ..links.codec import dumps_whole, loads
 from .schedulers.protocol import Scheduler
 from .spaces import Space
 
@@ -42,7 +41,7 @@ def asked_and_told(**config: object) -> None:
 
 def save_program(folder: Path, program: Program) -> None:
     """Write it, all at once or not at all; for the user alone. OSError: the disk refuses."""
-    _write(folder / FILE_NAME, cloudpickle.dumps((program.objective, program.scheduler, program.space)))
+    _write(folder / FILE_NAME, dumps_whole((program.objective, program.scheduler, program.space)))
 
 
 def load_program(folder: Path) -> Program:
@@ -55,7 +54,7 @@ def load_program(folder: Path) -> Program:
     try:
         with file.open("rb") as opened:
             _refuse_strangers(file, os.fstat(opened.fileno()))
-            objective, scheduler, space = cloudpickle.load(opened)
+            objective, scheduler, space = loads(opened.read())
     except FileNotFoundError:
         raise RecordError(
             f"{folder} holds no {FILE_NAME}: hand in the objective and the scheduler: "

@@ -12,7 +12,7 @@ import struct
 from ...base.errors import WireError
 from ...base.text import printable_line
 
-PROTOCOL = 4  # raised whenever a frame or a message changes its meaning
+PROTOCOL = 5  # raised whenever a frame or a message changes its meaning
 
 _LAYOUT = struct.Struct("<8sH6x16s")
 _MAGIC = b"fanwise\0"

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...tensor.wire import reduce_tensor
 from .splitting import Content
 
 _ALIGNED_BYTES = 64
@@ -96,11 +97,13 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
 
 def _reduced(found: Any) -> Any:  # Any: as pickle's
-    """Tensors of main memory as buffers; the strided ones, since others have a way of their own."""
-    if type(found) is not Tensor or found.layout is not torch.strided or found.device.type != "cpu":
+    """Strided tensors of main memory as buffers that keep their addresses; other tensors as everywhere."""
+    if type(found) is not Tensor or found.device.type != "cpu":
         return NotImplemented
-    if found.grad_fn is not None or found.is_conj() or found.is_neg() or found.is_quantized:
-        return NotImplemented
+    if found.layout is not torch.strided or found.is_nested or found.is_quantized:
+        return reduce_tensor(found)
+    if found.grad_fn is not None or found.is_conj() or found.is_neg():
+        return reduce_tensor(found)
     size, stride = tuple(found.shape), found.stride()
     span = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True)) if found.numel() else 0
     begin = int(found.storage_offset()) * found.element_size()

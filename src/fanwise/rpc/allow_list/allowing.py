@@ -1,7 +1,7 @@
 """What calls from other workers may name and do: the allow-list of a worker.
 
     options.allow --> Allowed --resolve, attribute--> reading.Reader    values of calls and answers, and errors
-                              --method_of-----------> rref_proxy, nn    methods of what references refer to
+                              --method_of-----------> references, nn    methods of what references refer to
 
 A pickle can name any callable of any module and have it called. A worker with an allow-list resolves only what its
 user has listed, and what calls need themselves: tensors, references, plain values. Everything else is refused by name,
@@ -31,11 +31,12 @@ import torch
 
 from ...base import errors
 from ...base.errors import WireError
+from ...links.error_reducer import rebuild_error
 from ...tensor.wire import check_loaded
 from ...tensor.wire.reducing import rebuild_array
 from ..calling.call import Invocation
 from .hints import what_to_do_for_method
-from .reading import Found, GetAttribute, Reader, give_state, refused
+from .reading import Found, GetAttribute, Reader, check_key, give_state, refused
 
 Buffer = bytes | bytearray | memoryview
 Allow = str | type | Callable[..., Any]  # Any: the user's
@@ -188,7 +189,7 @@ class _AlsoErrors:
         self.attribute = allowed.attribute
 
     def resolve(self, module: str, name: str) -> Found:
-        if (module, name) == ("fanwise.links.codec", "_error_without_init"):
+        if (module, name) == ("fanwise.links.error_reducer", "rebuild_error"):
             return Found(_remade, make=_remade)
         home = {builtins.__name__: builtins, errors.__name__: errors}.get(module)
         kind = None if home is None else vars(home).get(name)
@@ -198,14 +199,16 @@ class _AlsoErrors:
         return self._allowed.resolve(module, name)
 
 
-def _remade(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, Any]) -> Exception:
-    """An error without its constructor, as `links.codec` packs those whose constructor takes other arguments."""
-    if not (isinstance(kind, type) and issubclass(kind, Exception) and type(args) is tuple):
+def _remade(
+    kind: type[Exception], args: tuple[object, ...], attributes: dict[str, Any], cause: Exception | None = None
+) -> Exception:
+    """An error without its constructor; see `links.error_reducer`."""
+    is_error = isinstance(kind, type) and issubclass(kind, Exception) and isinstance(cause, Exception | None)
+    if not is_error or type(args) is not tuple:
         raise WireError("an error is of no kind.")
-    error = kind.__new__(kind, *args)
-    error.args = args
+    error = rebuild_error(kind, args, {}, cause)
     give_state(error, attributes)
-    return error
+    return error  # type: ignore[return-value]  # of that kind
 
 
 def _found(thing: Any) -> Found:  # Any: what the user has listed
@@ -269,6 +272,12 @@ def _size(lengths: Sequence[int]) -> torch.Size:
     return torch.Size(lengths)
 
 
+def _set_of(kind: type, values: list[object]) -> Any:  # Any: set or frozenset
+    for value in values:
+        check_key(value)
+    return kind(values)
+
+
 def _values(**things: tuple[Any, Callable[..., Any] | None]) -> dict[str, Callable[[], Found]]:  # Any: types
     return {f"builtins.{name}": functools.partial(Found, thing, make) for name, (thing, make) in things.items()}
 
@@ -293,8 +302,8 @@ _KNOWN: dict[str, Callable[[], Found]] = {
         complex=(complex, _checked(complex, _number, _number)),
         slice=(slice, _checked(slice, object, object, object)),
         range=(range, _checked(range, int, int, int)),
-        set=(set, _checked(set, list)),
-        frozenset=(frozenset, _checked(frozenset, list)),
+        set=(set, _checked(functools.partial(_set_of, set), list)),
+        frozenset=(frozenset, _checked(functools.partial(_set_of, frozenset), list)),
         bytearray=(bytearray, _checked(bytearray, bytes, at_least=0)),
     ),
     "collections.OrderedDict": lambda: Found(OrderedDict, _checked(OrderedDict)),

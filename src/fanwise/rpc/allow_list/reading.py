@@ -28,6 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 _KEY_PARTS_MAX = 100_000
 _PROTOCOL_MAX = 5
+_NEWLINE = ord("\n")
 
 
 class Found(NamedTuple):
@@ -129,10 +130,10 @@ class Reader:
         return number
 
     def _line(self) -> str:
-        end = bytes(self._view[self._at :]).index(b"\n")
-        line = str(self._bytes(end), "utf-8")
-        self._at += 1
-        return line
+        end = self._at
+        while end < len(self._view) and self._view[end] != _NEWLINE:
+            end += 1
+        return str(self._bytes(end + 1 - self._at)[:-1], "utf-8")
 
     def _pop_to_mark(self) -> list[Any]:  # Any: the values
         for at in range(len(self._stack) - 1, -1, -1):
@@ -213,12 +214,12 @@ class Reader:
         if type(target) not in (dict, OrderedDict) and id(target) not in self._made:
             raise WireError(f"a pickle sets items of a {type(target).__name__} that it has not made.")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            _check_key(key)
+            check_key(key)
             _theirs(type(target).__setitem__, target, key, value)
 
     def _set_of(self, kind: type, values: Sequence[Any]) -> Any:  # Any: set or frozenset
         for value in values:
-            _check_key(value)
+            check_key(value)
         return _theirs(kind, values)
 
     def _add_items(self) -> None:
@@ -281,7 +282,7 @@ def _not_called(thing: Any) -> WireError:  # Any: a function or a type
     return refused(f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', type(thing).__name__)}")
 
 
-def _check_key(key: object) -> None:
+def check_key(key: object) -> None:
     """A tuple that holds another twice, which holds another twice, and so on, takes for ever to be hashed."""
     if type(key) not in (tuple, frozenset):
         return

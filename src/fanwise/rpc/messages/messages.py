@@ -28,6 +28,7 @@ import torch
 from ...base.errors import FanwiseError, WireError
 from ...links import Link
 from ...tensor import from_wire, to_wire
+from ...tensor.with_torch.reducing import SPARSE, in_order_of_memory, rebuild_sparse, rebuild_strided
 from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
 from ..allow_list.allowing import Allowed
 from ..devices.lending import Borrow, Lender, ReceivedLoans
@@ -250,32 +251,23 @@ def parse(message: Message, borrow: Borrow | None = None) -> Parsed:
 
 # -- the table of tensors ------------------------------------------------------------------------------------------
 
-_SPARSE = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
-_LAYOUTS = list(_SPARSE)
+_LAYOUTS = list(SPARSE)
 _STRIDED = len(_LAYOUTS)
 # What is said of one that goes in parts: its layout, flags, number of dimensions; then its shape, and if it is strided
 # its strides, and the order of its dimensions in memory.
 _ABOUT = struct.Struct("<BBB")
 _NEEDS_GRAD, _COALESCED = 1, 2
-# A tensor that was a small part of a big one, such as a column of it, comes without the gaps if they are wider.
-_GAPS_MAX = 16
 
 
 def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], lend: Lend | None) -> None:
-    if tensor.layout in _SPARSE:
+    if tensor.layout in SPARSE:
         bare = tensor.detach()
         coalesced = tensor.layout is torch.sparse_coo and bare.is_coalesced()
         flags = (_NEEDS_GRAD if tensor.requires_grad else 0) | (_COALESCED if coalesced else 0)
         about = _ABOUT.pack(_LAYOUTS.index(tensor.layout), flags, tensor.ndim)
         about += struct.pack(f"<{tensor.ndim}q", *tensor.shape)
         table += (_ENTRY.pack(len(about), _PARTS), about)
-        for part in _SPARSE[tensor.layout]:
+        for part in SPARSE[tensor.layout]:
             _put(getattr(bare, part)().contiguous(), table, beside, lend)
         return
     if not tensor.is_contiguous() and tensor.layout is torch.strided and not tensor.is_nested:
@@ -295,42 +287,12 @@ def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], le
 
 def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], lend: Lend | None) -> None:
     """Its memory without repetitions and gaps, in order; the strides say how it lay."""
-    bare = tensor.detach().resolve_conj().resolve_neg()
-    for dim, stride in enumerate(bare.stride()):
-        if stride == 0:
-            bare = bare.narrow(dim, 0, min(1, bare.shape[dim]))
-    order = sorted(range(bare.ndim), key=lambda dim: bare.stride(dim), reverse=True)
+    part, shape, strides, order = in_order_of_memory(tensor)
     ndim = tensor.ndim
     about = _ABOUT.pack(_STRIDED, tensor.requires_grad, ndim)
-    about += struct.pack(f"<{2 * ndim}q{ndim}B", *tensor.shape, *tensor.stride(), *order)
+    about += struct.pack(f"<{2 * ndim}q{ndim}B", *shape, *strides, *order)
     table += (_ENTRY.pack(len(about), _PARTS), about)
-    _put(bare.permute(order).contiguous(), table, beside, lend)
-
-
-def _strided(part: torch.Tensor, shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> torch.Tensor:
-    """The other way. Strides that nothing but a view has, such as overlapping windows, become plain ones."""
-    dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # a permutation's inverse
-    if (
-        dense.stride() != tuple(strides)
-        and _is_free_of_overlaps(dense.shape, strides)
-        and _size(dense.shape, strides) <= _GAPS_MAX * max(1, dense.numel())
-    ):
-        spread = torch.empty_strided(dense.shape, strides, dtype=dense.dtype, device=dense.device)
-        dense = spread.copy_(dense)
-    return dense.expand(shape)
-
-
-def _is_free_of_overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    reach = 0
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
-        if stride <= reach:
-            return False
-        reach += stride * (size - 1)
-    return True
-
-
-def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
-    return 1 + sum(stride * (size - 1) for stride, size in zip(strides, shape, strict=True))
+    _put(part, table, beside, lend)
 
 
 class _Table:
@@ -382,12 +344,12 @@ class _Table:
         else:
             shape = struct.unpack(f"<{ndim}q", about[_ABOUT.size :])
         try:
+            needs_grad = bool(flags & _NEEDS_GRAD)
             if code == _STRIDED:
-                tensor = _strided(self._take_part(), shape, strides, order)
-            else:
-                parts = [self._take_part() for _ in _SPARSE[_LAYOUTS[code]]]
-                tensor = _sparse(_LAYOUTS[code], parts, shape, is_coalesced=bool(flags & _COALESCED))
-            return tensor.requires_grad_() if flags & _NEEDS_GRAD else tensor
+                return rebuild_strided(self._take_part(), shape, strides, order, needs_grad)
+            layout = _LAYOUTS[code]
+            parts = [self._take_part() for _ in SPARSE[layout]]
+            return rebuild_sparse(layout, parts, shape, bool(flags & _COALESCED), needs_grad)
         except FanwiseError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -400,16 +362,3 @@ def _dense(header: memoryview, memory: Buffer) -> torch.Tensor:
         return from_wire(header, [memory], engine="torch")  # type: ignore[no-any-return]  # that makes a tensor
     except TypeError as error:
         raise WireError(f"a tensor came that torch cannot make: {error}") from error
-
-
-def _sparse(
-    layout: torch.layout, parts: Sequence[torch.Tensor], shape: Sequence[int], *, is_coalesced: bool
-) -> torch.Tensor:
-    """Of its parts. They are checked: an index beyond the shape would write where something else lies."""
-    make: Any = torch.sparse_coo_tensor  # Any: torch's annotations do not fit
-    if layout is torch.sparse_coo:
-        tensor: torch.Tensor = make(*parts, shape, is_coalesced=is_coalesced, check_invariants=True)
-        return tensor
-    make = torch.sparse_compressed_tensor
-    compressed: torch.Tensor = make(*parts, shape, layout=layout, check_invariants=True)
-    return compressed

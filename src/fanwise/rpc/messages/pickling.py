@@ -27,7 +27,8 @@ import torch
 
 from ...base.errors import FanwiseError, NotSendableError
 from ...links.pickler import Pickler, Reducer
-from ...tensor.wire import array_reducers, numpy_reducers
+from ...tensor.wire import array_reducers, numpy_reducers, reduce_tensor
+from ...tensor.with_torch.wire import CODE_BY_DTYPE
 from ..calling.call import Invocation, method_called
 from ..worker_info import WorkerInfo
 
@@ -337,7 +338,9 @@ def is_of_future(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error) == "Can not pickle torch.futures.Future"
 
 
-def _reduce_tensor(tensor: torch.Tensor) -> tuple[Callable[[int], torch.Tensor], tuple[int]]:
+def _reduce_tensor(tensor: torch.Tensor) -> Any:  # Any: as copyreg has it
+    if tensor.dtype not in CODE_BY_DTYPE or tensor.is_nested or tensor.is_meta:
+        return reduce_tensor(tensor)
     assert _now.sending is not None, "only encode uses this table"
     tensors = _now.sending.tensors
     tensors.append(tensor)
@@ -384,8 +387,10 @@ _REFUSED: dict[type, Reducer] = {
 
 
 def _all_reducers() -> tuple[dict[type, Reducer], bool]:
-    arrays = {torch.Tensor: _reduce_tensor, **numpy_reducers(), **array_reducers()}
-    return {**arrays, **_REFUSED, **_SCRIPTED, **_reducers}, True
+    arrays, _ = array_reducers()
+    del arrays[torch.nn.Parameter]  # it is made of its data, which go to the table
+    tables = {**numpy_reducers(), **arrays, torch.Tensor: _reduce_tensor, **_REFUSED, **_SCRIPTED, **_reducers}
+    return tables, True
 
 
 _pickler = Pickler(_all_reducers)

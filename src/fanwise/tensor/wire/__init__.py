@@ -6,6 +6,8 @@ from .coding import to_wire as to_wire
 from .header import WireHeader as WireHeader
 from .header import read_header as read_header
 from .reducing import array_reducers as array_reducers
+from .reducing import class_reducer as class_reducer
 from .reducing import kept_view as kept_view
 from .reducing import numpy_reducers as numpy_reducers
+from .reducing import reduce_tensor as reduce_tensor
 from .sendable import is_array as is_array

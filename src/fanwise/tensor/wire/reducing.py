@@ -1,13 +1,16 @@
-"""Arrays in a pickle: header and buffer, so that the memory travels beside it and is adopted.
+"""How arrays and tensors are pickled: one table for everything that leaves a process.
 
-What JAX and TensorFlow pickle themselves is copied, and lies inside the pickle. What numpy pickles names modules of its
-own, which another version of numpy does not have. For the tables of picklers (`dispatch_table`); torch's tensors have
-their place there already. Loads no engine.
+Arrays and dense tensors are a header and a buffer, so that the memory travels beside the pickle and is adopted. What
+JAX and TensorFlow pickle themselves is copied, and lies inside the pickle. What numpy pickles names modules of its own,
+which another version of numpy does not have. Of torch, `with_torch.reducing` has the forms. Loads no engine.
 """
 
+import functools
+import importlib
 import pickle
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ...base.errors import NotSendableError
@@ -18,9 +21,60 @@ Reducer = Callable[[Any], Any]  # Any: reducers of any type, as copyreg has them
 _ENGINES = ("jax", "tensorflow")
 
 
-def array_reducers() -> dict[type, Reducer]:
-    """A reducer for each plain array type of JAX and TensorFlow, as far as they are loaded."""
-    return {kind: _reduce for engine in _ENGINES if engine in sys.modules for kind in loaded_types(engine)}
+def array_reducers() -> tuple[dict[type, Reducer], bool]:
+    """The reducers of all types that need one, and whether these are all; not so while torch is being imported."""
+    reducers: dict[type, Reducer] = {
+        kind: _reduce for engine in _ENGINES if engine in sys.modules for kind in loaded_types(engine)
+    }
+    if (torch := sys.modules.get("torch")) is None:
+        return reducers, True
+    # Another thread may be importing torch: at first nothing is there, then Tensor, Parameter and the hooks of modules.
+    hook = getattr(sys.modules.get("torch.nn.modules.module"), "_WrappedHook", None)
+    if hook is None or not hasattr(getattr(torch, "nn", None), "Parameter"):
+        return reducers, False
+    reducers[torch.Tensor] = reducers[torch.nn.Parameter] = reduce_tensor
+    reducers[hook] = _reduce_hook
+    return reducers, True
+
+
+def class_reducer(kind: type) -> Reducer | None:
+    """The reducer of a class of torch that no table can list: a subclass of Tensor, the class of one module."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or torch.__dict__.get("Tensor") is None:
+        return None
+    tensor = torch.Tensor
+    if tensor in kind.__mro__:
+        own: Any = kind  # Any: mypy knows no attributes of a tensor here
+        pickles_as_tensor = (
+            own.__reduce_ex__ is tensor.__reduce_ex__ and own.__torch_dispatch__ is tensor.__torch_dispatch__
+        )
+        return _reduce_subclass if pickles_as_tensor else None
+    if kind.__module__ == "torch.nn.utils.parametrize" and "__getstate__" in vars(kind):
+        return _reduce_parametrized  # a class that register_parametrization made
+    return None
+
+
+@functools.cache
+def _of_torch() -> ModuleType:
+    """Imported with the first tensor: a job without one does not pay for it."""
+    return importlib.import_module("..with_torch.reducing", __package__)
+
+
+def reduce_tensor(x: Any) -> Any:  # Any: a tensor or Parameter; what its own pickling returns
+    """Also called for what another table does not know."""
+    return _of_torch().reduce_tensor(x)
+
+
+def _reduce_subclass(x: Any) -> Any:  # Any: as `reduce_tensor`
+    return _of_torch().reduce_subclass(x)
+
+
+def _reduce_parametrized(module: Any) -> Any:  # Any: as `reduce_tensor`
+    return _of_torch().reduce_parametrized(module)
+
+
+def _reduce_hook(hook: Any) -> Any:  # Any: as `reduce_tensor`
+    return _of_torch().reduce_hook(hook)
 
 
 def numpy_reducers() -> dict[type, Reducer]:

@@ -23,7 +23,7 @@ _TORCH_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _DTYPE_BY_CODE: dict[int, torch.dtype] = {
     dtype.code: getattr(torch, dtype.name) for dtype in dtypes.BY_CODE.values() if "torch" in dtype.engines
 }
-_CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
+CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
 _WORD_BY_DTYPE = {
     _DTYPE_BY_CODE[dtype.code]: _TORCH_WORDS[dtype.size_bytes]
     for dtype in dtypes.BY_CODE.values()
@@ -34,7 +34,7 @@ _WORD_BY_DTYPE = {
 def encode(x: torch.Tensor) -> tuple[bytes, memoryview]:
     """Header and memory of a tensor; a view of it when it is a C-contiguous CPU tensor."""
     dtype = x.dtype
-    code = _CODE_BY_DTYPE.get(dtype)
+    code = CODE_BY_DTYPE.get(dtype)
     if code is None or x.layout is not _STRIDED or x.is_nested or x.is_meta or x.ndim > MAX_NDIM:
         raise _refused(x)
     flags = REQUIRES_GRAD if x.requires_grad else 0

@@ -1,0 +1,184 @@
+"""How tensors and parametrized modules of torch are pickled, wherever they go.
+
+    dense, in C order           its wire header and its memory
+    dense, other strides        the same for its elements in the order of memory, and the strides
+    a type without a wire code  as integers of the same size
+    sparse                      its dense parts
+    quantized, nested, meta     torch's own form, whose parts are tensors again
+    a subclass, or attributes   the plain tensor, the class and the attributes
+
+torch's own reducers cannot restore float8, uint16, uint32, uint64, complex32 and the bits types (2.13), lose whether a
+sparse tensor requires gradients, and refuse parametrized modules. `wire.reducing` says where these come in.
+"""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _WrappedHook
+from torch.nn.utils import parametrize
+
+from ..wire.coding import to_wire
+from ..wire.reducing import rebuild_array
+from .wire import CODE_BY_DTYPE
+
+_tensor: Any = torch._tensor  # Any: torch has not annotated these
+_utils: Any = torch._utils
+_STRIDED = torch.strided
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# The dense parts of a sparse tensor.
+SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+# A tensor that was a small part of a big one, such as a column of it, comes without the gaps if they are wider.
+_GAPS_MAX = 16
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether the elements are a piece of memory, of a type that has a code on the wire."""
+    return x.layout is _STRIDED and x.dtype in CODE_BY_DTYPE and not (x.is_nested or x.is_meta)
+
+
+def reduce_tensor(x: Tensor) -> Any:  # Any: as copyreg has it
+    """For exactly Tensor and Parameter."""
+    if type(x) is not Tensor and not (_is_dense(x) and x.is_contiguous() and not x.__dict__):
+        return _as_torch_does(x)  # a Parameter: its data, which come here, and its attributes
+    if x.__dict__:
+        return rebuild_subclass, (Tensor, x.detach(), x.requires_grad, _utils._get_obj_state(x))
+    if _is_dense(x):
+        if not x.is_contiguous():
+            return rebuild_strided, (*in_order_of_memory(x), x.requires_grad)
+        header, (memory,) = to_wire(x)
+        return rebuild_array, (header, pickle.PickleBuffer(memory))
+    if x.layout in SPARSE:
+        bare = x.detach()
+        is_coalesced = x.layout is torch.sparse_coo and bare.is_coalesced()
+        parts = [getattr(bare, part)() for part in SPARSE[x.layout]]
+        return rebuild_sparse, (x.layout, parts, tuple(x.shape), is_coalesced, x.requires_grad)
+    if x.layout is _STRIDED and not (x.is_nested or x.is_meta or x.is_quantized) and x.itemsize in _WORDS:
+        return rebuild_words, (x.view(_WORDS[x.itemsize]), x.dtype)
+    return _as_torch_does(x)
+
+
+def _as_torch_does(x: Any) -> Any:  # Any: torch has not annotated it
+    return x.__reduce_ex__(5)
+
+
+def reduce_subclass(x: Tensor) -> Any:  # Any: as copyreg has it
+    """For subclasses that pickle as Tensor does, and so have no memory but that of the plain tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = x.detach().as_subclass(Tensor)
+        return rebuild_subclass, (type(x), plain, x.requires_grad, _utils._get_obj_state(x))
+
+
+def rebuild_words(words: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor, over the memory of the integers."""
+    return words.view(dtype)
+
+
+def rebuild_subclass(kind: type[Tensor], plain: Tensor, requires_grad: bool, state: object) -> Tensor:
+    """The tensor of a subclass, or with attributes, over the memory of the plain one."""
+    x: Tensor = _tensor._rebuild_from_type_v2(lambda: plain, kind, (), state)
+    return x.requires_grad_() if requires_grad else x
+
+
+# -- other strides -----------------------------------------------------------------------------------------------------
+
+
+def in_order_of_memory(x: Tensor) -> tuple[Tensor, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The elements in the order of memory, without repetitions and gaps; shape, strides, and that order of dimensions.
+
+    A tensor without gaps, as in channels-last, is not copied.
+    """
+    bare = x.detach().resolve_conj().resolve_neg()
+    for dim, stride in enumerate(bare.stride()):
+        if stride == 0:
+            bare = bare.narrow(dim, 0, min(1, bare.shape[dim]))
+    order = tuple(sorted(range(bare.ndim), key=bare.stride, reverse=True))
+    return bare.permute(order).contiguous(), tuple(x.shape), x.stride(), order
+
+
+def rebuild_strided(
+    part: Tensor, shape: Sequence[int], strides: Sequence[int], order: Sequence[int], requires_grad: bool
+) -> Tensor:
+    """The tensor again. Strides that nothing but a view has, such as overlapping windows, become plain ones."""
+    dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # a permutation's inverse
+    if (
+        dense.stride() != tuple(strides)
+        and _is_free_of_overlaps(dense.shape, strides)
+        and _size(dense.shape, strides) <= _GAPS_MAX * max(1, dense.numel())
+    ):
+        spread = torch.empty_strided(dense.shape, strides, dtype=dense.dtype, device=dense.device)
+        dense = spread.copy_(dense)
+    x = dense.expand(shape)
+    return x.requires_grad_() if requires_grad else x
+
+
+def _is_free_of_overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum(stride * (size - 1) for stride, size in zip(strides, shape, strict=True))
+
+
+# -- sparse ------------------------------------------------------------------------------------------------------------
+
+
+def rebuild_sparse(
+    layout: torch.layout, parts: Sequence[Tensor], shape: Sequence[int], is_coalesced: bool, requires_grad: bool
+) -> Tensor:
+    """The tensor again. The parts are checked: an index beyond the shape would make torch write somewhere else."""
+    make: Any = torch.sparse_coo_tensor  # Any: torch's annotations do not fit
+    if layout is torch.sparse_coo:
+        x: Tensor = make(*parts, shape, is_coalesced=is_coalesced, check_invariants=True)
+    else:
+        make = torch.sparse_compressed_tensor
+        x = make(*parts, shape, layout=layout, check_invariants=True)
+    return x.requires_grad_() if requires_grad else x
+
+
+# -- parametrized modules ----------------------------------------------------------------------------------------------
+
+
+def reduce_parametrized(module: nn.Module) -> Any:  # Any: as copyreg has it
+    """torch refuses, as the class exists once for each module. It is made of the original class, so it can be again."""
+    original: Any = type(module).__bases__[0]  # Any: mypy knows no methods of a class
+    if original.__reduce_ex__ is not object.__reduce_ex__ or original.__reduce__ is not object.__reduce__:
+        return module.__reduce_ex__(5)
+    names = tuple(module.parametrizations)  # type: ignore[arg-type]  # a ModuleDict
+    return rebuild_parametrized, (original, names), original.__getstate__(module)
+
+
+def rebuild_parametrized(original: type[nn.Module], names: Sequence[str]) -> nn.Module:
+    """A module without its state, of a class like the one that `register_parametrization` makes."""
+    module = original.__new__(original)
+    parametrize._inject_new_class(module)
+    for name in names:
+        parametrize._inject_property(module, name)
+    return module
+
+
+def reduce_hook(hook: Any) -> Any:  # Any: a _WrappedHook; as copyreg has it
+    """The hook that `weight_norm` leaves in a module is a local function, which pickle cannot find by its name."""
+    if getattr(hook.hook, "__module__", None) != "torch.nn.utils.parametrizations":
+        return hook.__reduce_ex__(5)
+    import cloudpickle
+
+    return rebuild_hook, (cloudpickle.dumps(hook.hook),)
+
+
+def rebuild_hook(function: bytes) -> Any:  # Any: a _WrappedHook
+    """The hook again."""
+    return _WrappedHook(pickle.loads(function))

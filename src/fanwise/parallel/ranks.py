@@ -7,18 +7,20 @@ When a process is lost meanwhile, all give what they have once more, without it;
 that, so it can divide the work among those that are left, as `run.mean` does.
 """
 
-import pickle
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..base.errors import NotSendableError
+from ..links.codec import dumps_by_value, dumps_whole, loads
+from ..tensor import aligned_buffer
 from .checks.checking import check_name
 from .shards import Node, total
 from .teams.team import Team
 
+T = TypeVar("T")
 Op = Literal["sum", "mean", "min", "max"]
 _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -33,18 +35,50 @@ def gather(team: Team, what: str, value: Any) -> list[Any]:  # Any: what can be 
     # A model, and a class, can be called as well, and mean themselves.
     is_called = callable(value) and not isinstance(value, nn.Module | type)
     each = team.together(lambda: team.gather(what, _packed(value() if is_called else value)))
-    return [pickle.loads(packed) for packed in each]
+    return [loads(packed) for packed in each]
 
 
 def _packed(value: Any) -> bytes:  # Any: as given
     """One process needs no pickle, but what several cannot be given is refused in one as well."""
     try:
-        return pickle.dumps(value, protocol=5)
+        return dumps_whole(value)
     except Exception as error:
         raise NotSendableError(
             f"a {type(value).__name__} that was given to the other processes cannot be pickled: {error}.\n"
             f"Give what it holds, as numbers, tensors, lists and dicts."
         ) from error
+
+
+def _check_type(tensor: Tensor, op: Op) -> None:
+    """Refuse types that torch cannot add or compare, also where one process has nothing to add."""
+    one = torch.empty(1, dtype=tensor.dtype) if tensor.layout is torch.strided else tensor.detach()
+    try:
+        _OPERATORS[op](one, one)
+    except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
+        raise TypeError(
+            f"run.all_reduce(op={op!r}) got a tensor of {tensor.dtype}, layout {tensor.layout}: torch has no "
+            f"{_OPERATORS[op].__name__} for it ({error}).\n"
+            f"Convert it, for example by tensor.float(); run.gather takes it."
+        ) from error
+
+
+def copy_of_result(value: T, name: str) -> T:
+    """What a training function has returned, as several processes would send it back. `name`: of the function."""
+    try:
+        head, buffers = dumps_by_value(value)
+    except Exception as error:
+        raise NotSendableError(
+            f"{name} returned a {type(value).__name__} that cannot be sent back: {error}.\n"
+            f"Return plain values, arrays, or a state_dict."
+        ) from error
+    result: T = loads(head, [_copied(buffer) for buffer in buffers])
+    return result
+
+
+def _copied(buffer: memoryview) -> memoryview:
+    memory = aligned_buffer(buffer.nbytes)
+    memory[:] = buffer
+    return memory
 
 
 def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Tensor:
@@ -67,6 +101,7 @@ def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Ten
                 f"  wrong:  run.all_reduce(counts, op='mean')\n"
                 f"  right:  run.all_reduce(counts) / run.world_size"
             )
+        _check_type(mine, op)
         home = mine.device
         return mine.detach().cpu()
 

@@ -32,6 +32,7 @@ from .plans import Plan
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, PublishedRank
+from .ranks import copy_of_result
 from .reductions import EverySteps, Reduce, check_reduce, name_of_reduce
 from .runs import Run
 from .shards import cut
@@ -115,14 +116,15 @@ def run(
         progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
 
     Returns:
-        What `train` returns; with several processes, in the first of them, sent back by value: what is on a GPU there
-        arrives on cuda:0 here, and from a cluster in main memory.
+        A copy of what `train` returns, of the first of several processes, also on one device: tensors in main memory,
+        generators, locks and open files not at all. In the processes of a launcher, the object itself.
 
     Raises:
         ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them, or has
             another `reduce`.
         FileNotFoundError: there is no file `resume`. CheckpointError: it is at a URL whose file system refuses.
         WorkerLostError: processes died, and the run cannot go on without them.
+        NotSendableError: what `train` returns cannot be pickled.
         LeaseError: the pool, or the job, has not as many CPUs as devices times threads, or not as many GPUs.
         What `train` raises, in its own type; of several processes, the error of the one that failed first.
     """
@@ -196,7 +198,8 @@ def run(
         def screen() -> Screen:
             return _published(screen_for(progress, notice=line), made)
 
-        return _train_here(train, made, resume, screen, exact=reduce != "fast")
+        result = _train_here(train, made, resume, screen, exact=reduce != "fast")
+    return copy_of_result(result, name_of(train))
 
 
 def _seen_by_all(resume: StrPath) -> str:

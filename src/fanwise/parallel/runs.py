@@ -594,7 +594,9 @@ class Run:
         return FunctionalMeasure(engine_of_tree(model, "the model"), fn, model, self.device)
 
     def gather(self, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
-        """What each process gives, by rank, in every process. For what must not depend on their number see `mean`.
+        """Copies of what each process gives, by rank, in every process; tensors in main memory.
+
+        For what must not depend on the number of processes see `mean`.
 
         Args:
             value: anything that can be pickled. A function is called for it, and again, when `run.rank` and
@@ -620,7 +622,8 @@ class Run:
             op: "sum", "mean", "min" or "max".
 
         Raises:
-            TypeError: no tensor, or integers with "mean". ValueError: other shapes or types; an unknown `op`.
+            TypeError: no tensor, integers with "mean", or a type that torch cannot add or compare.
+            ValueError: other shapes or types; an unknown `op`.
 
         Blocks until all have come here.
 

@@ -108,7 +108,7 @@ class BrokenWire:
         self._tells = tells
         self._ends = ends
         self._written = 0
-        self.holds_bytes = wire.holds_bytes
+        self.holds_bytes, self.owes = wire.holds_bytes, wire.owes
         self.wait_readable = wire.wait_readable
         self.wait_writable = wire.wait_writable
         self.wait_any = wire.wait_any

@@ -9,11 +9,14 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from fanwise.base.errors import WireError
+from fanwise.links.hub import Hub
 from fanwise.links.security.record_keys import SHARE_SIZE, TAG_SIZE, new_share, record_keys
+from fanwise.links.sender import Sender
 from fanwise.links.transports.sealed import RECORD_BYTES, SealedWire
 
 CHANGED = "bytes came that the other side did not send"
@@ -260,3 +263,106 @@ def test_each_link_and_direction_has_keys_of_its_own() -> None:
         key.seal(b"same", memoryview(record))
         sealed.append(bytes(record))
     assert len(set(sealed)) == len(sealed)
+
+
+# -- interrupts --------------------------------------------------------------------------------------------------------
+
+
+class Interrupted:
+    """In the place of a socket or a key: Ctrl-C comes before or after `name` has done its work, once."""
+
+    def __init__(self, real: Any, name: str, *, after: bool, part: int | None = None) -> None:
+        self._real, self._name, self._after, self._part = real, name, after, part
+        self.hit = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._real, name)
+        return self._interrupt if name == self._name and not self.hit else method
+
+    def _interrupt(self, first: Any, *args: Any) -> Any:
+        self.hit = True
+        if self._after:
+            getattr(self._real, self._name)(first if self._part is None else first[: self._part], *args)
+        raise KeyboardInterrupt
+
+
+WRITING = {
+    "before the record is sealed": ("_seals", "seal", False, None),
+    "after the record was sealed": ("_seals", "seal", True, None),
+    "before it is sent": ("socket", "send", False, None),
+    "after a part of it was sent": ("socket", "send", True, 7),
+    "after all of it was sent": ("socket", "send", True, None),
+}
+READING = {
+    "before bytes are received": ("socket", "recv_into", False, None),
+    "after bytes were received": ("socket", "recv_into", True, None),
+    "before the record is opened": ("_opens", "open", False, None),
+    "after the record was opened": ("_opens", "open", True, None),
+}
+
+
+def all_read(wire: SealedWire) -> bytes:
+    """Up to the end of the connection."""
+    got, into = bytearray(), memoryview(bytearray(1000))
+    while (size := read_waiting(wire, into)) >= 0:
+        got += into[:size]
+    return bytes(got)
+
+
+@pytest.mark.parametrize("case", WRITING)
+def test_after_an_interrupt_while_writing_no_more_is_written(pair: Pair, case: str) -> None:
+    a, b = pair
+    of, name, after, part = WRITING[case]
+    assert a.write([b"first"]) == 5
+    setattr(a, of, Interrupted(getattr(a, of), name, after=after, part=part))
+    with pytest.raises(KeyboardInterrupt):
+        a.write([b"second"])
+    assert [a.write([b"third"]) for _ in range(3)] == [-1] * 3
+    assert all_read(b) in (b"first", b"firstsecond")
+    assert all_read(a) == b""
+
+
+@pytest.mark.parametrize("case", READING)
+def test_after_an_interrupt_while_reading_the_connection_has_ended(pair: Pair, case: str) -> None:
+    a, b = pair
+    of, name, after, _ = READING[case]
+    assert a.write([b"first"]) == 5
+    setattr(b, of, Interrupted(getattr(b, of), name, after=after))
+    with pytest.raises(KeyboardInterrupt):
+        read_waiting(b, memoryview(bytearray(100)))
+    assert a.write([b"second"]) in (6, -1)
+    assert all_read(b) == b"" and b.write([b"back"]) == -1
+    assert all_read(a) == b""
+
+
+def test_an_interrupt_after_a_small_message_was_sealed_and_did_not_fit_ends_the_link(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    hub = Hub(name="interrupted")
+    sender = Sender(hub, a)
+    monkeypatch.setattr(sender, "_enqueue", interrupt)
+    monkeypatch.setattr(a, "socket", Full(a.socket))
+    with pytest.raises(KeyboardInterrupt):
+        sender.put([b"message"], copied=False)
+    monkeypatch.undo()
+    assert sender.put([b"later"], copied=False) == "lost"
+    assert all_read(b) == b""
+    hub.close()
+
+
+class Full:
+    """A socket that takes nothing."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def send(self, *_: object) -> int:
+        raise BlockingIOError
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

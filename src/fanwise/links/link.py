@@ -875,21 +875,24 @@ class Link:
 
     def _read_once(self) -> bool:
         """Read what is there and handle it. False: nothing was there, or the link ended."""
-        unhandled, reader, num_reads = self._unhandled, self._reader, 0
+        unhandled, reader, num_reads, is_reading = self._unhandled, self._reader, 0, False
         try:
             while not unhandled and num_reads < _READS_A_TURN:
                 space = reader.space()
+                is_reading = True
                 size = self._wire.read_into(space)
                 if size < 0:
                     self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
                     return False
                 if size == 0:
+                    is_reading = False
                     if not num_reads:
                         return False
                     break
                 num_reads += 1
                 self._num_read_bytes += size
                 unhandled.extend(reader.filled(size))
+                is_reading = False
                 if size < len(space) or not reader.is_in_large_frame:
                     break
             while unhandled and self.ending is None:
@@ -901,6 +904,10 @@ class Link:
             self.on_malformed(error)
             self._end(Ending(False, error.message))
             return False
+        except BaseException:
+            if is_reading:  # nobody knows how many bytes had come
+                self._end(Ending(False, "an interrupt, such as Ctrl-C, came while its bytes were read"))
+            raise
         return self.ending is None  # what came after that is not handled any more
 
     def _handle(self, frame: Frame) -> None:

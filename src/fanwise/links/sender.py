@@ -75,7 +75,7 @@ class Sender:
                 self._poll_for_events()
                 return "waits" if self._queue else "written"
             except BaseException:
-                if len(mine) > 1 or len(mine[0]) > _WHOLE_BYTES:
+                if len(mine) > 1 or len(mine[0]) > _WHOLE_BYTES or self._wire.owes:
                     self._tear()
                 raise
 

@@ -7,6 +7,9 @@
 
 Python's `ssl` would take 16 KiB at a time and copy each byte four times: half the rate (benchmarks/link_stream.py).
 
+An interrupt, such as Ctrl-C, in the middle of `write` or `read_into` ends the connection: a record that was sealed or
+opened in part is neither sent nor read again.
+
 One thread may read while another writes. What came and was not asked for yet is kept here, so polling the descriptor
 does not tell all; `holds_bytes` does. What was sealed must go out as it is: when it did not fit, `write` tells nothing
 of it and must be called with the same bytes again, as links do anyway.
@@ -62,6 +65,7 @@ class SealedWire:
         self._outgoing = memoryview(bytearray(_ROOM))
         self._unsent = memoryview(b"")
         self._owed = 0
+        self._is_torn = False
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -81,6 +85,9 @@ class SealedWire:
         except OSError as error:
             is_out_of_reach = error.errno in _OUT_OF_REACH
             self._fail(WireError(f"its host cannot be reached ({error.strerror}).") if is_out_of_reach else None)
+        except BaseException:
+            self._tear()
+            raise
         if size == 0 and self._is_over:
             if self._failure is not None:
                 raise self._failure
@@ -145,9 +152,21 @@ class SealedWire:
         # Polling shows nothing more, and yet the end must be found.
         self._failure, self._is_over, self.holds_bytes = failure, True, True
 
+    def _tear(self) -> None:
+        """After an interrupt nobody knows which bytes have left or were opened, so none may follow."""
+        self._is_torn = True
+        self._fail(None)
+        self.hang_up()
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
+    @property
+    def owes(self) -> bool:
+        return self._owed > 0
+
     def write(self, parts: Sequence[Buffer]) -> int:
+        if self._is_torn:
+            return -1
         size = 0
         try:
             if self._owed:
@@ -161,6 +180,9 @@ class SealedWire:
             return size
         except OSError:
             return size or -1
+        except BaseException:
+            self._tear()
+            raise
         return size
 
     def _seal(self, record: Buffer) -> None:

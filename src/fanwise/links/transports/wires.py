@@ -44,6 +44,10 @@ class Wire(Protocol):
     def holds_bytes(self) -> bool:
         """Whether bytes have come which polling `fileno()` does not show. Costs nothing; any thread may ask."""
 
+    @property
+    def owes(self) -> bool:
+        """Whether it keeps bytes that it has not counted yet: the next `write` must begin with the same ones."""
+
     def wait_readable(self, timeout_s: float | None) -> bool: ...
     def wait_writable(self, timeout_s: float | None) -> bool: ...
     def wait_any(self, timeout_s: float | None) -> bool: ...
@@ -73,7 +77,7 @@ def polled(connection: socket.socket, events: int, timeout_s: float | None) -> b
 class SocketWire:
     """A connected stream socket. Owns it."""
 
-    holds_bytes = False
+    holds_bytes = owes = False
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)  # each call says by a flag whether it may block
@@ -182,6 +186,7 @@ class SocketWire:
 class MemoryWire:
     """One end of a pair in memory, for tests and for one process talking to itself. Takes all it is given."""
 
+    owes = False
     holds_bytes = False  # it has no descriptor, and is read to the end
 
     def __init__(self) -> None:

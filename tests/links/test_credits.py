@@ -229,8 +229,19 @@ def test_credit_that_cannot_be_true_is_refused(taken: int, window: int) -> None:
 
 def test_a_caller_that_does_not_keep_to_its_window_is_noticed() -> None:
     granting = Granting()
-    assert granting.received(WINDOW_MAX + OVERDRAFT + 1)
+    assert granting.received(WINDOW_MAX)  # one call of any size
     assert not granting.received(CALL_COST)
+
+
+def test_a_caller_is_held_to_the_window_that_it_was_told() -> None:
+    granting = Granting()
+    assert granting.received(WINDOW_MIN) and granting.received(OVERDRAFT) and granting.received(1)
+    assert not granting.received(CALL_COST)
+    granting.taken_up(granting.came)
+    granting.tell(2 * WINDOW_MIN)
+    granting.tell(WINDOW_MIN)  # it may have sent what follows before it was told so
+    assert granting.received(2 * WINDOW_MIN) and granting.received(OVERDRAFT)
+    assert granting.received(CALL_COST) and not granting.received(CALL_COST)
 
 
 def test_nothing_is_told_of_single_calls() -> None:

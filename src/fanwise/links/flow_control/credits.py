@@ -143,10 +143,11 @@ class Granting:
     num_calls: int = 0
     told: Credit = field(default_factory=lambda: Credit(0, WINDOW_MIN))
     _due_at: int = WINDOW_MIN // 2
+    _granted: int = WINDOW_MIN  # the highest position that the caller was ever told it may reach
 
     def received(self, cost: int) -> bool:
-        """A call came. False: its caller has not kept to what was granted."""
-        kept = self.came - self.taken <= WINDOW_MAX + OVERDRAFT
+        """A call came. False: its caller went on beyond what was granted, by more than one call."""
+        kept = self.came <= self._granted + OVERDRAFT
         self.came += cost
         self.num_calls += 1
         return kept
@@ -164,5 +165,6 @@ class Granting:
     def tell(self, window: int) -> Credit:
         """It is told."""
         self.told = Credit(self.taken, window)
+        self._granted = max(self._granted, self.taken + window)
         self._due_at = self.taken + (window + 1) // 2
         return self.told

@@ -1,5 +1,6 @@
 """Who holds an entrance: one at a time, whatever happens to the holder; and the folder in which that is written."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.rpc.rendezvous.lock_files import holder_of, host_key, lock_path, try_lock
+from fanwise.base.errors import DeadlineExceeded
+from fanwise.rpc.rendezvous.lock_files import guarded, holder_of, host_key, lock_path, try_lock
 from fanwise.testing.lock_holders import WITH_LOCK_FILES
 
 
@@ -25,6 +27,19 @@ def test_one_holds_a_lock_until_it_gives_it_back(path: Path) -> None:
     first.close()
     first.close()
     assert holder_of(path) is None and not path.exists()
+    second = try_lock(path, 2)
+    assert second is not None
+    second.close()
+
+
+def test_a_lock_is_free_after_a_close_that_could_not_get_the_guard(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = try_lock(path, 1)
+    assert lock is not None
+    monkeypatch.setattr("fanwise.rpc.rendezvous.lock_files.guarded", functools.partial(guarded, within_s=0.0))
+    with guarded(path.parent), pytest.raises(DeadlineExceeded):
+        lock.close()
+    assert not lock.is_ours() and holder_of(path) is None
+    lock.close()
     second = try_lock(path, 2)
     assert second is not None
     second.close()

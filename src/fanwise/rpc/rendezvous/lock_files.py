@@ -104,14 +104,19 @@ class LockFile:
         return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
 
     def close(self) -> None:
-        """Give it back. In a fork: nothing."""
+        """Give it back. In a fork: nothing.
+
+        Raises `DeadlineExceeded` when another process keeps the guard. The lock is given back then, too.
+        """
         if self._descriptor < 0 or self._pid != os.getpid():
             return
-        with guarded(self.path.parent):
-            if self.is_ours():
-                self.path.unlink()
-        os.close(self._descriptor)
-        self._descriptor = -1
+        try:
+            with guarded(self.path.parent):
+                if self.is_ours():
+                    self.path.unlink()
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def close_fork(self) -> None:
         """In a forked child: close the copy of the descriptor."""

@@ -37,7 +37,7 @@ REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
 OFFER, INVITE, SEGMENT, RETURN, DROPPED = 6, 7, 8, 9, 10
 # A request that costs credit, and about credit, see `credits`.
 CALL, WANT, CREDIT = 11, 12, 13
-# One more item of an answer, how much of it was taken, and that nobody waits for it any more, see `asking`.
+# One more item of an answer, how much of it was taken, and that nobody waits for it any more, see `link`.
 ITEM, TAKEN, CANCEL = 14, 15, 16
 _KINDS = frozenset(range(REQUEST, CANCEL + 1))
 

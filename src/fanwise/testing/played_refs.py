@@ -1,4 +1,4 @@
-"""Played workers for tests of reference counting: real tables (`rpc.refs`), a simulated network, programs without code.
+"""Played workers for tests of reference counting: real tables, a simulated network, programs without code.
 
 Each worker's program creates values on others, hands references on, drops them, crashes and comes back. The world sees
 everything, so it can say at each FreeValue whether somebody alive still held the value or was being sent it.

@@ -36,7 +36,7 @@ from measuring import finish, machine, ratio_of_neighbours, say, scratch_folder,
 
 from fanwise.testing import within
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.reading import FILE_NAME, newest_seq
 from fanwise.tune.record.writer import Record
@@ -152,7 +152,7 @@ def search() -> None:
     """Two trials, side by side; what `stretches` starts."""
     space = {"x": uniform(0, 1)}
     stop = StoppingCriterion(max_num_trials_started=N_WORKERS)
-    searcher = RandomSearch(metric="loss", random_seed=1)
+    searcher = FIFO(metric="loss", random_seed=1)
     Tuner(flat_out, space, searcher, stop, n_workers=N_WORKERS, name="flat-out", quiet=True).run()
 
 

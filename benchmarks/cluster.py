@@ -23,7 +23,7 @@ from trial_overhead import BASELINE, Contestant, Measured, Row, overhead_table, 
 
 from fanwise import Pool
 from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, uniform
 
 CONTESTANTS = (
     Contestant(BASELINE, "fanwise_noop.py", 600, note="this machine, a fresh process a trial"),
@@ -46,7 +46,7 @@ def utilisation(pool: Pool, trials: int) -> float:
     experiment = Tuner(
         objective,
         {"x": uniform(0, 1)},
-        RandomSearch(metric="loss", mode="min", random_seed=1),
+        FIFO(metric="loss", mode="min", random_seed=1),
         StoppingCriterion(max_num_trials_started=trials),
         n_workers=WORKERS,
         quiet=True,

@@ -12,7 +12,7 @@ import time
 
 from measuring import finish, machine, say, scratch_folder, table
 
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, load_experiment, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, load_experiment, report, uniform
 
 TRIALS_A_WORKER = {"small": 10, "full": 100}
 SLEEP_S = 1.0
@@ -35,7 +35,7 @@ def wall_s(n_workers: int, num_trials: int) -> float:
         Tuner(
             objective,
             {"x": uniform(0, 1)},
-            RandomSearch(metric="loss", mode="min", random_seed=1),
+            FIFO(metric="loss", mode="min", random_seed=1),
             StoppingCriterion(max_num_trials_started=num_trials),
             n_workers=n_workers,
             name="scaling",

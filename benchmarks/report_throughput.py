@@ -23,7 +23,7 @@ from pathlib import Path
 
 from measuring import Spread, finish, machine, quantile, say, scratch_folder, spread, table
 
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, load_experiment, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, load_experiment, report, uniform
 
 N_WORKERS = 2
 PACE_PER_S = 1000
@@ -79,7 +79,7 @@ def search(objective: Callable[..., None], name: str, num_reports: int, folder: 
     tuner = Tuner(
         objective,
         {"x": uniform(0, 1), "num_reports": num_reports, "folder": str(folder)},
-        RandomSearch(metric="loss", mode="min", random_seed=1),
+        FIFO(metric="loss", mode="min", random_seed=1),
         StoppingCriterion(max_num_trials_started=N_WORKERS),
         n_workers=N_WORKERS,
         name=name,

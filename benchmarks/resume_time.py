@@ -40,14 +40,14 @@ def _loss(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], 
 def write_record(folder: Path, scheduler_name: str, num_trials: int) -> int:
     """Simulate; returns the number of rows."""
     from fanwise.testing.simulated_record import record_simulated
-    from fanwise.tune import ASHA, RandomSearch, StoppingCriterion, uniform
+    from fanwise.tune import ASHA, FIFO, StoppingCriterion, uniform
     from fanwise.tune.record.reading import iter_events
     from fanwise.tune.simulate import FunctionTable
 
     space = {"x": uniform(0, 1), "max_epochs": MAX_EPOCHS, "begun": str(folder.parent / f"{folder.name}.begun")}
     curves = FunctionTable(_loss, space)
     scheduler = (
-        RandomSearch(metric="loss", random_seed=0)
+        FIFO(metric="loss", random_seed=0)
         if scheduler_name == "random search"
         else ASHA(metric="loss", resource_attr="epoch", max_resource_attr="max_epochs", type="promotion", random_seed=0)
     )

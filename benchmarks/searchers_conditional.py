@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from measuring import finish, machine, table
 
-from fanwise.tune import FIFOScheduler, StoppingCriterion, choice, lograndint, loguniform, parameter, randint, uniform
+from fanwise.tune import FIFO, StoppingCriterion, choice, lograndint, loguniform, parameter, randint, uniform
 from fanwise.tune.searchers.by_name import SEARCHERS
 from fanwise.tune.simulate import FunctionTable, simulate
 
@@ -112,7 +112,7 @@ def gaps(problem: str, name: str, seed: int) -> list[float]:
         return {"loss": of.loss(config) + NOISE * noise}, 1.0
 
     found = simulate(
-        FIFOScheduler(SEARCHERS[name](), metric="loss"),
+        FIFO(SEARCHERS[name](), metric="loss"),
         FunctionTable(train, {**of.space, "max_epochs": 1}),
         StoppingCriterion(max_num_trials_completed=BUDGETS[-1]),
         n_workers=WORKERS,

@@ -26,7 +26,7 @@ from pathlib import Path
 from measuring import finish, machine, peak_mib, say, spread, table
 
 from fanwise.testing.learning_curves import curves
-from fanwise.tune import RandomSearch, Scheduler, StoppingCriterion
+from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.decisions.facts import Fact
 from fanwise.tune.decisions.orders import Order
 from fanwise.tune.decisions.tuning import Tuning
@@ -111,7 +111,7 @@ def utilisation(size: Size, payload: dict[str, object]) -> str:
     for path in sorted(TABLES.glob("task_*.npz"))[: size.tables]:
         curve_table = lcbench_curves(path)
         schedulers = {
-            "random search": RandomSearch(metric="val_accuracy", mode="max"),
+            "random search": FIFO(metric="val_accuracy", mode="max"),
             "ASHA stopping": asha("stopping", "val_accuracy", "max", 3),
             "ASHA promotion": asha("promotion", "val_accuracy", "max", 3),
         }
@@ -154,7 +154,7 @@ def recorded(scheduler: Callable[[], Scheduler], n_workers: int, trials: int, *,
 def speed(size: Size, payload: dict[str, object]) -> str:
     """Facts a second: of the state machine alone, facts handed in again, and of whole simulated searches."""
     schedulers: Mapping[str, Callable[[], Scheduler]] = {
-        "random search": lambda: RandomSearch(metric="loss"),
+        "random search": lambda: FIFO(metric="loss"),
         "ASHA stopping": lambda: asha("stopping"),
         "ASHA promotion": lambda: asha("promotion"),
     }
@@ -185,7 +185,7 @@ def speed(size: Size, payload: dict[str, object]) -> str:
 
 def resident_mib(kind: str, trials: int) -> None:
     """The measured process: prints the most memory that it had."""
-    scheduler = RandomSearch(metric="loss") if kind == "random" else asha(kind)
+    scheduler = FIFO(metric="loss") if kind == "random" else asha(kind)
     family = curves(1 if kind == "random" else 16)
     simulate(scheduler, family, StoppingCriterion(max_num_trials_started=trials), n_workers=1_000)
     print(peak_mib())

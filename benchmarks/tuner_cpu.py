@@ -73,12 +73,12 @@ def objective(x: float, max_epochs: int, computing_s: float) -> None:
 
 def search(folder: Path, scheduler: str, n_workers: int, *, screen: bool, computing_s: float) -> None:
     """The measured process."""
-    from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, uniform
+    from fanwise.tune import FIFO, StoppingCriterion, Tuner, uniform
     from fanwise.tune.schedulers import ASHA
 
     os.environ["FANWISE_HOME"] = str(folder)
     chosen = (
-        RandomSearch(metric="loss", random_seed=1)
+        FIFO(metric="loss", random_seed=1)
         if scheduler == "random"
         # The first level is far away: the same reports as of random search, and each is looked at.
         else ASHA(metric="loss", resource_attr="epoch", max_resource_attr="max_epochs", grace_period=600, random_seed=1)

@@ -47,13 +47,13 @@ def objective(x: float, folder: str) -> None:
 
 def search(folder: Path, num_trials: int) -> None:
     """The measured process: one search, whose processes are used again so that it takes minutes and not an hour."""
-    from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, uniform
+    from fanwise.tune import FIFO, StoppingCriterion, Tuner, uniform
 
     os.environ["FANWISE_HOME"] = str(folder)
     tuner = Tuner(
         objective,
         {"x": uniform(0, 1), "folder": str(folder)},
-        RandomSearch(metric="loss", mode="min", random_seed=1),
+        FIFO(metric="loss", mode="min", random_seed=1),
         StoppingCriterion(max_num_trials_started=num_trials),
         n_workers=2,
         reuse=True,

@@ -32,7 +32,7 @@ from fanwise.pool.leases import Machine
 from fanwise.pool.specs import Packed
 from fanwise.testing.learning_curves import curves
 from fanwise.testing.simulated_loop import SimulatedLoop
-from fanwise.tune import RandomSearch, Scheduler, StoppingCriterion
+from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.decisions import facts
 from fanwise.tune.opening import described
 from fanwise.tune.record.progress import Progress
@@ -195,7 +195,7 @@ class Found:
 
 def scheduler_of(kind: str) -> Scheduler:
     if kind == "random":
-        return RandomSearch(metric="loss")
+        return FIFO(metric="loss")
     return ASHA(
         metric="loss",
         resource_attr="epoch",

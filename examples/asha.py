@@ -10,7 +10,7 @@ import torch
 
 from fanwise import Pool
 from fanwise.plot import SearchData, incumbent, save_figure
-from fanwise.tune import ASHA, RandomSearch, Scheduler, StoppingCriterion, Tuner, loguniform, randint, report
+from fanwise.tune import ASHA, FIFO, Scheduler, StoppingCriterion, Tuner, loguniform, randint, report
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 SECONDS = 45.0  # of each search
@@ -31,7 +31,7 @@ def train_mlp(learning_rate: float, batch_size: int, max_epochs: int) -> None:
 space = {"learning_rate": loguniform(1e-3, 1), "batch_size": randint(32, 256), "max_epochs": MAX_EPOCHS}
 first: dict[str, object] = {"learning_rate": 0.1, "batch_size": 128}
 schedulers: dict[str, Scheduler] = {
-    "random search": RandomSearch(metric="validation_error", points_to_evaluate=[first], random_seed=SEED),
+    "random search": FIFO(metric="validation_error", points_to_evaluate=[first], random_seed=SEED),
     "ASHA": ASHA(
         metric="validation_error",
         resource_attr="epoch",

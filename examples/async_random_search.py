@@ -12,8 +12,8 @@ import torch
 
 from fanwise.plot import save_figure, workers
 from fanwise.tune import (
+    FIFO,
     Experiment,
-    RandomSearch,
     StoppingCriterion,
     Tuner,
     load_experiment,
@@ -48,7 +48,7 @@ def search(asynchronous: bool) -> Experiment:
         train_lenet,
         # The book's randint(32, 256) is too narrow here: with so few images all trials would take about the same time.
         {"learning_rate": loguniform(1e-2, 1), "batch_size": lograndint(4, 256), "max_epochs": MAX_EPOCHS},
-        RandomSearch(
+        FIFO(
             metric="validation_error",
             mode="min",
             points_to_evaluate=[{"learning_rate": 0.1, "batch_size": 128}],

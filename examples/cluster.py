@@ -11,7 +11,7 @@ Experiments have to be where all nodes see them: on several machines set FANWISE
 import torch
 
 from fanwise import Pool
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, loguniform, randint, report
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, loguniform, randint, report
 from fanwise.zoo import LeNet, digits, error_rate, train_epoch
 
 TRIALS = 20
@@ -34,7 +34,7 @@ with Pool(ray=CLUSTER) as pool:
     experiment = Tuner(
         train_lenet,
         {"learning_rate": loguniform(0.05, 0.4), "batch_size": randint(32, 128), "max_epochs": MAX_EPOCHS},
-        RandomSearch(metric="validation_error", mode="min"),
+        FIFO(metric="validation_error", mode="min"),
         StoppingCriterion(max_num_trials_started=TRIALS),
         pool=pool,
     ).run()

@@ -11,7 +11,7 @@ import torch
 
 from fanwise import Pool, tune
 from fanwise.plot import SearchData, incumbent, save_figure
-from fanwise.tune import Ask, FIFOScheduler, Observation, RandomSearcher, Searcher, StoppingCriterion, Tuner, report
+from fanwise.tune import FIFO, Ask, Observation, RandomSearcher, Searcher, StoppingCriterion, Tuner, report
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 REPETITIONS = 3
@@ -68,7 +68,7 @@ with Pool(cpus=N_WORKERS) as pool:  # one pool for all searches
     pool.submit(train_mlp, **first, max_epochs=1).result()  # its warm process has all modules now: no search waits
     for seed in range(REPETITIONS):
         for searcher in (RandomSearcher(), LocalSearcher(probab_local=0.8, num_init_random=5)):
-            scheduler = FIFOScheduler(searcher, metric="validation_error", points_to_evaluate=[first], random_seed=seed)
+            scheduler = FIFO(searcher, metric="validation_error", points_to_evaluate=[first], random_seed=seed)
             stop = StoppingCriterion(max_wallclock_time=SECONDS)
             experiment = Tuner(train_mlp, space, scheduler, stop, n_workers=N_WORKERS, pool=pool, quiet=True).run()
             labels.append(type(searcher).__name__)

@@ -11,7 +11,7 @@ import torch
 
 from fanwise.plot import save_figure
 from fanwise.tune import (
-    PopulationBasedTraining,
+    PBT,
     StoppingCriterion,
     Tuner,
     from_iter,
@@ -52,7 +52,7 @@ def train_lenet(learning_rate: float, weight_decay: float, max_epochs: int) -> N
 tuner = Tuner(
     train_lenet,
     {"learning_rate": loguniform(1e-4, 3e-2), "weight_decay": loguniform(1e-3, 1), "max_epochs": MAX_EPOCHS},
-    PopulationBasedTraining(
+    PBT(
         metric="validation_error",
         resource_attr="epoch",
         max_resource_attr="max_epochs",

@@ -1,7 +1,7 @@
 """Takes about 20 seconds: random search one trial after another, with a searcher of one's own, and its incumbent.
 
 Section 19.2 of "Dive into Deep Learning" in the terms of fanwise, on the perceptron with dropout of its exercise 1. A
-searcher chooses configurations. A scheduler decides which trial runs next and for how long; `FIFOScheduler` runs each
+searcher chooses configurations. A scheduler decides which trial runs next and for how long; `FIFO` runs each
 to its end, as the book's basic one does. The tuner runs them and keeps the book; the incumbent is the best so far.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from fanwise.plot import save_figure
-from fanwise.tune import Ask, FIFOScheduler, Observation, Searcher, StoppingCriterion, Tuner, loguniform, randint
+from fanwise.tune import FIFO, Ask, Observation, Searcher, StoppingCriterion, Tuner, loguniform, randint
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 TRIALS = 5
@@ -44,7 +44,7 @@ def train_mlp(learning_rate: float, batch_size: int) -> float:
 
 space = {"learning_rate": loguniform(1e-3, 1), "batch_size": randint(32, 256)}
 searcher = RandomSearcher(initial_config={"learning_rate": 0.1, "batch_size": 128})
-scheduler = FIFOScheduler(searcher, metric="error", mode="min")
+scheduler = FIFO(searcher, metric="error", mode="min")
 print(f"{TRIALS} trials, one after another, then a picture.", flush=True)
 tuner = Tuner(train_mlp, space, scheduler, StoppingCriterion(max_num_trials_started=TRIALS), n_workers=1, quiet=True)
 experiment = tuner.run()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fanwise.tune import RandomSearch, Scheduler, StoppingCriterion, loguniform, uniform
+from fanwise.tune import FIFO, Scheduler, StoppingCriterion, loguniform, uniform
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate import Faults, from_frame, incumbent_spread, repeat
 
@@ -48,7 +48,7 @@ asha: dict[str, Any] = {
     "max_resource_attr": "max_epochs",
 }  # for both kinds
 schedulers: dict[str, Scheduler] = {
-    "random search": RandomSearch(metric="validation_error"),
+    "random search": FIFO(metric="validation_error"),
     "ASHA, stopping": ASHA(**asha, reduction_factor=3),
     "ASHA, promotion": ASHA(**asha, reduction_factor=3, type="promotion"),
 }

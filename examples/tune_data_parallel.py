@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise as fw
 from fanwise.parallel import Run
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, choice, loguniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, choice, loguniform
 from fanwise.zoo import LeNet, digits
 
 DEVICES = 2  # of each trial
@@ -53,7 +53,7 @@ def main() -> None:
     tuner = Tuner(
         trial,
         {"learning_rate": loguniform(1e-4, 1e-2), "batch_size": choice([32, 64, 128])},
-        RandomSearch(metric="validation_error", mode="min", random_seed=SEED),
+        FIFO(metric="validation_error", mode="min", random_seed=SEED),
         StoppingCriterion(max_num_trials_completed=TRIALS),
         n_workers=1,
         devices_per_trial=DEVICES,

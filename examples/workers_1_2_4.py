@@ -11,7 +11,7 @@ import torch
 
 from fanwise import Pool
 from fanwise.plot import SearchData, incumbent, save_figure
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, loguniform, randint, report
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, loguniform, randint, report
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 WORKERS = (1, 2, 4)
@@ -41,7 +41,7 @@ with Pool(cpus=max(WORKERS)) as pool:  # one pool for all searches
     pool.submit(train_mlp, 0.1, 256, max_epochs=1).result()  # its warm process has all modules now: no search waits
     for seed in range(REPETITIONS):
         for n_workers in WORKERS:
-            scheduler = RandomSearch(metric="validation_error", random_seed=seed)
+            scheduler = FIFO(metric="validation_error", random_seed=seed)
             experiment = Tuner(train_mlp, space, scheduler, stop, n_workers=n_workers, pool=pool, quiet=True).run()
             searches.append(experiment.search_data())
             labels.append(f"n_workers={n_workers}")

@@ -16,7 +16,7 @@ import marks
 import fanwise
 from fanwise import Pool
 from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.record.reading import read_events
 
 NAME = "noop"
@@ -60,7 +60,7 @@ def main() -> None:
         tuner = Tuner(
             objective,
             {"x": uniform(0, 1)},
-            RandomSearch(metric="loss", mode="min", random_seed=1),
+            FIFO(metric="loss", mode="min", random_seed=1),
             StoppingCriterion(max_num_trials_started=args.trials),
             n_workers=2,
             reuse=args.reuse,

@@ -12,12 +12,12 @@ from pathlib import Path
 from live_arguments import MAX_EPOCHS, arguments
 from live_training import train  # here, so that the warm process sees what it will import; Syne Tune wants it inside
 
-from fanwise.tune import ASHA, RandomSearch, Scheduler, StoppingCriterion, Tuner, loguniform, randint, report
+from fanwise.tune import ASHA, FIFO, Scheduler, StoppingCriterion, Tuner, loguniform, randint, report
 
 METRIC = "error"
 SCHEDULERS: dict[str, Callable[[int], Scheduler | None]] = {
     "default": lambda seed: None,
-    "random": lambda seed: RandomSearch(metric=METRIC, random_seed=seed),
+    "random": lambda seed: FIFO(metric=METRIC, random_seed=seed),
     "ASHA": lambda seed: asha("random", seed),
     "ASHA, reuse": lambda seed: asha("random", seed),
     "ASHA, forest": lambda seed: asha("forest", seed),

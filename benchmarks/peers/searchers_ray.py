@@ -96,7 +96,7 @@ def scheduler_of(method, max_resource):
         return schedulers.HyperBandForBOHB(max_t=max_resource, **goal)
     if method == "median stopping":
         return schedulers.MedianStoppingRule(grace_period=1, **goal)
-    return schedulers.FIFOScheduler()
+    return schedulers.FIFO()
 
 
 class Search:

@@ -11,12 +11,9 @@ from pathlib import Path
 from fanwise.tune.schedulers import (
     ASHA,
     BOHB,
-    TPE,
-    ForestSearch,
+    FIFO,
     Hyperband,
-    RandomSearch,
     Scheduler,
-    SobolSearch,
 )
 
 from .peers import PeerScheduler
@@ -91,10 +88,10 @@ def _bohb(task: Task) -> Scheduler:
 
 
 METHODS = (
-    Method(RANDOM, lambda task: RandomSearch(metric=task.metric, mode=task.mode)),
-    Method("Sobol", lambda task: SobolSearch(metric=task.metric, mode=task.mode), shown=False),
-    Method("forest (the default)", lambda task: ForestSearch(metric=task.metric, mode=task.mode)),
-    Method("TPE", lambda task: TPE(metric=task.metric, mode=task.mode)),
+    Method(RANDOM, lambda task: FIFO(metric=task.metric, mode=task.mode)),
+    Method("Sobol", lambda task: FIFO("sobol", metric=task.metric, mode=task.mode), shown=False),
+    Method("forest (the default)", lambda task: FIFO("forest", metric=task.metric, mode=task.mode)),
+    Method("TPE", lambda task: FIFO("tpe", metric=task.metric, mode=task.mode)),
     Method("ASHA", _asha, stops_early=True),
     Method("ASHA, TPE", lambda task: _asha(task, "tpe"), stops_early=True),
     Method("ASHA, forest", lambda task: _asha(task, "forest"), stops_early=True),

@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-from fanwise.tune.schedulers import Decision, New, NextTrial, Resume, Status, Wait
-from fanwise.tune.searchers import Ask, Mode, Objective, Observation
+from fanwise.tune.schedulers import Decision, New, NextTrial, Resume, Scheduler, Status, Wait
+from fanwise.tune.searchers import Ask, Mode, Observation
 from fanwise.tune.spaces import Space
 
 PEERS = Path(__file__).resolve().parents[1] / "peers"
 
 
 @final
-class PeerScheduler:
+class PeerScheduler(Scheduler):
     """Asks a peer's process, which begins with the search. `close` ends it.
 
     Args:
@@ -34,10 +34,6 @@ class PeerScheduler:
         max_resource: where a training ends.
         n_workers: how many trials run at a time.
     """
-
-    max_resource = None
-    searcher = None
-    clones = False
 
     def __init__(
         self,
@@ -51,8 +47,7 @@ class PeerScheduler:
         max_resource: int,
         n_workers: int,
     ) -> None:
-        self.objectives = (Objective(metric, mode),)
-        self.resource_attr = resource_attr
+        super().__init__(metric=metric, mode=mode, resource_attr=resource_attr)
         self.suggest_s: list[float] = []
         self._command = [str(interpreter), str(PEERS / program)]
         self._method = method

@@ -1,7 +1,7 @@
 """fanwise: spreads deep-learning work over every device you have. This file holds the public names, nothing else.
 
     fanwise.rpc      remote calls, remote references, distributed autograd: a drop-in for torch.distributed.rpc
-    fanwise.tune     search hyperparameters: Tuner, RandomSearch, report, load_experiment ...
+    fanwise.tune     search hyperparameters: Tuner, FIFO, report, load_experiment ...
     fanwise.board    experiments as live web pages
     fanwise.pool     warm workers: Pool, current
     fanwise.links    authenticated connections between processes

@@ -21,7 +21,7 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 
 LIMIT_S = 120.0
 
@@ -101,7 +101,7 @@ def two_trials_on_half_a_gpu_each_run_side_by_side(folder: Path) -> None:
         tuner = Tuner(
             objective,
             {"place": str(folder), "x": uniform(0, 1)},
-            RandomSearch(metric="loss", random_seed=1),
+            FIFO(metric="loss", random_seed=1),
             StoppingCriterion(max_num_trials_completed=2),
             devices_per_trial=0.5,
             pool=one_gpu,

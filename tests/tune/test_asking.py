@@ -17,9 +17,8 @@ from fanwise.base.errors import ClosedError, RecordError, SearchFailedError
 from fanwise.testing.programs import run_program
 from fanwise.tune import (
     ASHA,
+    FIFO,
     AskedTrial,
-    FIFOScheduler,
-    RandomSearch,
     Searcher,
     StoppingCriterion,
     SuccessiveHalving,
@@ -47,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def seeded() -> Scheduler:
-    return RandomSearch(metric="loss", random_seed=0)
+    return FIFO(metric="loss", random_seed=0)
 
 
 def asked(trial: AskedTrial | None) -> AskedTrial:
@@ -192,9 +191,9 @@ def test_a_failure_is_kept_with_its_traceback_and_the_loop_goes_on() -> None:
 
 KILLED = """
 import os, signal
-from fanwise.tune import RandomSearch, open_search, uniform
+from fanwise.tune import FIFO, open_search, uniform
 space = {"x": uniform(0, 1), "epochs": 4}
-search = open_search(space, RandomSearch(metric="loss", random_seed=0), name="killed")
+search = open_search(space, FIFO(metric="loss", random_seed=0), name="killed")
 done, first, second = search.ask(), search.ask(), search.ask()
 search.tell(done, 0.5)
 search.report(first, loss=0.25, checkpoint="first.pt")
@@ -307,7 +306,7 @@ def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:
     with pytest.raises(ValueError, match=r"the space had 'epochs'"):
         open_search({**SPACE, "epochs": 5}, seeded(), name="mine")
     with pytest.raises(ValueError, match="the scheduler was"):
-        open_search(SPACE, RandomSearch(metric="error"), name="mine")
+        open_search(SPACE, FIFO(metric="error"), name="mine")
     with pytest.raises(ValueError, match=r"open_search\(space, scheduler, name='mine'\)"):
         Tuner.resume("mine")
 
@@ -406,7 +405,7 @@ class Shy(Searcher):
 
 
 def test_an_offer_that_was_not_taken_starts_nothing_later() -> None:
-    with open_search(SPACE, FIFOScheduler(Shy(), metric="loss"), name="waits") as search:
+    with open_search(SPACE, FIFO(Shy(), metric="loss"), name="waits") as search:
         told = []
         while (trial := search.ask()) is not None:
             told.append(trial)
@@ -434,7 +433,7 @@ class Broken(Searcher):
 
 
 def test_what_the_searcher_raises_is_raised_where_a_trial_is_asked_for() -> None:
-    with open_search(SPACE, FIFOScheduler(Broken(), metric="loss"), name="mine") as search:
+    with open_search(SPACE, FIFO(Broken(), metric="loss"), name="mine") as search:
         search.tell(asked(search.ask()), 0.5)
         search.tell(asked(search.ask()), 0.5)
         with pytest.raises(SearchFailedError, match="the searcher Broken raised LookupError: no more ideas"):

@@ -8,7 +8,7 @@ from fanwise.base.errors import DeadlineExceeded, NotSendableError, SearchFailed
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.programs import run_program
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, load_experiment, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, load_experiment, report, uniform
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def tuner(objective: object, pool: Pool, *, n_trials: int = 3) -> Tuner:
     assert callable(objective)
     stop = StoppingCriterion(max_num_trials_started=n_trials)
     return Tuner(
-        objective, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=2, name="b", pool=pool, quiet=True
+        objective, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=2, name="b", pool=pool, quiet=True
     )
 
 
@@ -88,7 +88,7 @@ def test_what_ends_it_is_raised_to_who_waits(pool: Pool) -> None:
 
 
 PROGRAM = """
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 
 def for_ever(x):
     while True:
@@ -96,7 +96,7 @@ def for_ever(x):
 
 if __name__ == "__main__":
     stop = StoppingCriterion(max_wallclock_time=600)
-    tuner = Tuner(for_ever, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=1, name="left")
+    tuner = Tuner(for_ever, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=1, name="left")
     running = tuner.run(block=False)
     while not len(running.experiment.results):
         pass

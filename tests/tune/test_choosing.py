@@ -9,7 +9,7 @@ import fanwise
 from fanwise.pool import Pool
 from fanwise.tune import (
     ASHA,
-    FIFOScheduler,
+    FIFO,
     RandomSearcher,
     StoppingCriterion,
     TPESearcher,
@@ -72,7 +72,7 @@ def test_the_model_begins_where_the_rule_says() -> None:
 
 def test_the_choice_is_said_in_one_line_and_recorded(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = fanwise.search(returns, SPACE, metric="loss", n_trials=7, n_workers=2, pool=pool, name="said")
-    who = "searcher ForestSearcher, scheduler FIFOScheduler"
+    who = "searcher ForestSearcher, scheduler FIFO"
     line = f"{who}, chosen because there is one objective (searcher='forest'; fanwise explain searchers)\n"
     assert capsys.readouterr().out.count(line) == 1
     assert experiment.metadata["chosen"] == {"searcher": "forest", "because": "there is one objective"}
@@ -92,7 +92,7 @@ def test_what_is_named_is_not_chosen(pool: Pool, capsys: pytest.CaptureFixture[s
 def test_a_tuner_without_a_scheduler_chooses_for_its_metrics(pool: Pool) -> None:
     stop = StoppingCriterion(max_num_trials_completed=30)
     tuner = Tuner(returns, SPACE, metric="score", mode="max", stop=stop, n_workers=2, pool=pool)
-    assert isinstance(tuner.scheduler, FIFOScheduler)
+    assert isinstance(tuner.scheduler, FIFO)
     assert isinstance(tuner.scheduler.searcher, ForestSearcher)
     assert [(each.metric, each.mode) for each in tuner.scheduler.objectives] == [("score", "max")]
     tuner = Tuner(returns, SPACE, metric=["loss", "size"], mode=["min", "max"], stop=stop, n_workers=2, pool=pool)

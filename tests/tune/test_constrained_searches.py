@@ -10,9 +10,8 @@ from fanwise.cli.app import main
 from fanwise.plot.data import best_of_trials, best_point, incumbent_steps
 from fanwise.pool import Pool
 from fanwise.tune import (
+    FIFO,
     Experiment,
-    FIFOScheduler,
-    RandomSearch,
     Space,
     StoppingCriterion,
     Tuner,
@@ -162,7 +161,7 @@ EACH = [{"x": number / 4} for number in range(5)]
 
 
 def tuner(objective: Any, name: str, scheduler: Any = None, **options: Any) -> Tuner:  # Any: as the Tuner takes them
-    chosen = RandomSearch(metric="loss", points_to_evaluate=EACH) if scheduler is None else scheduler
+    chosen = FIFO(metric="loss", points_to_evaluate=EACH) if scheduler is None else scheduler
     stop = StoppingCriterion(max_num_trials_started=5)
     return Tuner(objective, GRID, chosen, stop, n_workers=1, name=name, **options)
 
@@ -170,7 +169,7 @@ def tuner(objective: Any, name: str, scheduler: Any = None, **options: Any) -> T
 @pytest.mark.parametrize("where", ["tuner", "scheduler"])
 def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str, pool: Pool) -> None:
     given: dict[str, Any] = {"constraints": BOUND} if where == "tuner" else {}
-    bound = RandomSearch(metric="loss", constraints=BOUND, points_to_evaluate=EACH) if where == "scheduler" else None
+    bound = FIFO(metric="loss", constraints=BOUND, points_to_evaluate=EACH) if where == "scheduler" else None
     experiment = tuner(tried, "first", bound, quiet=True, pool=pool, **given).run()
     assert experiment.metadata["constraints"] == BOUND
     assert experiment.best is not None and experiment.best.config == {"x": 0.5}
@@ -206,7 +205,7 @@ def test_wrong_constraints_are_refused_before_anything_starts(home: Path) -> Non
     with pytest.raises(ValueError, match="'latency_ms < 20' has '<' where <= or >= must stand"):
         tuner(tried, "wrong", constraints=["latency_ms < 20"])
     with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
-        tuner(tried, "wrong", RandomSearch(metric="loss", constraints=BOUND), constraints=BOUND)
+        tuner(tried, "wrong", FIFO(metric="loss", constraints=BOUND), constraints=BOUND)
     assert not home.exists()
 
 
@@ -214,7 +213,7 @@ def test_a_simulated_incumbent_is_feasible() -> None:
     space = Space({"x": finrange(0.0, 1.0, 5), "max_epochs": 1})
     table = FunctionTable(lambda config, epoch: (tried(float(str(config["x"]))), 1.0), space)
     points = [{"x": number / 4} for number in range(4)]
-    scheduler = FIFOScheduler(metric="loss", constraints=BOUND, points_to_evaluate=points)
+    scheduler = FIFO(metric="loss", constraints=BOUND, points_to_evaluate=points)
     found = simulate(scheduler, table, StoppingCriterion(max_num_trials_started=4), n_workers=1)
     assert [(one.value, one.trial_id) for one in found.incumbents] == [(0.5, 2)]
     assert found.best is not None and (found.best.value, found.best.infeasibility) == (0.5, 0.0)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from fanwise.tune import (
     ASHA,
+    FIFO,
     MOASHA,
-    FIFOScheduler,
+    PBT,
     MedianStopping,
     Observation,
-    PopulationBasedTraining,
-    RandomSearch,
     Space,
     StoppingCriterion,
     SuccessiveHalving,
@@ -27,7 +26,7 @@ from fanwise.tune.decisions import facts
 from fanwise.tune.decisions.facts import Outcome
 from fanwise.tune.decisions.orders import Answer, Finish, Judged, Reject
 from fanwise.tune.decisions.tuning import Tuning
-from fanwise.tune.schedulers.protocol import Decision, Resume, Scheduler, Status
+from fanwise.tune.schedulers.base import Decision, Resume, Scheduler, Status
 from fanwise.tune.searchers import Ask
 
 SPACE = Space({"depth": 3})
@@ -148,7 +147,7 @@ def test_the_median_rule_takes_a_violation_for_an_infinite_loss() -> None:
 
 def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_not() -> None:
     scheduler = begun(
-        lambda **more: PopulationBasedTraining(
+        lambda **more: PBT(
             metric="loss", max_t=9, perturbation_interval=1, population_size=2, quantile_fraction=0.5, **more
         )
     )
@@ -163,7 +162,7 @@ def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_
 
 
 def tuning(scheduler: Scheduler | None = None, given: Sequence[str] = (), **limits: Any) -> Tuning:
-    scheduler = RandomSearch(metric="loss", constraints=BOUND) if scheduler is None else scheduler
+    scheduler = FIFO(metric="loss", constraints=BOUND) if scheduler is None else scheduler
     scheduler.begin(SPACE, 0)
     stop = StoppingCriterion(max_wallclock_time=math.inf, **limits)
     machine = Tuning(scheduler, SPACE, stop, n_workers=1, constraints=checked_constraints(given) if given else None)
@@ -209,7 +208,7 @@ def test_a_constrained_value_of_nan_fails_the_trial_as_a_metric_of_nan_does() ->
 
 
 def test_the_best_is_the_best_feasible_one_and_before_that_the_nearest() -> None:
-    machine = tuning(FIFOScheduler(metric="accuracy", mode="max"), given=["latency_ms <= 20", "memory <= 100"])
+    machine = tuning(FIFO(metric="accuracy", mode="max"), given=["latency_ms <= 20", "memory <= 100"])
     started(machine, 0)
     told = []
     for accuracy, latency_ms, memory in [
@@ -235,9 +234,9 @@ def test_a_goal_that_is_reached_by_violating_a_constraint_is_not_reached() -> No
 
 
 def test_constraints_are_given_in_one_place() -> None:
-    assert constraints_of(RandomSearch(metric="loss"), BOUND) == checked_constraints(BOUND)
+    assert constraints_of(FIFO(metric="loss"), BOUND) == checked_constraints(BOUND)
     with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
-        constraints_of(RandomSearch(metric="loss", constraints=BOUND), BOUND)
+        constraints_of(FIFO(metric="loss", constraints=BOUND), BOUND)
 
 
 @pytest.mark.parametrize("name", HALVING)

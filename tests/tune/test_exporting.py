@@ -12,8 +12,8 @@ import pytest
 from fanwise.base.errors import NotInstalled
 from fanwise.tune import (
     ASHA,
+    FIFO,
     Experiment,
-    RandomSearch,
     choice,
     constant,
     loguniform,
@@ -128,7 +128,7 @@ def test_a_study_has_only_reports_that_count() -> None:
 
 def test_a_study_of_several_objectives_has_their_directions() -> None:
     pytest.importorskip("optuna")
-    scheduler = RandomSearch(metric=["error", "accuracy"], mode=["min", "max"])
+    scheduler = FIFO(metric=["error", "accuracy"], mode=["min", "max"])
     with open_search({"x": uniform(0, 1)}, scheduler, name="two") as search:
         trial = search.ask()
         assert trial is not None

@@ -13,9 +13,9 @@ from fanwise.plot import VolumeData, hypervolume, hypervolumes
 from fanwise.plot.canvas import new_figure, png_bytes
 from fanwise.testing.simulated_record import record_simulated
 from fanwise.tune import (
+    FIFO,
     MOASHA,
     Experiment,
-    FIFOScheduler,
     StoppingCriterion,
     load_experiment,
     open_search,
@@ -45,8 +45,8 @@ def fonts() -> None:
     png_bytes(figure)
 
 
-def two_objectives(constraints: list[str] | None = None) -> FIFOScheduler:
-    return FIFOScheduler(metric=["error", "speed"], mode=["min", "max"], constraints=constraints or [], random_seed=0)
+def two_objectives(constraints: list[str] | None = None) -> FIFO:
+    return FIFO(metric=["error", "speed"], mode=["min", "max"], constraints=constraints or [], random_seed=0)
 
 
 def told(name: str, *trials: list[tuple[float, float]], constraints: list[str] | None = None) -> Experiment:

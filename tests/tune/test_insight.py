@@ -16,8 +16,8 @@ from fanwise.plot import dependences, importances
 from fanwise.plot.canvas import png_bytes
 from fanwise.testing.late import Late
 from fanwise.tune import (
+    FIFO,
     Experiment,
-    RandomSearch,
     Space,
     choice,
     load_experiment,
@@ -52,7 +52,7 @@ def fonts() -> None:
 
 def told(number: int, *, learns: bool = True) -> Experiment:
     chance = random.Random(0)
-    with open_search(SPACE, scheduler=RandomSearch(metric="loss"), name="told", random_seed=0) as opened:
+    with open_search(SPACE, scheduler=FIFO(metric="loss"), name="told", random_seed=0) as opened:
         for place in range(number):
             trial = opened.ask()
             assert trial is not None
@@ -180,7 +180,7 @@ def test_the_values_that_are_looked_at_are_even_on_the_scale_of_the_domain() -> 
 
 
 def test_of_several_objectives_each_has_its_own_importances_and_the_worst_of_it_is_rank_one() -> None:
-    scheduler = RandomSearch(metric=["loss", "speed"], mode=["min", "max"])
+    scheduler = FIFO(metric=["loss", "speed"], mode=["min", "max"])
     with open_search(
         {"a": uniform(0, 1), "b": uniform(0, 1)}, scheduler=scheduler, name="two", random_seed=0
     ) as opened:

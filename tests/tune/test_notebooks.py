@@ -28,7 +28,7 @@ def for_ever(x):
 
 def tuner(name, objective=objective, **options):
     stop = StoppingCriterion(max_num_trials_started=4)
-    return Tuner(objective, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=2, name=name, **options)
+    return Tuner(objective, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=2, name=name, **options)
 """
 
 # Executes the cells and says what a reader of the notebook would see.
@@ -110,7 +110,7 @@ def test_a_search_is_one_display_that_ends_with_all_trials(read: list[Any]) -> N
     assert result["output_type"] == "execute_result"
     assert result["data"]["text/plain"].startswith("Experiment('nb'")
     assert result["data"]["text/html"].count("<tr style") == 4
-    assert "reached (searcher RandomSearcher, scheduler FIFOScheduler)" in result["data"]["text/html"]
+    assert "reached (searcher RandomSearcher, scheduler FIFO)" in result["data"]["text/html"]
 
 
 def test_a_search_on_the_last_line_of_a_cell_is_shown_once(read: list[Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fanwise.pool import Pool
 from fanwise.testing.searches import search
-from fanwise.tune import Ask, FIFOScheduler, Observation, Searcher, randint, report, uniform
+from fanwise.tune import FIFO, Ask, Observation, Searcher, randint, report, uniform
 from fanwise.tune.record.reading import read_events
 
 
@@ -39,7 +39,7 @@ def test_numbers_of_numpy_are_kept_as_pythons(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searcher: Searcher
 ) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-    scheduler = FIFOScheduler(searcher, metric="loss")
+    scheduler = FIFO(searcher, metric="loss")
     experiment = search(
         objective, {"x": uniform(0, 1), "width": randint(1, 9)}, pool=pool, scheduler=scheduler, trials=2
     )

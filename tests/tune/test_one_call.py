@@ -8,7 +8,7 @@ import pytest
 import fanwise
 import fanwise.tune
 from fanwise.pool import Pool
-from fanwise.tune import ASHA, RandomSearch, report, uniform
+from fanwise.tune import ASHA, FIFO, report, uniform
 
 
 def returns(x: float) -> float:
@@ -36,7 +36,7 @@ def test_one_call_searches_with_what_is_usual(pool: Pool) -> None:
     best = experiment.best
     assert best is not None and best.value == experiment.results["score"].max()
     assert len(experiment.trials) == 5
-    assert experiment.metadata["scheduler"]["name"] == "FIFOScheduler"
+    assert experiment.metadata["scheduler"]["name"] == "FIFO"
 
 
 def test_points_to_evaluate_are_tried_first(pool: Pool) -> None:
@@ -61,7 +61,7 @@ def test_another_scheduler_brings_its_own_metric(pool: Pool) -> None:
     [
         ({"n_trials": 3}, TypeError, "needs the name of the value to look at"),
         ({"metric": "loss"}, ValueError, "would run for ever: say n_trials=20"),
-        ({"metric": "loss", "scheduler": RandomSearch(metric="loss"), "n_trials": 3}, TypeError, "leave out metric="),
+        ({"metric": "loss", "scheduler": FIFO(metric="loss"), "n_trials": 3}, TypeError, "leave out metric="),
         ({"metric": "loss", "n_trial": 3}, TypeError, "did you mean 'n_trials'"),
         ({"metric": "loss", "n_trials": 3, "workers": 2}, TypeError, "did you mean 'n_workers'"),
         ({"metrics": "loss", "n_trials": 3}, TypeError, "search has no option 'metrics'; did you mean 'metric'"),

@@ -18,27 +18,20 @@ from fanwise.testing.simulated_record import record_simulated
 from fanwise.tune import (
     ASHA,
     BOHB,
+    FIFO,
     MOASHA,
-    TPE,
+    PBT,
     Ask,
     Decision,
-    FIFOScheduler,
     ForestSearcher,
-    GridSearch,
+    GridSearcher,
     Hyperband,
     MedianStopping,
     New,
     NextTrial,
-    Objective,
     Observation,
-    PopulationBasedTraining,
-    RandomSearch,
-    RandomSearcher,
     Scheduler,
     Searcher,
-    SobolSearch,
-    Space,
-    Status,
     SuccessiveHalving,
     TPESearcher,
     Tuner,
@@ -82,15 +75,15 @@ TABLE = FunctionTable(train, SPACE)
 BUDGET: dict[str, Any] = {"resource_attr": "epoch", "max_resource_attr": "max_epochs"}
 
 SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
-    "random": lambda: RandomSearch(metric="loss", random_seed=7, points_to_evaluate=[{"learning_rate": 0.1}]),
-    "grid": lambda: GridSearch(metric="loss", num_points=2),
-    "sobol": lambda: SobolSearch(metric="loss"),
+    "random": lambda: FIFO(metric="loss", random_seed=7, points_to_evaluate=[{"learning_rate": 0.1}]),
+    "grid": lambda: FIFO(GridSearcher(2), metric="loss"),
+    "sobol": lambda: FIFO("sobol", metric="loss"),
     "asha": lambda: ASHA(metric="loss", **BUDGET, brackets=2),
     "asha-promotion": lambda: ASHA(metric="loss", **BUDGET, type="promotion"),
     "halving": lambda: SuccessiveHalving(metric="loss", **BUDGET),
     "hyperband": lambda: Hyperband(metric="loss", **BUDGET),
     "median": lambda: MedianStopping(metric="loss", resource_attr="epoch"),
-    "pbt": lambda: PopulationBasedTraining(metric="loss", **BUDGET, population_size=4, perturbation_interval=2),
+    "pbt": lambda: PBT(metric="loss", **BUDGET, population_size=4, perturbation_interval=2),
     "moasha": lambda: MOASHA(metric=["loss", "size"], mode=["min", "max"], **BUDGET),
 }
 
@@ -135,7 +128,7 @@ class Thinks(Searcher):
 
 @pytest.mark.parametrize("thinking_s", [0.5, 3.0])
 def test_a_searcher_that_thinks_is_asked_again_when_it_was_asked(tmp_path: Path, thinking_s: float) -> None:
-    folder = recorded(tmp_path / "thinks", FIFOScheduler(Thinks(), metric="loss"), thinking_s=thinking_s)
+    folder = recorded(tmp_path / "thinks", FIFO(Thinks(), metric="loss"), thinking_s=thinking_s)
     replayed = replay_experiment(folder)
     assert replayed.differences == []
     assert replayed.num_suggestions > 10
@@ -151,7 +144,7 @@ class Forgetful(Searcher):
 
 
 def test_a_searcher_with_chance_of_its_own_is_found_out(tmp_path: Path) -> None:
-    replayed = replay_experiment(recorded(tmp_path / "own", FIFOScheduler(Forgetful(), metric="loss"), trials=5))
+    replayed = replay_experiment(recorded(tmp_path / "own", FIFO(Forgetful(), metric="loss"), trials=5))
     assert replayed.num_different == replayed.num_suggestions == 5
     assert replayed.differences[0].seq == 2
     assert replayed.differences[0].recorded != replayed.differences[0].replayed
@@ -163,34 +156,18 @@ def test_another_scheduler_is_found_out_at_its_first_other_decision(tmp_path: Pa
     assert replayed.num_different > 0
 
 
-class StopsAt:
+class StopsAt(Scheduler):
     """Stops every trial at this report, which its description leaves out: so its code may change unseen."""
 
-    objectives: tuple[Objective, ...] = (Objective("loss"),)
-    resource_attr: str | None = None
-    max_resource: float | None = None
-    searcher: Searcher | None = RandomSearcher()
-    clones = False
-
     def __init__(self, at: int) -> None:
+        super().__init__(metric="loss")
         self.at = at
-
-    def check(self, space: Space) -> None: ...
-
-    def begin(self, space: Space, seed: int) -> None: ...
 
     def next(self, ask: Ask) -> NextTrial:
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
         return Decision.STOP if observation.iter == self.at else Decision.CONTINUE
-
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
-
-    def on_end(self, trial_id: int, status: Status) -> None: ...
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "StopsAt"}
 
 
 def test_a_search_does_not_go_on_with_a_scheduler_that_decides_otherwise(tmp_path: Path, pool: Pool) -> None:
@@ -208,7 +185,7 @@ def test_the_command_says_what_was_compared(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_command_fails_with_the_first_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path / "own", FIFOScheduler(Forgetful(), metric="loss"), trials=7)
+    folder = recorded(tmp_path / "own", FIFO(Forgetful(), metric="loss"), trials=7)
     assert command("tune", "replay", str(folder)) == 1
     said = capsys.readouterr().out
     assert "7 events came out otherwise\nevent 2, Suggested at 0.000 s\n  recorded  {" in said
@@ -216,8 +193,8 @@ def test_the_command_fails_with_the_first_differences(tmp_path: Path, capsys: py
 
 
 LEARNERS: Mapping[str, Callable[[], Scheduler]] = {
-    "tpe": lambda: TPE(metric="loss", num_init=4),
-    "forest": lambda: FIFOScheduler(ForestSearcher(4, num_trees=3), metric="loss"),
+    "tpe": lambda: FIFO(TPESearcher(4), metric="loss"),
+    "forest": lambda: FIFO(ForestSearcher(4, num_trees=3), metric="loss"),
     "bohb": lambda: BOHB(metric="loss", **BUDGET, num_init=4),
     "asha-forest": lambda: ASHA(metric="loss", **BUDGET, searcher=ForestSearcher(4, num_trees=3)),
     "moasha-tpe": lambda: MOASHA(metric=["loss", "size"], mode=["min", "max"], **BUDGET, searcher=TPESearcher(4)),
@@ -256,7 +233,7 @@ def test_a_search_that_was_resumed_beside_another_version_counts_as_one_of_both(
 ) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
     for _ in range(2):
-        with open_search({"x": uniform(0, 1)}, scheduler=SobolSearch(metric="loss"), name="twice") as opened:
+        with open_search({"x": uniform(0, 1)}, scheduler=FIFO("sobol", metric="loss"), name="twice") as opened:
             trial = opened.ask()
             assert trial is not None
             opened.tell(trial, 0.5)

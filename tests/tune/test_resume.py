@@ -27,7 +27,7 @@ SOURCES = Path(fanwise.__file__).parents[1]
 SCRIPT = """
 import hashlib, os, sys
 from fanwise.tune import (
-    ASHA, PopulationBasedTraining, RandomSearch, StoppingCriterion, SuccessiveHalving, Tuner,
+    ASHA, PBT, FIFO, StoppingCriterion, SuccessiveHalving, Tuner,
     from_iter, load_checkpoint, report, trial_id, uniform,
 )
 
@@ -51,10 +51,10 @@ if __name__ == "__main__":
         sys.exit()
     # One worker where what happens depends on who is first: then it is the same however often it is killed.
     scheduler, n_workers, trials = {
-        "random": (RandomSearch(metric="loss", random_seed=seed), 2, 8),
+        "random": (FIFO(metric="loss", random_seed=seed), 2, 8),
         "halving": (SuccessiveHalving(**budget), 2, 18),
         "asha": (ASHA(**budget, type="promotion"), 1, 18),
-        "population": (PopulationBasedTraining(**budget, population_size=3, perturbation_interval=2), 1, 12),
+        "population": (PBT(**budget, population_size=3, perturbation_interval=2), 1, 12),
     }[what]
     stop = StoppingCriterion(max_num_trials_started=trials)
     space = {"x": uniform(0, 1), "max_epochs": 9, "folder": folder}

@@ -18,7 +18,7 @@ from fanwise.testing import within
 from fanwise.testing.disks import FullDisk
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
-    RandomSearch,
+    FIFO,
     StoppingCriterion,
     Tuner,
     load_checkpoint,
@@ -62,7 +62,7 @@ def kept(searched: Path, tmp_path: Path) -> Path:
         ({"objective": another}, "the objective was 'train', and is 'another'"),
         ({"space": {"x": uniform(0, 2), "epochs": 3}}, r"the space had 'x': .*, and has 'x'|the space had 'x'"),
         ({"space": {"x": uniform(0, 1)}}, "the space had 'epochs': .* and has None"),
-        ({"scheduler": RandomSearch(metric="error")}, "the scheduler was .*'loss'.* and is .*'error'"),
+        ({"scheduler": FIFO(metric="error")}, "the scheduler was .*'loss'.* and is .*'error'"),
     ],
 )
 def test_another_search_is_refused_with_what_differs(kept: Path, changes: dict[str, Any], message: str) -> None:
@@ -99,7 +99,7 @@ def test_a_program_that_cannot_be_loaded_is_told_and_may_be_handed_in(
         Tuner.resume(kept)
     with pytest.raises(RecordError, match=message):
         replay_experiment(kept)
-    tuner = Tuner.resume(kept, objective=train, scheduler=RandomSearch(metric="loss"), stop=MORE, pool=pool, quiet=True)
+    tuner = Tuner.resume(kept, objective=train, scheduler=FIFO(metric="loss"), stop=MORE, pool=pool, quiet=True)
     assert len(tuner.run().trials) == 6
 
 

@@ -9,13 +9,13 @@ from fanwise.base.errors import ClosedError, FanwiseError, RecordError
 from fanwise.pool import Outcome
 from fanwise.pool.contract import Output
 from fanwise.testing.played_pool import Stage
-from fanwise.tune import FIFOScheduler, Searcher, Space, StoppingCriterion
+from fanwise.tune import FIFO, Searcher, StoppingCriterion
 from fanwise.tune.decisions import facts
 from fanwise.tune.record.reading import read_events
 from fanwise.tune.record.rows import fact_of
 from fanwise.tune.record.snapshot import MAX_ROWS
-from fanwise.tune.schedulers import Decision, New, NextTrial, Status
-from fanwise.tune.searchers import Ask, Objective, Observation
+from fanwise.tune.schedulers import Decision, New, NextTrial, Scheduler
+from fanwise.tune.searchers import Ask, Observation
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ class Quitting(Searcher):
 
 
 def test_a_searcher_that_raises_system_exit_does_not_end_the_hubs_thread(stage: Stage) -> None:
-    stage.begin(FIFOScheduler(Quitting(), metric="loss"))
+    stage.begin(FIFO(Quitting(), metric="loss"))
     first, second = stage.engine.jobs
     stage.end(first)
     assert second.told == ["kill"]
@@ -234,27 +234,17 @@ def test_a_searcher_that_raises_system_exit_does_not_end_the_hubs_thread(stage: 
     assert isinstance(stage.search.failure, SystemExit)
 
 
-class Nonsense:
+class Nonsense(Scheduler):
     """A scheduler of one's own that gives out what no record can hold."""
 
-    objectives = (Objective("loss"),)
-    resource_attr: str | None = None
-    max_resource: float | None = None
-    searcher: Searcher | None = None
-    clones = False
+    def __init__(self) -> None:
+        super().__init__(metric="loss")
 
-    def check(self, space: Space) -> None: ...
-    def begin(self, space: Space, seed: int) -> None: ...
     def next(self, ask: Ask) -> NextTrial:
         return New({"x": object()})
 
     def on_report(self, observation: Observation) -> Decision:
         return Decision.CONTINUE
-
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
-    def on_end(self, trial_id: int, status: Status) -> None: ...
-    def describe(self) -> dict[str, object]:
-        return {}
 
 
 def test_a_configuration_that_is_not_of_the_space_ends_the_search_in_order_with_an_error_that_says_so(

@@ -11,7 +11,7 @@ import pytest
 from fanwise.pool import Pool
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.testing.within import within
-from fanwise.tune import Ask, FIFOScheduler, Searcher, report, uniform
+from fanwise.tune import FIFO, Ask, Searcher, report, uniform
 from fanwise.tune.searchers import Observation
 
 
@@ -70,7 +70,7 @@ def test_reports_are_answered_while_a_searcher_of_ones_own_thinks(pool: Pool, tm
         report(loss=x)
         answered.touch()
 
-    scheduler = FIFOScheduler(WaitsForReport(answered), metric="loss")
+    scheduler = FIFO(WaitsForReport(answered), metric="loss")
     experiment = search(objective, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, trials=2)
     assert list(experiment.trials["status"]) == ["Completed", "Completed"]
 
@@ -102,7 +102,7 @@ def five_reports(x: float) -> None:
 
 
 def test_a_search_ends_when_its_searcher_has_taken_in_all_reports(pool: Pool) -> None:
-    scheduler = FIFOScheduler(Notes(), metric="loss")
+    scheduler = FIFO(Notes(), metric="loss")
     tuner = quiet_tuner(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1, trials=1)
     tuner.run()
     searcher = tuner.scheduler.searcher
@@ -114,7 +114,7 @@ def test_a_search_ends_when_its_searcher_has_taken_in_all_reports(pool: Pool) ->
 def test_what_a_searcher_raises_at_the_last_report_of_all_comes_out_of_run(pool: Pool) -> None:
     searcher = Notes()
     searcher.fails_at = 5
-    scheduler = FIFOScheduler(searcher, metric="loss")
+    scheduler = FIFO(searcher, metric="loss")
     with pytest.raises(LookupError, match="no room for more"):
         search(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1, trials=1)
 
@@ -123,4 +123,4 @@ def test_a_searcher_that_exits_ends_the_search_and_not_only_its_thread(pool: Poo
     searcher = Notes()
     searcher.quits = True
     with pytest.raises(SystemExit):
-        search(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=FIFOScheduler(searcher, metric="loss"))
+        search(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=FIFO(searcher, metric="loss"))

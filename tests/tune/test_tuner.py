@@ -12,9 +12,9 @@ import pytest
 from fanwise.pool import Pool, current
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
+    FIFO,
     Ask,
     Experiment,
-    FIFOScheduler,
     Searcher,
     StoppingCriterion,
     Tuner,
@@ -53,7 +53,7 @@ def test_objectives_receive_the_objects_of_a_choice_and_cannot_change_them(pool:
     points: list[dict[str, Any]] = [
         {"act": f"<lambda>#{number}", "sizes": [64]} for number in (1, 1, 0)
     ]  # Any: values of a choice
-    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points)
+    scheduler = FIFO(metric="loss", points_to_evaluate=points)
     stop = StoppingCriterion(max_num_trials_started=3)
     experiment = Tuner(
         call_its_hyperparameters, space, scheduler, stop, pool=pool, n_workers=1, name="objects", quiet=True
@@ -217,7 +217,7 @@ def test_a_searcher_of_ones_own_sees_every_report_as_a_loss_before_it_suggests_a
     objective: Objective,
     mode: Any,  # Any: user code's
 ) -> None:
-    scheduler = FIFOScheduler(Halving(), metric="loss", mode=mode)
+    scheduler = FIFO(Halving(), metric="loss", mode=mode)
     tuner = quiet_tuner(objective, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
     assert configurations(tuner.run()) == [0.5, 0.25, 0.125, 0.0625]
     searcher = tuner.scheduler.searcher
@@ -238,7 +238,7 @@ class Broken(Searcher):
 
 
 def test_what_a_searcher_raises_comes_out_of_run_in_its_own_type_and_everything_is_kept(pool: Pool) -> None:
-    scheduler = FIFOScheduler(Broken(), metric="loss")
+    scheduler = FIFO(Broken(), metric="loss")
     with pytest.raises(LookupError, match="no more ideas"):
         search(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, name="broken", n_workers=1)
     experiment = load_experiment("broken")
@@ -255,7 +255,7 @@ def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:
 
 
 def test_one_scheduler_object_may_be_given_to_several_tuners_each_of_which_runs_a_copy(pool: Pool) -> None:
-    scheduler = FIFOScheduler(Halving(), metric="loss")
+    scheduler = FIFO(Halving(), metric="loss")
     first = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
     second = quiet_tuner(return_x, {"x": uniform(0, 2)}, pool=pool, scheduler=scheduler, n_workers=1)
     assert configurations(first.run()) == configurations(second.run()) == [0.5, 0.25, 0.125, 0.0625]
@@ -266,8 +266,8 @@ def test_one_scheduler_object_may_be_given_to_several_tuners_each_of_which_runs_
 def test_a_scheduler_that_cannot_be_copied_is_refused_with_what_to_do(pool: Pool) -> None:
     searcher = Halving()
     searcher.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match=r"copy of its scheduler, and FIFOScheduler cannot be copied .* begin\(\)"):
-        quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=FIFOScheduler(searcher, metric="loss"))
+    with pytest.raises(TypeError, match=r"copy of its scheduler, and FIFO cannot be copied .* begin\(\)"):
+        quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=FIFO(searcher, metric="loss"))
 
 
 def test_a_search_whose_record_is_kept_on_local_disk_says_so_in_one_line(

@@ -17,8 +17,7 @@ from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.processes import running_processes
 from fanwise.tune import (
-    FIFOScheduler,
-    RandomSearch,
+    FIFO,
     RandomSearcher,
     StoppingCriterion,
     Tuner,
@@ -62,7 +61,7 @@ def tune(**changes: Any) -> None:  # Any: whatever a test gets wrong
     options: Options = {
         "objective": train,
         "space": SPACE,
-        "scheduler": RandomSearch(metric="loss"),
+        "scheduler": FIFO(metric="loss"),
         "stop": StoppingCriterion(max_num_trials_started=1),
         "n_workers": 1,
         "quiet": True,
@@ -147,14 +146,14 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
         ),
         ({"n_worker": 2}, TypeError, "Tuner has no option 'n_worker'; did you mean 'n_workers'?"),
         (
-            {"scheduler": RandomSearch},
+            {"scheduler": FIFO},
             TypeError,
-            "the scheduler must be an object, got the function RandomSearch.\n  right:  RandomSearch(metric=...)",
+            "the scheduler must be an object, got the class FIFO.\n  right:  FIFO(metric=...)",
         ),
         (
             {"scheduler": RandomSearcher()},
             TypeError,
-            "A searcher of your own goes into FIFOScheduler(searcher, metric=...).",
+            "A searcher goes into FIFO(searcher, metric=...).",
         ),
         ({"stop": 720}, TypeError, "stop must be a StoppingCriterion, got 720."),
         ({"n_workers": 0}, ValueError, "n_workers must be at least 1, got 0"),
@@ -204,10 +203,10 @@ def test_a_setting_that_makes_no_sense_is_told_with_its_value(
 
 
 def test_an_unknown_option_of_a_scheduler_is_told_with_the_nearest_one() -> None:
-    with pytest.raises(TypeError, match=r"RandomSearch has no option 'metrics'; did you mean 'metric'\?"):
-        RandomSearch(metrics="loss")  # type: ignore[call-arg]  # the mistake
-    with pytest.raises(TypeError, match=r"FIFOScheduler has no option 'seed'; did you mean 'random_seed'\?"):
-        FIFOScheduler(RandomSearcher(), metric="loss", seed=3)  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(TypeError, match=r"FIFO has no option 'metrics'; did you mean 'metric'\?"):
+        FIFO(metrics="loss")  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(TypeError, match=r"FIFO has no option 'seed'; did you mean 'random_seed'\?"):
+        FIFO(RandomSearcher(), metric="loss", seed=3)  # type: ignore[call-arg]  # the mistake
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_an_unknown_option_of_a_scheduler_is_told_with_the_nearest_one() -> None
     ],
 )
 def test_points_to_evaluate_outside_the_space_are_refused_when_the_tuner_is_made(point: Options, message: str) -> None:
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{}, point])
+    scheduler = FIFO(metric="loss", points_to_evaluate=[{}, point])
     with pytest.raises(ValueError) as caught:
         Tuner(train, SPACE, scheduler, StoppingCriterion(max_num_trials_started=1))
     assert str(caught.value) == message
@@ -229,7 +228,7 @@ def test_points_to_evaluate_outside_the_space_are_refused_when_the_tuner_is_made
 
 def test_a_point_to_evaluate_that_is_no_dict_is_refused_when_the_scheduler_is_made() -> None:
     with pytest.raises(TypeError, match=r"points_to_evaluate\[0\] must be a dict of hyperparameters, got 0\.5"):
-        RandomSearch(metric="loss", points_to_evaluate=[0.5])  # type: ignore[list-item]  # the mistake
+        FIFO(metric="loss", points_to_evaluate=[0.5])  # type: ignore[list-item]  # the mistake
 
 
 def test_an_unknown_limit_is_told_with_the_nearest_one() -> None:
@@ -339,7 +338,7 @@ def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_
 ) -> None:
     (nothing_is_made / "kept").mkdir(parents=True)
     (nothing_is_made / "kept" / "mine.txt").write_text("mine")
-    scheduler = RandomSearch(metric="loss")
+    scheduler = FIFO(metric="loss")
     stop = StoppingCriterion(max_num_trials_started=1)
     with pytest.raises(FileExistsError, match=r"kept exists already\. Give the experiment another name"):
         Tuner(train, SPACE, scheduler, stop, name="kept")
@@ -351,7 +350,7 @@ def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_
 
 def test_a_name_that_was_taken_after_the_tuner_was_made_is_refused_by_run(nothing_is_made: Path) -> None:
     stop = StoppingCriterion(max_num_trials_started=1)
-    tuner = Tuner(train, SPACE, RandomSearch(metric="loss"), stop, n_workers=1, name="kept", quiet=True)
+    tuner = Tuner(train, SPACE, FIFO(metric="loss"), stop, n_workers=1, name="kept", quiet=True)
     (nothing_is_made / "kept").mkdir(parents=True)
     with pytest.raises(FileExistsError) as caught:
         tuner.run()  # says so before it makes a pool; the record would say it later, in other words

@@ -22,7 +22,7 @@ SOURCES = Path(fanwise.__file__).parents[1]
 SCRIPT = """
 import os, sys
 from fanwise.pool import current
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, randint, report
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, randint, report
 
 def note_what_is_acknowledged(epochs, folder):
     number = current().number
@@ -33,7 +33,7 @@ def note_what_is_acknowledged(epochs, folder):
 
 if __name__ == "__main__":
     space = {"epochs": randint(1, 400), "folder": sys.argv[1]}
-    scheduler = RandomSearch(metric="loss", random_seed=int(sys.argv[2]))
+    scheduler = FIFO(metric="loss", random_seed=int(sys.argv[2]))
     stop = StoppingCriterion(max_wallclock_time=600)
     print("it begins", flush=True)
     reuse = "reuse" in sys.argv

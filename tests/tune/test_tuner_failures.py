@@ -19,8 +19,8 @@ from fanwise.testing import within
 from fanwise.testing.disks import FullDisk
 from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import (
+    FIFO,
     Experiment,
-    RandomSearch,
     StoppingCriterion,
     Tuner,
     choice,
@@ -89,7 +89,7 @@ def end_in_a_way(way: str) -> float | str | None:
 def search(objective: Any, ways: list[str], **options: Any) -> Experiment:  # Any: what a tuner takes
     """One search with one trial for each way, in this order."""
     points = [{"way": way} for way in ways]
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=points)
+    scheduler = FIFO(metric="loss", points_to_evaluate=points)
     options = {"n_workers": 2, "quiet": True, **options}
     stop = StoppingCriterion(max_num_trials_started=len(ways))
     return Tuner(objective, {"way": choice(list(dict.fromkeys(ways)))}, scheduler, stop, **options).run()
@@ -259,7 +259,7 @@ def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(
     pool: Pool, home: Path, tmp_path: Path
 ) -> None:
     ways = ["raises", "crashes", "leaves"]
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"way": way} for way in ways])
+    scheduler = FIFO(metric="loss", points_to_evaluate=[{"way": way} for way in ways])
     space = {"way": choice(ways), "folder": str(tmp_path)}
     stop = StoppingCriterion(max_num_trials_started=3)
     experiment = Tuner(fail_at_first, space, scheduler, stop, pool=pool, n_workers=2, retries=1, quiet=True).run()

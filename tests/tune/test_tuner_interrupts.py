@@ -27,7 +27,7 @@ SOURCES = Path(fanwise.__file__).parents[1]
 # A user's script. Trials report once and wait; stubborn ones cannot be told to stop.
 SCRIPT = """
 import os, signal, sys
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 
 def gentle(x):
     report(loss=x)
@@ -49,7 +49,7 @@ def late(x):
 if __name__ == "__main__":
     if sys.stdin.isatty():  # the leader of a session that opens a terminal gets its Ctrl-C
         os.close(os.open(os.ttyname(0), os.O_RDWR))
-    scheduler, stop = RandomSearch(metric="loss"), StoppingCriterion(max_wallclock_time=600)
+    scheduler, stop = FIFO(metric="loss"), StoppingCriterion(max_wallclock_time=600)
     objective = globals()[sys.argv[1]]
     tuner = Tuner(objective, {"x": uniform(0, 1)}, scheduler, stop, n_workers=2, name="pressed", stop_grace_s=60)
     try:

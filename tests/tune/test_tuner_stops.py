@@ -9,15 +9,15 @@ import pytest
 from fanwise.pool import Pool, current
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
+    FIFO,
     Decision,
-    RandomSearch,
     StoppingCriterion,
     choice,
     randint,
     report,
     uniform,
 )
-from fanwise.tune.schedulers import New, NextTrial, Status
+from fanwise.tune.schedulers import New, NextTrial, Scheduler, Status
 from fanwise.tune.searchers import Ask, Observation
 from fanwise.tune.spaces import Space
 
@@ -116,20 +116,14 @@ def test_a_stop_reaches_trials_inside_and_outside_of_report_and_those_that_keep_
     assert ended == {way: "TrialStopped" for way in ways if way != "swallows all"}
 
 
-class StopsAtOnce:
+class StopsAtOnce(Scheduler):
     """A scheduler of one's own: every trial is stopped at its third report."""
 
-    resource_attr: str | None = None
-    max_resource: float | None = None
-    clones = False
-
     def __init__(self) -> None:
-        random_search = RandomSearch(metric="loss")
+        super().__init__(metric="loss")
+        random_search = FIFO(metric="loss")
         self.ended: dict[int, Status] = {}
         self.objectives, self.searcher = random_search.objectives, random_search.searcher
-
-    def check(self, space: Space) -> None:
-        """Any space will do."""
 
     def begin(self, space: Space, seed: int) -> None:
         self.ended.clear()
@@ -140,14 +134,8 @@ class StopsAtOnce:
     def on_report(self, observation: Observation) -> Decision:
         return Decision.STOP if observation.iter == 3 else Decision.CONTINUE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
-        """Nothing is kept of reports."""
-
     def on_end(self, trial_id: int, status: Status) -> None:
         self.ended[trial_id] = status
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "StopsAtOnce"}
 
 
 def report_for_ever(x: float, where: str) -> None:

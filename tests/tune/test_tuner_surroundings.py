@@ -157,7 +157,7 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
     lines = out.splitlines()
     assert lines[:3] == [
         "experiment shown: asynchronous search with 1 worker, master random seed 7",
-        "searcher RandomSearcher, scheduler FIFOScheduler",
+        "searcher RandomSearcher, scheduler FIFO",
         f"results are kept in {home / 'shown'}",
     ]
     assert set(lines[3:6]) >= {
@@ -202,7 +202,7 @@ def test_50_trials_leave_no_memory_of_their_own_in_the_engine() -> None:
 
 
 USERS_TEST = """
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 
 OFFSET = 1.0
 
@@ -216,7 +216,7 @@ def objective(x):
 def test_search(tmp_path, monkeypatch):
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
     stop = StoppingCriterion(max_num_trials_started=2)
-    tuner = Tuner(objective, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=1, quiet=True)
+    tuner = Tuner(objective, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=1, quiet=True)
     experiment = tuner.run()
     assert experiment.reason(0) is experiment.reason(1) is None  # no table, so that pandas is not loaded
     assert OFFSET <= experiment.best.value <= OFFSET + 1

@@ -14,13 +14,12 @@ from fanwise.base.errors import RecordError
 from fanwise.pool import Pool
 from fanwise.tune import (
     ASHA,
+    FIFO,
     Ask,
     Experiment,
-    FIFOScheduler,
     Observation,
     OpenSearch,
     OptunaSearcher,
-    RandomSearch,
     Searcher,
     Space,
     StoppingCriterion,
@@ -66,7 +65,7 @@ class Noting(Searcher):
 
 def earlier(name: str, space: Any = LINE, xs: tuple[float, ...] = (0.5, -0.25), **options: Any) -> Experiment:
     """An experiment of these configurations, with two reports each."""
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"x": x} for x in xs], **options)
+    scheduler = FIFO(metric="loss", points_to_evaluate=[{"x": x} for x in xs], **options)
     with open_search(space, scheduler, name=name, random_seed=0) as search:
         for x in xs:
             trial = search.ask()
@@ -77,7 +76,7 @@ def earlier(name: str, space: Any = LINE, xs: tuple[float, ...] = (0.5, -0.25), 
 
 
 def begun(warm_start: Any, space: Any = LINE, **options: Any) -> OpenSearch:
-    scheduler = FIFOScheduler(Noting(), **{"metric": "loss", **options})
+    scheduler = FIFO(Noting(), **{"metric": "loss", **options})
     return open_search(space, scheduler, name="new", random_seed=0, warm_start=warm_start)
 
 
@@ -187,7 +186,7 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
 
 def test_a_tuner_says_what_it_begins_with(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
     earlier("old", {"x": uniform(-1, 1), "layers": choice([1, 2])})
-    scheduler = FIFOScheduler(TPESearcher(), metric="loss", random_seed=1)
+    scheduler = FIFO(TPESearcher(), metric="loss", random_seed=1)
     stop = StoppingCriterion(max_num_trials_started=2)
     Tuner(train, LINE, scheduler, stop, name="new", warm_start="old", n_workers=1, pool=pool).run()
     said = "warm start from the experiment 'old': 2 trials, 4 reports; not in this space: layers"
@@ -208,7 +207,7 @@ def test_a_searcher_learns_from_earlier_trials(make: Callable[[], Searcher]) -> 
     frame["loss"] = (frame["x"] - 0.3) ** 2
 
     def near(warm_start: Any, name: str) -> int:
-        scheduler = FIFOScheduler(make(), metric="loss")
+        scheduler = FIFO(make(), metric="loss")
         with open_search(LINE, scheduler, name=name, random_seed=0, warm_start=warm_start) as search:
             trials = [search.ask() for _ in range(10)]
         return sum(abs(trial.config["x"] - 0.3) < 0.2 for trial in trials if trial is not None)
@@ -229,7 +228,7 @@ def test_asha_with_a_searcher_has_its_rungs_to_itself() -> None:
 
 def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -> None:
     old = earlier("old")
-    scheduler = FIFOScheduler(TPESearcher(num_init=2), metric="loss", random_seed=1)
+    scheduler = FIFO(TPESearcher(num_init=2), metric="loss", random_seed=1)
     run: dict[str, Any] = {"n_workers": 1, "pool": pool, "quiet": True}
     for name, trials, warm_start in (("whole", 6, "old"), ("parts", 3, "old"), ("cold", 6, None)):
         stop = StoppingCriterion(max_num_trials_started=trials)
@@ -257,7 +256,7 @@ def test_a_simulated_search_begins_with_what_earlier_ones_know(how: str) -> None
     found = earlier("old")
     source: Any = {"name": "old", "experiment": found, "frame": found.results}[how]
     stop = StoppingCriterion(max_num_trials_started=2)
-    simulate(FIFOScheduler(Noting(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start=source)
+    simulate(FIFO(Noting(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start=source)
     assert [told[:2] for told in Noting.told if len(told) == 2] == [
         (-2, "Completed"),
         (-1, "Completed"),
@@ -277,7 +276,7 @@ def test_a_simulated_search_begins_with_what_earlier_ones_know(how: str) -> None
 def test_a_simulated_search_that_knows_more_is_better_sooner() -> None:
     frame = pd.DataFrame({"x": [k / 50 - 1 for k in range(100)]})
     frame["loss"] = (frame["x"] - 0.3).abs()
-    scheduler = FIFOScheduler(TPESearcher(), metric="loss")
+    scheduler = FIFO(TPESearcher(), metric="loss")
     stop = StoppingCriterion(max_num_trials_started=8)
 
     def bests(warm_start: Any) -> list[float]:
@@ -290,7 +289,7 @@ def test_a_simulated_search_that_knows_more_is_better_sooner() -> None:
 def test_the_earlier_trials_of_a_simulated_search_are_none_of_its_own() -> None:
     frame = pd.DataFrame({"x": [0.3], "loss": [-9.0]})
     stop = StoppingCriterion(max_num_trials_started=3)
-    search = simulate(RandomSearch(metric="loss"), TABLE, stop, n_workers=1, warm_start=frame)
+    search = simulate(FIFO(metric="loss"), TABLE, stop, n_workers=1, warm_start=frame)
     assert search.num_trials_started == 3 and search.incumbents[-1].value > 0
 
 
@@ -298,9 +297,9 @@ def test_a_simulated_search_refuses_what_does_not_fit() -> None:
     earlier("old")
     stop = StoppingCriterion(max_num_trials_started=3)
     with pytest.raises(ValueError, match="the experiment 'old' has no report of 'error'"):
-        simulate(RandomSearch(metric="error"), TABLE, stop, warm_start="old")
+        simulate(FIFO(metric="error"), TABLE, stop, warm_start="old")
     with pytest.raises(TypeError, match="warm_start cannot be read from 17"):
-        simulate(RandomSearch(metric="loss"), TABLE, stop, warm_start=17)  # type: ignore[arg-type]  # on purpose
+        simulate(FIFO(metric="loss"), TABLE, stop, warm_start=17)  # type: ignore[arg-type]  # on purpose
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -346,7 +345,7 @@ def test_a_searcher_that_raises_at_an_earlier_trial_ends_the_search() -> None:
             raise ArithmeticError("not this one")
 
     earlier("old")
-    with open_search(LINE, FIFOScheduler(Refusing(), metric="loss"), name="new", warm_start="old") as search:
+    with open_search(LINE, FIFO(Refusing(), metric="loss"), name="new", warm_start="old") as search:
         with pytest.raises(ArithmeticError, match="not this one"):
             search.ask()
         assert search.finished
@@ -359,7 +358,7 @@ def test_what_is_kept_is_json() -> None:
 
 
 def test_reports_that_became_void_are_not_learnt_from() -> None:
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"x": 0.5}])
+    scheduler = FIFO(metric="loss", points_to_evaluate=[{"x": 0.5}])
     for value in (-7.0, 3.0):
         with open_search(LINE, scheduler, name="old", random_seed=0) as search:
             trial = search.ask()

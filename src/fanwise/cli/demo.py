@@ -15,7 +15,7 @@ import typer
 from ..base.extras import check_installed
 from ..base.text import counted, printable_line
 from ..pool import Pool
-from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
+from ..tune import FIFO, Experiment, StoppingCriterion, Tuner, loguniform, randint
 from .drawing import draw
 from .experiments import check_end, folder_for_output, pool_on, run_to_its_end, shown_config, utilisation_of
 from .usage import UsageError
@@ -72,7 +72,7 @@ def _searched(*, seconds: float, workers: int, data: str, pool: Pool | None) -> 
             "max_epochs": MAX_EPOCHS[data],
             "data": data,
         },
-        RandomSearch(
+        FIFO(
             metric="validation_error",
             mode="min",
             points_to_evaluate=[{"learning_rate": 0.1, "batch_size": 128}],

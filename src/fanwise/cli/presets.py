@@ -12,11 +12,11 @@ from ..base.nearest import did_you_mean, must_be_one_of
 from ..tune import (
     ASHA,
     BOHB,
+    FIFO,
     MOASHA,
-    FIFOScheduler,
+    PBT,
     Hyperband,
     MedianStopping,
-    PopulationBasedTraining,
     Scheduler,
     SuccessiveHalving,
 )
@@ -25,13 +25,13 @@ from ..tune.searchers.optuna_searcher import sampler_options
 from .usage import UsageError
 
 SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its own
-    "fifo": FIFOScheduler,
+    "fifo": FIFO,
     "asha": ASHA,
     "halving": SuccessiveHalving,
     "hyperband": Hyperband,
     "bohb": BOHB,
     "median": MedianStopping,
-    "pbt": PopulationBasedTraining,
+    "pbt": PBT,
     "moasha": MOASHA,
 }
 # Options of the command itself.
@@ -60,7 +60,8 @@ def scheduler_of(
         UsageError: no such name or option, or a value that it does not take; says which there are.
     """
     make_scheduler = _scheduler_named(scheduler)
-    if "searcher" not in inspect.signature(make_scheduler).parameters and searcher is not None:
+    has_searcher = "searcher" in inspect.signature(make_scheduler).parameters
+    if not has_searcher and searcher is not None:
         raise UsageError(f"--scheduler {scheduler} has a searcher of its own: leave out --searcher")
     searcher = searcher or "random"
     try:
@@ -76,7 +77,7 @@ def scheduler_of(
     of_searcher = {name: value for name, value in options.items() if name in its}
     try:
         return make_scheduler(  # type: ignore[no-any-return]  # all of them make one
-            **_searcher_for(make_scheduler, searcher, partial(make_searcher, **of_searcher), named=not of_searcher),
+            **({"searcher": make_searcher(**of_searcher)} if has_searcher else {}),
             metric=metric,
             mode=mode,
             constraints=constraints,
@@ -96,19 +97,6 @@ def refuse_own(options: Mapping[str, object]) -> None:
     for name in options:
         if name in _OWN:
             raise UsageError(f"say {_OWN[name]} instead of --option {name}=...")
-
-
-def _searcher_for(
-    make_scheduler: Callable[..., Any],  # Any: as above
-    name: str,
-    make: Callable[[], Any],
-    *,
-    named: bool,
-) -> dict[str, Any]:
-    """By its name where that will do: then a scheduler that stops early says from which reports it learns."""
-    if "searcher" not in inspect.signature(make_scheduler).parameters:
-        return {}
-    return {"searcher": name if named and make_scheduler is not FIFOScheduler else make()}
 
 
 def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  # Any: as above

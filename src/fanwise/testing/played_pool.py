@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from ..pool import Outcome, Reply, Resources
 from ..pool.functions import pack
-from ..tune import RandomSearch, Scheduler, Space, StoppingCriterion, uniform
+from ..tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
 from ..tune.checkpoints import CheckpointStore
 from ..tune.decisions import facts
 from ..tune.decisions.tuning import Tuning
@@ -91,7 +91,7 @@ class Stage:
         self.search: Search
 
     def begin(self, scheduler: Scheduler | None = None, stop: StoppingCriterion | None = None, **options: Any) -> None:
-        scheduler = scheduler or RandomSearch(metric="loss")
+        scheduler = scheduler or FIFO(metric="loss")
         space = Space({"x": uniform(0, 1)})
         scheduler.begin(space, 0)
         root = str(self.folder / "checkpoints")

@@ -18,7 +18,7 @@ from ..tune.decisions.driving import handle
 from ..tune.decisions.facts import Begin, Ended, Fact, Free, Outcome, Ready, Reported, Resumed, Suggested
 from ..tune.decisions.orders import Answer, Finish, Judged, Order, Reject, Start, Suggest, Terminate
 from ..tune.decisions.tuning import Tuning
-from ..tune.schedulers.protocol import Decision, Scheduler
+from ..tune.schedulers.base import Decision, Scheduler
 from ..tune.spaces import Space
 from ..tune.stopping import StoppingCriterion
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
 from ..tune.decisions import facts
-from ..tune.schedulers.protocol import Decision, Done, EndStatus, NextTrial, Scheduler, Status
-from ..tune.searchers.base import Ask, Objective, Observation, Searcher
+from ..tune.schedulers.base import Decision, Done, EndStatus, NextTrial, Scheduler, Status
+from ..tune.searchers.base import Ask, Observation
 from ..tune.spaces import Space
 from .scheduler_play import MAX_EPOCHS, SPACE, Play
 
@@ -255,39 +255,24 @@ def _size_bytes(scheduler: Scheduler) -> int:
 
 
 @final
-class _Watched:
-    """A scheduler that notes whether the one behind it was done. `stutters`: it takes each report back, once."""
+class _Watched(Scheduler):
+    """Passes everything on to a scheduler, and notes whether it is done. `stutters`: reports are repeated once."""
 
     def __init__(self, scheduler: Scheduler, stutters: bool = False) -> None:
         self.scheduler = scheduler
         self.stutters = stutters
         self.is_done = False
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        return self.scheduler.objectives
-
-    @property
-    def resource_attr(self) -> str | None:
-        return self.scheduler.resource_attr
-
-    @property
-    def max_resource(self) -> float | None:
-        return self.scheduler.max_resource
-
-    @property
-    def searcher(self) -> Searcher | None:
-        return self.scheduler.searcher
-
-    @property
-    def clones(self) -> bool:
-        return self.scheduler.clones
+        self.objectives, self.constraints = scheduler.objectives, scheduler.constraints
+        self.resource_attr, self.max_resource = scheduler.resource_attr, scheduler.max_resource
+        self.searcher, self.random_seed = scheduler.searcher, scheduler.random_seed
+        self.clones = scheduler.clones  # type: ignore[misc]  # of this object
 
     def check(self, space: Space) -> None:
         self.scheduler.check(space)
 
     def begin(self, space: Space, seed: int) -> None:
         self.scheduler.begin(space, seed)
+        self.max_resource = self.scheduler.max_resource
 
     def next(self, ask: Ask) -> NextTrial:
         answer = self.scheduler.next(ask)

@@ -17,7 +17,7 @@ from ..tune.decisions import facts
 from ..tune.decisions.facts import Fact, Outcome
 from ..tune.decisions.orders import Answer, Finish, Order, Start, Suggest
 from ..tune.decisions.tuning import Tuning
-from ..tune.schedulers.protocol import Decision, Scheduler
+from ..tune.schedulers.base import Decision, Scheduler
 from ..tune.searchers.base import Ask
 from ..tune.spaces import Space, loguniform, randint
 from ..tune.stopping import StoppingCriterion

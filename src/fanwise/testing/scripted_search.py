@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
-from ..tune.searchers import Ask, Mode, Objective, Observation, Searcher
-from ..tune.spaces import Space
+from ..tune.schedulers import Clone, Decision, Done, New, Resume, Scheduler, Status, Stop, Wait
+from ..tune.searchers import Ask, Mode, Observation, Searcher
 
 _DECISIONS = {"stop": Decision.STOP, "pause": Decision.PAUSE, "wrong": "stop"}
 
@@ -53,26 +52,18 @@ class ScriptedSearcher(Searcher):
         self.calls.append(("end", trial_id, status))
 
 
-class ScriptedScheduler:
+class ScriptedScheduler(Scheduler):
     """See the module. Knows which trials it has paused, as a scheduler does."""
-
-    resource_attr: str | None = None
 
     def __init__(
         self, mode: Mode, maximum: float | None, clones: bool, searcher: Searcher, *, constraints: Sequence[str] = ()
     ) -> None:
-        self.objectives: tuple[Objective, ...] = (Objective("loss", mode),)
-        self.constraints = constraints
+        super().__init__(searcher, metric="loss", mode=mode, constraints=constraints)
         self.max_resource = maximum
-        self.clones = clones
-        self.searcher: Searcher | None = searcher
+        self.clones = clones  # type: ignore[misc]  # of the test
         self.plan: deque[tuple[str, int]] = deque()
         self.paused: set[int] = set()
         self.calls: list[tuple[object, ...]] = []
-
-    def check(self, space: Space) -> None: ...
-
-    def begin(self, space: Space, seed: int) -> None: ...
 
     def next(self, ask: Ask) -> Any:  # Any: a wrong answer too
         self.calls.append(("next", ask.number, ask.trial_id, ask.exhausted, ask.may_begin, dict(ask.pending)))
@@ -97,6 +88,3 @@ class ScriptedScheduler:
     def on_end(self, trial_id: int, status: Status) -> None:
         self.paused.discard(trial_id)
         self.calls.append(("end", trial_id, str(status)))
-
-    def describe(self) -> dict[str, object]:
-        return {}

@@ -8,7 +8,7 @@ Every setting of a `Tuner` can be given and goes before what is set here. The sc
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner
+from ..tune import FIFO, Experiment, StoppingCriterion, Tuner
 
 
 def quiet_tuner(
@@ -21,7 +21,7 @@ def quiet_tuner(
 ) -> Tuner:
     """A quiet tuner of two workers and, if no `scheduler` and `stop` are given, `trials` trials, `points` first."""
     settings: dict[str, Any] = {  # Any: a Tuner's options
-        "scheduler": RandomSearch(metric="loss", points_to_evaluate=points),
+        "scheduler": FIFO(metric="loss", points_to_evaluate=points),
         "stop": StoppingCriterion(max_num_trials_started=trials),
         "n_workers": 2,
         "quiet": True,

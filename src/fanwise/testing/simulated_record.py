@@ -16,8 +16,7 @@ from ..tune.opening import copied, described
 from ..tune.program import Program, save_program
 from ..tune.record.rows import to_row
 from ..tune.record.writer import Record
-from ..tune.schedulers.protocol import Scheduler
-from ..tune.schedulers.settings import seed_of
+from ..tune.schedulers.base import Scheduler, seed_of
 from ..tune.simulate import Faults, simulate
 from ..tune.simulate.tables import Table
 from ..tune.stopping import StoppingCriterion

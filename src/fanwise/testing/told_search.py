@@ -27,14 +27,14 @@ from ..tune.decisions.orders import (
 )
 from ..tune.decisions.tuning import Tuning
 from ..tune.schedulers import (
+    FIFO,
     Decision,
-    FIFOScheduler,
     New,
     NextTrial,
     Scheduler,
     Status,
 )
-from ..tune.searchers import Ask, Mode, Objective, Observation, Searcher
+from ..tune.searchers import Ask, Mode, Observation, Searcher
 from ..tune.spaces import Space, randint
 from ..tune.stopping import Counts, StoppingCriterion
 
@@ -82,23 +82,15 @@ class Thinks(Scripted):
     budget_s = 2.0
 
 
-class Told:
+class Told(Scheduler):
     """A scheduler that does what it is told: reports say what to answer, `plan` what runs next."""
 
-    objectives: tuple[Objective, ...] = (Objective("loss"),)
-    resource_attr: str | None = None
-    max_resource: float | None = None
-
     def __init__(self, *plan: Any, searcher: Searcher | None = None, clones: bool = False) -> None:  # Any: wrong ones
+        super().__init__(searcher, metric="loss")
         self.plan = list(plan)
-        self.searcher = searcher
-        self.clones = clones
+        self.clones = clones  # type: ignore[misc]  # of the test
         self.heard: list[tuple[object, ...]] = []
         self.asks: list[Ask] = []
-
-    def check(self, space: Space) -> None: ...
-
-    def begin(self, space: Space, seed: int) -> None: ...
 
     def next(self, ask: Ask) -> NextTrial:
         self.asks.append(ask)
@@ -115,9 +107,6 @@ class Told:
 
     def on_end(self, trial_id: int, status: Status) -> None:
         self.heard.append(("end", trial_id, status))
-
-    def describe(self) -> dict[str, object]:
-        return {}
 
 
 class Search:
@@ -207,7 +196,7 @@ def tuning_of(  # the defaults of these tests: two workers, no end in sight
     keep_checkpoints: bool = False,
 ) -> Search:
     if scheduler is None:
-        scheduler = FIFOScheduler(searcher or Scripted(), metric="loss", mode=mode)
+        scheduler = FIFO(searcher or Scripted(), metric="loss", mode=mode)
         scheduler.begin(SPACE, 0)
     tuning = Tuning(
         scheduler,

@@ -46,8 +46,7 @@ from .record.reading import read_meta
 from .record.restoring import fresh_tuning, restore
 from .record.writer import Record
 from .remote.commands import check_may_enqueue, completed
-from .schedulers.protocol import Decision, Scheduler, Status
-from .schedulers.settings import checked_objectives, checked_seed, seed_of
+from .schedulers.base import Decision, Scheduler, Status, checked_objectives, checked_seed, seed_of
 from .searchers.base import Mode, Objective, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast, final
+from typing import Any, Literal, Protocol, TypeAlias, cast, final
 
 from .values import is_number
 
@@ -135,15 +135,17 @@ def _number(text: str) -> float | None:
     return None
 
 
-def constraints_of(scheduler: object, given: Sequence[str] = ()) -> tuple[Constraint, ...]:
-    """The constraints that a search has: its scheduler's, or those that were given beside a scheduler without any.
+class _HasConstraints(Protocol):
+    constraints: tuple[Constraint, ...]
 
-    A scheduler of one's own need not have the attribute `constraints`; if it has, texts will do.
+
+def constraints_of(scheduler: _HasConstraints, given: Sequence[str] = ()) -> tuple[Constraint, ...]:
+    """Return the constraints of a search: those of its scheduler, or those given beside a scheduler without any.
 
     Raises:
-        TypeError, ValueError: those given are none, or the scheduler has its own.
+        TypeError, ValueError: a constraint is not valid, or the scheduler has its own.
     """
-    own = checked_constraints(getattr(scheduler, "constraints", ()))
+    own = scheduler.constraints
     constraints = checked_constraints(given)
     if own and constraints:
         shown = ", ".join(f"'{constraint}'" for constraint in own)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..base.nearest import did_you_mean
 from .experiment import Experiment
-from .schedulers.protocol import Scheduler
+from .schedulers.base import Scheduler
 from .searchers.base import Mode, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion

@@ -6,50 +6,31 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import FunctionType
 from typing import Any
 
 from ..base.version import VERSION
 from .choosing import Chosen, chosen_searcher
 from .constraints import Constraint
-from .schedulers.fifo import FIFOScheduler
-from .schedulers.protocol import Scheduler
+from .schedulers.base import Scheduler
+from .schedulers.fifo import FIFO
 from .searchers.base import Mode, Searcher
-from .searchers.by_name import searcher_of
 from .searchers.with_sklearn import has_forests
 from .spaces import Space
 from .stopping import StoppingCriterion
 
-_SCHEDULER = (
-    "objectives",
-    "resource_attr",
-    "max_resource",
-    "searcher",
-    "clones",
-    "check",
-    "begin",
-    "next",
-    "on_report",
-    "on_rewind",
-    "on_end",
-    "describe",
-)
-
 
 def check_scheduler(scheduler: object) -> None:
-    """TypeError that says what to hand in instead."""
-    if isinstance(scheduler, type | FunctionType):
-        what = "class" if isinstance(scheduler, type) else "function"
+    """Raise TypeError unless this is a scheduler; the message shows the right form."""
+    if isinstance(scheduler, type):
         raise TypeError(
-            f"the scheduler must be an object, got the {what} {scheduler.__name__}.\n"
+            f"the scheduler must be an object, got the class {scheduler.__name__}.\n"
             f"  right:  {scheduler.__name__}(metric=...)"
         )
-    for name in _SCHEDULER:
-        if not hasattr(scheduler, name):
-            raise TypeError(
-                f"the scheduler must be one, such as RandomSearch(metric='loss'), got {scheduler!r} without {name!r}. "
-                f"A searcher of your own goes into FIFOScheduler(searcher, metric=...)."
-            )
+    if not isinstance(scheduler, Scheduler):
+        raise TypeError(
+            f"the scheduler must be a Scheduler, such as ASHA(metric='loss', max_t=81), got {scheduler!r}. "
+            f"A searcher goes into FIFO(searcher, metric=...)."
+        )
 
 
 def scheduler_for(
@@ -88,8 +69,8 @@ def scheduler_for(
             n_workers=n_workers,
             has_forests=has_forests(),
         )
-    made = searcher_of(searcher if chosen is None else chosen.name)
-    return FIFOScheduler(made, metric=metric, mode=mode, points_to_evaluate=points_to_evaluate), chosen
+    searcher = searcher if chosen is None else chosen.name
+    return FIFO(searcher, metric=metric, mode=mode, points_to_evaluate=points_to_evaluate), chosen
 
 
 def checked_stop(stop: object) -> StoppingCriterion:
@@ -154,7 +135,7 @@ def described(
 
 def libraries_of(scheduler: Scheduler) -> tuple[str, ...]:
     """The packages whose versions the suggestions depend on; see `Searcher.libraries`."""
-    return tuple(getattr(scheduler.searcher, "libraries", ()))
+    return scheduler.searcher.libraries
 
 
 def check_same(

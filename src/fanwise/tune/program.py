@@ -17,7 +17,7 @@ from typing import Any
 
 from ..base.errors import RecordError
 from ..links.codec import dumps_whole, loads
-from .schedulers.protocol import Scheduler
+from .schedulers.base import Scheduler
 from .spaces import Space
 
 FILE_NAME = "program.pickle"

@@ -13,7 +13,7 @@ from .opening import check_scheduler, copied, libraries_of, versions_of
 from .program import load_program
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, recorded_versions, rehearse
-from .schedulers.protocol import Scheduler
+from .schedulers.base import Scheduler
 
 
 def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> Replayed:

@@ -37,7 +37,7 @@ from .record.progress import Progress
 from .record.snapshot import SearchSnapshot
 from .record.writer import Record
 from .reporting import is_plain
-from .schedulers.protocol import Decision
+from .schedulers.base import Decision
 from .searchers.base import Searcher
 from .suggesting import Suggester, suggester_for
 from .tracebacks import before_traceback, of_the_user

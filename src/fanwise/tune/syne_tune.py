@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, final
 from .experiment import Experiment
 from .experiment import load_experiment as _load_experiment
 from .record.names import new_name
-from .schedulers.asha import ASHAScheduler
-from .schedulers.fifo import FIFOScheduler
-from .schedulers.protocol import Scheduler
+from .schedulers.asha import ASHA as _ASHA
+from .schedulers.base import Scheduler
+from .schedulers.fifo import FIFO
 from .spaces import Space
 from .spaces import choice as choice
 from .spaces import lograndint as lograndint
@@ -69,8 +69,8 @@ def PythonBackend(tune_function: Callable[..., Any], config_space: Mapping[str, 
 
 
 def RandomSearch(config_space: Mapping[str, Any], **options: Any) -> tuple[Scheduler, Space]:
-    """Random search. Options: metric, mode, points_to_evaluate, random_seed, as in `fanwise.tune.FIFOScheduler`."""
-    return _with_space(FIFOScheduler(**options), config_space)
+    """Random search. Options: metric, mode, points_to_evaluate, random_seed, as in `fanwise.tune.FIFO`."""
+    return _with_space(FIFO(**options), config_space)
 
 
 def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: Any) -> tuple[Scheduler, Space]:
@@ -79,7 +79,7 @@ def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: 
     With `type="stopping"` a trial continues if its metric is at or better than the 1/eta quantile of the values at its
     rung level, as in Syne Tune.
     """
-    scheduler = ASHAScheduler(type="quantile" if type == "stopping" else type, **options)  # type: ignore[arg-type]
+    scheduler = _ASHA(type="quantile" if type == "stopping" else type, **options)  # type: ignore[arg-type]
     return _with_space(scheduler, config_space)
 
 

@@ -62,8 +62,7 @@ from .remote.commands import check_is_trial, check_may_enqueue, command_for, com
 from .remote.listening import CommandListener
 from .reporting import run_objective
 from .runner import Plan, Search
-from .schedulers.protocol import Scheduler
-from .schedulers.settings import checked_seed, seed_of
+from .schedulers.base import Scheduler, checked_seed, seed_of
 from .searchers.base import Mode, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion

@@ -15,7 +15,7 @@ from .constraints import Constraint
 from .decisions.facts import Earlier
 from .decisions.transfer import KnownTrial, Learning, Source, Taken, fitted
 from .experiment import Experiment, load_experiment
-from .schedulers.protocol import Scheduler
+from .schedulers.base import Scheduler
 from .spaces import Space
 from .values import is_number, plain_json
 
@@ -36,13 +36,11 @@ def read_warm_start(
 
     Raises:
         TypeError: something that cannot be read so.
-        ValueError: the scheduler has no searcher; or what was read is about another metric, mode or space.
+        ValueError: the earlier search had another metric, mode or space.
         RecordError: there is no such experiment.
     """
     if given is None:
         return [], []
-    if scheduler.searcher is None:
-        raise ValueError(f"warm_start: {type(scheduler).__name__} has no searcher that could learn from it")
     all_given = given if isinstance(given, list | tuple) else [given]
     sources = [_source(one, place, space) for place, one in enumerate(all_given)]
     learning = Learning(space, scheduler.objectives, constraints, scheduler.resource_attr)

@@ -17,7 +17,8 @@ from fanwise.parallel import Run
 from fanwise.parallel.progress.line import screen_for
 from fanwise.pool import Pool
 from fanwise.testing.searches import search
-from fanwise.tune import Ask, Decision, New, NextTrial, Observation, RandomSearch, Space, Status, loguniform, uniform
+from fanwise.tune import FIFO, Ask, Decision, New, NextTrial, Observation, Space, loguniform, uniform
+from fanwise.tune.schedulers import Scheduler
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
 
@@ -94,18 +95,14 @@ def objective(folder: str, x: float) -> None:
     fanwise.run(functools.partial(trains, Path(folder), x), devices=2)
 
 
-class StopsTheLowerHalf:
+class StopsTheLowerHalf(Scheduler):
     """Trials of x below 0.5 are stopped at their second report."""
 
-    resource_attr: str | None = None
-    max_resource: float | None = None
-    clones = False
-
     def __init__(self) -> None:
-        inner = RandomSearch(metric="loss", points_to_evaluate=[{"x": 0.25}, {"x": 0.75}])
+        super().__init__(metric="loss")
+        inner = FIFO(metric="loss", points_to_evaluate=[{"x": 0.25}, {"x": 0.75}])
         self.objectives, self.searcher = inner.objectives, inner.searcher
 
-    def check(self, space: Space) -> None: ...
     def begin(self, space: Space, seed: int) -> None:
         self.searcher.begin(space, seed)
 
@@ -115,11 +112,6 @@ class StopsTheLowerHalf:
     def on_report(self, observation: Observation) -> Decision:
         is_low = observation.values["x"] == 0.25
         return Decision.STOP if is_low and observation.iter == 2 else Decision.CONTINUE
-
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
-    def on_end(self, trial_id: int, status: Status) -> None: ...
-    def describe(self) -> dict[str, object]:
-        return {"name": "StopsTheLowerHalf"}
 
 
 def test_a_trial_of_several_processes_reports_once_and_is_stopped_as_one(

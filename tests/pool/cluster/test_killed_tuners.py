@@ -33,7 +33,7 @@ SCRIPT = """
 import os, sys
 from threading import Event
 from fanwise import Pool
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, load_checkpoint, report, trial_id
+from fanwise.tune import FIFO, StoppingCriterion, Tuner, load_checkpoint, report, trial_id
 
 def train(folder, epochs):
     place = load_checkpoint()
@@ -51,7 +51,7 @@ if __name__ == "__main__":
         pool.capacity()
         print(*(host.pid for host in pool.engine.hosts), flush=True)
         Tuner(
-            train, {"folder": folder, "epochs": epochs}, RandomSearch(metric="loss"),
+            train, {"folder": folder, "epochs": epochs}, FIFO(metric="loss"),
             StoppingCriterion(max_num_trials_started=trials), n_workers=4, retries=3, name="far", pool=pool,
         ).run()
 """

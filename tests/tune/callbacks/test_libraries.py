@@ -56,7 +56,7 @@ def objective(x, layers):
 
 if __name__ == "__main__":
     space = {"x": uniform(0, 1), "layers": constant([8, 8])}
-    scheduler = PausesOnce(RandomSearch(metric="loss", points_to_evaluate=[{"x": 0.5}, {"x": 0.9}]))
+    scheduler = PausesOnce(FIFO(metric="loss", points_to_evaluate=[{"x": 0.5}, {"x": 0.9}]))
     stop = StoppingCriterion(max_wallclock_time=60)
     Tuner(objective, space, scheduler, stop, n_workers=2, name="digits", callbacks=[CALLBACK], quiet=True).run()
     READ

@@ -13,8 +13,8 @@ from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import (
+    FIFO,
     Objective,
-    RandomSearch,
     SearchEnded,
     SearchStarted,
     Space,
@@ -75,7 +75,7 @@ def tuner(pool: Pool, *callbacks: object, n_trials: int = 1, first: float = 0.5,
     return Tuner(
         fails_first,
         SPACE,
-        RandomSearch(metric="loss", points_to_evaluate=[{"x": first}], random_seed=0),
+        FIFO(metric="loss", points_to_evaluate=[{"x": first}], random_seed=0),
         StoppingCriterion(max_num_trials_started=n_trials),
         n_workers=1,
         pool=pool,

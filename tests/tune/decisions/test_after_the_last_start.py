@@ -13,19 +13,19 @@ from fanwise.tune.decisions.orders import Answer, Finish, Start, StopStarting
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers import (
     ASHA,
+    PBT,
     Clone,
     Decision,
     Done,
     NextTrial,
-    PopulationBasedTraining,
     Resume,
     Scheduler,
     Status,
     SuccessiveHalving,
     Wait,
 )
-from fanwise.tune.schedulers.protocol import New
-from fanwise.tune.searchers import Ask, Objective, Observation, Searcher
+from fanwise.tune.schedulers.base import New
+from fanwise.tune.searchers import Ask, Observation
 from fanwise.tune.simulate import FunctionTable, simulate
 from fanwise.tune.spaces import Space, uniform
 from fanwise.tune.stopping import StoppingCriterion
@@ -77,7 +77,7 @@ def train(state: float | None, config: Mapping[str, object]) -> tuple[float, Map
 
 def test_a_population_whose_clones_may_not_begin_trains_its_members_to_the_end() -> None:
     """Two workers, four members: they give way to each other, and those that are replaced leave no gap behind."""
-    scheduler = PopulationBasedTraining(
+    scheduler = PBT(
         metric="loss", resource_attr="epoch", max_t=8, perturbation_interval=2, population_size=4, random_seed=0
     )
     search = PlayedSearch(scheduler, SPACE, train, n_workers=2, num_trials=4)
@@ -90,22 +90,13 @@ def test_a_population_whose_clones_may_not_begin_trains_its_members_to_the_end()
     assert search.replayed() == search.orders
 
 
-class Told:
+class Told(Scheduler):
     """A scheduler that pauses every trial at its first report and answers what the test says next."""
 
-    objectives: tuple[Objective, ...] = (Objective("loss"),)
-    resource_attr: str | None = None
-    max_resource: float | None = None
-    searcher: Searcher | None = None
-    clones = False
-
     def __init__(self) -> None:
+        super().__init__(metric="loss")
         self.answers: list[NextTrial] = []
         self.asks: list[Ask] = []
-
-    def check(self, space: Space) -> None: ...
-
-    def begin(self, space: Space, seed: int) -> None: ...
 
     def next(self, ask: Ask) -> NextTrial:
         self.asks.append(ask)
@@ -113,13 +104,6 @@ class Told:
 
     def on_report(self, observation: Observation) -> Decision:
         return Decision.PAUSE if observation.iter == 1 else Decision.CONTINUE
-
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
-
-    def on_end(self, trial_id: int, status: Status) -> None: ...
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "Told"}
 
 
 class Search:

@@ -30,9 +30,9 @@ from fanwise.tune.decisions.orders import (
     Terminate,
 )
 from fanwise.tune.schedulers import (
+    FIFO,
     Done,
     New,
-    RandomSearch,
     Resume,
     Status,
     Wait,
@@ -81,7 +81,7 @@ def test_the_smallest_free_slot_is_taken_first_and_stays_busy_until_it_is_free()
 
 
 def test_random_search_runs_the_first_point_first() -> None:
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"x": 5}])
+    scheduler = FIFO(metric="loss", points_to_evaluate=[{"x": 5}])
     scheduler.begin(SPACE, 0)
     orders = tuning_of(scheduler=scheduler).begin()
     assert orders[0] == Start(0, 0, {"x": 5}, 0)

@@ -9,9 +9,9 @@ from fanwise.tune.decisions import facts
 from fanwise.tune.decisions.facts import Outcome
 from fanwise.tune.decisions.orders import Answer, Discard, Finish, Judged, Order, Start, Suggest
 from fanwise.tune.decisions.tuning import Tuning
-from fanwise.tune.schedulers import Decision, NextTrial, Resume, Status, Stop, Wait
-from fanwise.tune.schedulers.protocol import New
-from fanwise.tune.searchers import Ask, Objective, Observation, Searcher
+from fanwise.tune.schedulers import Decision, NextTrial, Resume, Scheduler, Status, Stop, Wait
+from fanwise.tune.schedulers.base import New
+from fanwise.tune.searchers import Ask, Observation
 from fanwise.tune.spaces import Space
 from fanwise.tune.stopping import StoppingCriterion
 
@@ -19,23 +19,14 @@ SPACE = Space({"depth": 3})
 CONTINUE, PAUSE = Decision.CONTINUE, Decision.PAUSE
 
 
-class Scripted:
+class Scripted(Scheduler):
     """Answers what the test says next; `ends` are those that it heard of."""
 
-    objectives: tuple[Objective, ...] = (Objective("loss"),)
-    resource_attr: str | None = None
-    max_resource: float | None = None
-    searcher: Searcher | None = None
-    clones = False
-
     def __init__(self) -> None:
+        super().__init__(metric="loss")
         self.answers: list[NextTrial] = []
         self.decision = CONTINUE
         self.ends: list[tuple[int, Status]] = []
-
-    def check(self, space: Space) -> None: ...
-
-    def begin(self, space: Space, seed: int) -> None: ...
 
     def next(self, ask: Ask) -> NextTrial:
         return self.answers.pop(0) if self.answers else Wait()
@@ -43,13 +34,8 @@ class Scripted:
     def on_report(self, observation: Observation) -> Decision:
         return self.decision
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
-
     def on_end(self, trial_id: int, status: Status) -> None:
         self.ends.append((trial_id, status))
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "Scripted"}
 
 
 class Stage:

@@ -8,7 +8,7 @@ from fanwise.tune.decisions.driving import handle
 from fanwise.tune.decisions.facts import Fact, Outcome
 from fanwise.tune.decisions.orders import Finish, Judged, Order, Reason, Start
 from fanwise.tune.decisions.tuning import Tuning
-from fanwise.tune.schedulers import ASHA, RandomSearch, Scheduler, Status
+from fanwise.tune.schedulers import ASHA, FIFO, Scheduler, Status
 from fanwise.tune.spaces import Space, uniform
 from fanwise.tune.stopping import StoppingCriterion
 
@@ -41,7 +41,7 @@ class Search:
 
 
 def random_search() -> Scheduler:
-    return RandomSearch(metric="loss", random_seed=0)
+    return FIFO(metric="loss", random_seed=0)
 
 
 def test_what_ran_starts_again_from_its_last_checkpoint() -> None:

@@ -74,10 +74,6 @@ NO_ANSWER = "must return New(...), Resume(trial_id), Clone(trial_id, config), St
             "2 trials have started, from 0 on",
         ),
         (
-            New(),
-            "ValueError: Told.next() returned New() without a configuration, but it has no searcher to ask for one",
-        ),
-        (
             New({"x": -1}),
             "ValueError: the configuration of Told.next() for trial 2 gave {'x': -1}: ",
         ),

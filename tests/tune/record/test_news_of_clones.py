@@ -8,7 +8,7 @@ import pytest
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.rows import to_row
-from fanwise.tune.schedulers import PopulationBasedTraining
+from fanwise.tune.schedulers import PBT
 from fanwise.tune.spaces import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
@@ -20,7 +20,7 @@ def train(state: Any, config: Mapping[str, object]) -> tuple[Any, Mapping[str, o
 
 
 def news_of(*, saves: bool) -> list[str]:
-    scheduler = PopulationBasedTraining(metric="loss", resource_attr="epoch", max_t=20, perturbation_interval=2)
+    scheduler = PBT(metric="loss", resource_attr="epoch", max_t=20, perturbation_interval=2)
     search = PlayedSearch(scheduler, SPACE, train, saves=saves)
     search.play()
     meta = {"name": "toy", "metric": "loss", "mode": "min", "space": SPACE.to_json(), "n_workers": 4, "stop": None}

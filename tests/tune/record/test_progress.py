@@ -13,7 +13,7 @@ from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.reading import read_events, read_meta
 from fanwise.tune.record.snapshot import MAX_ROWS
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.schedulers.protocol import Status
+from fanwise.tune.schedulers.base import Status
 from fanwise.tune.simulate import Faults
 
 Kind = Literal["stopping", "promotion"]

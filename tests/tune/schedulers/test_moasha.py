@@ -1,4 +1,4 @@
-"""MOASHAScheduler: who goes on, against the definition and against ASHA; void reports; a whole search; replay."""
+"""MOASHA: who goes on, against the definition and against ASHA; void reports; a whole search; replay."""
 
 import doctest
 import json
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.hypervolume import volume
 from fanwise.tune.pareto import best_of
-from fanwise.tune.schedulers import ASHAScheduler, Decision, RandomSearch, Scheduler, Status, moasha
-from fanwise.tune.schedulers.moasha import MOASHAScheduler
+from fanwise.tune.schedulers import ASHA, FIFO, Decision, Scheduler, Status, moasha
+from fanwise.tune.schedulers.moasha import MOASHA
 from fanwise.tune.searchers import Observation
 from fanwise.tune.spaces import Space, uniform
 
@@ -27,8 +27,8 @@ STEPS: st.SearchStrategy[Steps] = st.lists(
 )
 
 
-def moasha_of(max_t: float = 9, eta: float = 3) -> MOASHAScheduler:
-    scheduler = MOASHAScheduler(metric=["error", "cost"], max_t=max_t, reduction_factor=eta)
+def moasha_of(max_t: float = 9, eta: float = 3) -> MOASHA:
+    scheduler = MOASHA(metric=["error", "cost"], max_t=max_t, reduction_factor=eta)
     scheduler.begin(SPACE, 0)
     return scheduler
 
@@ -61,7 +61,7 @@ def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(ste
 
 @given(STEPS)
 def test_with_one_objective_that_differs_it_decides_as_asha_does(steps: Steps) -> None:
-    several, one = moasha_of(), ASHAScheduler(metric="error", max_t=9)
+    several, one = moasha_of(), ASHA(metric="error", max_t=9)
     one.begin(SPACE, 0)
     iters: dict[int, int] = {}
     for trial_id, (loss, _) in steps:
@@ -93,7 +93,7 @@ def test_of_equal_results_a_third_goes_on_and_void_ones_do_not_count() -> None:
 
 
 def test_a_version_that_keeps_void_reports_is_caught() -> None:
-    class KeepsVoid(MOASHAScheduler):  # type: ignore[misc]  # a mutant
+    class KeepsVoid(MOASHA):  # type: ignore[misc]  # a mutant
         def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
 
     crashed = KeepsVoid(metric=["error", "cost"], max_t=9)
@@ -136,16 +136,16 @@ def test_it_finds_more_of_the_front_than_random_search_with_the_same_epochs() ->
     wins = 0
     for seed in range(5):
         halved = searched(
-            MOASHAScheduler(metric=["error", "speed"], mode=["min", "max"], resource_attr="epoch", max_t=27), 60, seed
+            MOASHA(metric=["error", "speed"], mode=["min", "max"], resource_attr="epoch", max_t=27), 60, seed
         )
         epochs = sum(map(len, halved.values.values()))
-        plain = searched(RandomSearch(metric=["error", "speed"], mode=["min", "max"]), epochs // 27, seed)
+        plain = searched(FIFO(metric=["error", "speed"], mode=["min", "max"]), epochs // 27, seed)
         wins += volume_of(halved) > volume_of(plain)
     assert wins >= 4
 
 
 def test_its_decisions_can_be_replayed_and_it_describes_itself() -> None:
-    scheduler = MOASHAScheduler(metric=["error", "speed"], mode=["min", "max"], max_t=27, random_seed=3)
+    scheduler = MOASHA(metric=["error", "speed"], mode=["min", "max"], max_t=27, random_seed=3)
     search = searched(scheduler, 40)
     assert search.replayed() == search.orders
     described = scheduler.describe()
@@ -155,7 +155,7 @@ def test_its_decisions_can_be_replayed_and_it_describes_itself() -> None:
 
 def test_one_metric_is_refused() -> None:
     with pytest.raises(ValueError, match=r"MOASHA needs at least two metrics, got \['error'\]; use ASHA for one"):
-        MOASHAScheduler(metric=["error"], max_t=9)
+        MOASHA(metric=["error"], max_t=9)
 
 
 def test_numpy_is_loaded_by_the_first_comparison_and_not_by_the_import() -> None:

@@ -16,7 +16,7 @@ from fanwise.testing.searcher_contract import SPACES
 from fanwise.tune.chance import Chance
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait, exploring, pbt
 from fanwise.tune.schedulers.exploring import explored, perturbed
-from fanwise.tune.schedulers.pbt import PBTScheduler
+from fanwise.tune.schedulers.pbt import PBT
 from fanwise.tune.searchers import Ask, Observation
 from fanwise.tune.spaces import (
     Space,
@@ -44,8 +44,8 @@ def toy(state: Any, config: Mapping[str, object]) -> tuple[Any, Mapping[str, obj
     return (epoch + 1, a, b), {"epoch": epoch + 1, "q": 1.2 - a * a - b * b}
 
 
-def toy_pbt(*, population_size: int = 2, max_t: float = 200, interval: float = 4) -> PBTScheduler:
-    return PBTScheduler(
+def toy_pbt(*, population_size: int = 2, max_t: float = 200, interval: float = 4) -> PBT:
+    return PBT(
         metric="q",
         mode="max",
         resource_attr="epoch",
@@ -75,10 +75,10 @@ def test_a_population_ends_with_every_member_at_the_maximum(n_workers: int, save
     assert search.finish is not None and search.finish.reason == "the scheduler has no more trials"
 
 
-def pair(*epochs: tuple[int, int]) -> tuple[PBTScheduler, list[Decision]]:
+def pair(*epochs: tuple[int, int]) -> tuple[PBT, list[Decision]]:
     """Two members, of which 0 is the better one, and the answers to (trial, epoch) in turn; they end by themselves."""
     space = Space({"x": uniform(0, 1), "max_epochs": 4})
-    scheduler = PBTScheduler(
+    scheduler = PBT(
         metric="loss",
         resource_attr="epoch",
         max_resource_attr="max_epochs",
@@ -155,9 +155,7 @@ def test_members_that_fail_are_replaced_and_the_decisions_can_be_replayed(seed: 
 def test_a_searcher_that_has_no_more_makes_the_population_smaller() -> None:
     from fanwise.tune.searchers import GridSearcher
 
-    scheduler = PBTScheduler(
-        GridSearcher(), metric="q", mode="max", max_t=10, perturbation_interval=2, population_size=8
-    )
+    scheduler = PBT(GridSearcher(), metric="q", mode="max", max_t=10, perturbation_interval=2, population_size=8)
     search = PlayedSearch(scheduler, Space({"h0": choice([0.1, 0.2, 0.3]), "h1": 0.5}), toy, n_workers=4)
     search.play()
     assert Counter(judged.status for judged in search.ends)[Status.COMPLETED] == 3
@@ -186,7 +184,7 @@ def test_a_searcher_that_has_nothing_now_may_complete_the_population_later() -> 
 
 
 def test_the_objective_may_know_its_maximum() -> None:
-    scheduler = PBTScheduler(
+    scheduler = PBT(
         metric="q", mode="max", resource_attr="epoch", max_resource_attr="max_epochs", perturbation_interval=4
     )
     space = Space({"h0": uniform(0, 1), "h1": uniform(0, 1), "max_epochs": 12})
@@ -199,18 +197,18 @@ def test_the_objective_may_know_its_maximum() -> None:
 def test_it_describes_itself_as_json() -> None:
     described = toy_pbt().describe()
     assert json.loads(json.dumps(described)) == described
-    assert (described["name"], described["perturbation_interval"], described["mode"]) == ("PBTScheduler", 4, ["max"])
+    assert (described["name"], described["perturbation_interval"], described["mode"]) == ("PBT", 4, ["max"])
 
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="quantile_fraction must be above 0 and at most 0"):
-        PBTScheduler(metric="loss", max_t=9, perturbation_interval=1, quantile_fraction=0.6)
+        PBT(metric="loss", max_t=9, perturbation_interval=1, quantile_fraction=0.6)
     with pytest.raises(ValueError, match="population_size must be at least 2, got 1"):
-        PBTScheduler(metric="loss", max_t=9, perturbation_interval=1, population_size=1)
+        PBT(metric="loss", max_t=9, perturbation_interval=1, population_size=1)
     with pytest.raises(ValueError, match="perturbation_interval must be above 0 and finite, got 0"):
-        PBTScheduler(metric="loss", max_t=9, perturbation_interval=0)
+        PBT(metric="loss", max_t=9, perturbation_interval=0)
     with pytest.raises(ValueError, match="one of max_t"):
-        PBTScheduler(metric="loss", perturbation_interval=1)
+        PBT(metric="loss", perturbation_interval=1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""PBTScheduler against an obvious model, which keeps every report and works each answer out from all of them."""
+"""PBT against an obvious model, which keeps every report and works each answer out from all of them."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Resume, Status, Wait
-from fanwise.tune.schedulers.pbt import PBTScheduler
+from fanwise.tune.schedulers.pbt import PBT
 from fanwise.tune.searchers import Ask, Observation
 from fanwise.tune.spaces import Space, uniform
 
@@ -27,8 +27,8 @@ INTERVAL, MAXIMUM, MEMBERS = 2.0, 7.0, 4
 LOSSES = st.sampled_from([0.1, 0.2, 0.2, 0.4, 0.5, 0.8, math.inf])
 
 
-def pbt() -> PBTScheduler:
-    return PBTScheduler(
+def pbt() -> PBT:
+    return PBT(
         metric="loss",
         resource_attr="epoch",
         max_t=MAXIMUM,
@@ -62,7 +62,7 @@ class Trial:
 
 
 class PBTMachine(RuleBasedStateMachine):
-    make: ClassVar[Callable[[], PBTScheduler]] = pbt
+    make: ClassVar[Callable[[], PBT]] = pbt
 
     @initialize(n_workers=st.integers(1, 5))
     def begin(self, n_workers: int) -> None:
@@ -241,50 +241,50 @@ def test_pbt_does_what_its_history_says(max_examples: int) -> None:
     run(PBTMachine, max_examples)
 
 
-class KeepsVoid(PBTScheduler):  # type: ignore[misc]  # a mutant
+class KeepsVoid(PBT):  # type: ignore[misc]  # a mutant
     def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
 
 
-class ClonesTheFinished(PBTScheduler):  # type: ignore[misc]
+class ClonesTheFinished(PBT):  # type: ignore[misc]
     def on_report(self, observation: Observation) -> Decision:
         decision = super().on_report(observation)
         self._at_maximum.clear()
         return decision
 
 
-class KeepsFailed(PBTScheduler):  # type: ignore[misc]
+class KeepsFailed(PBT):  # type: ignore[misc]
     def _replace(self, trial_id: int) -> None: ...
 
 
-class ComparesTheBestEver(PBTScheduler):  # type: ignore[misc]
+class ComparesTheBestEver(PBT):  # type: ignore[misc]
     def _ranked(self) -> list[tuple[tuple[float, float], int]]:
         return sorted((min(r.rank for r in m.ready), i) for i, m in self._members.items() if m.ready)
 
 
-class NeverGivesWay(PBTScheduler):  # type: ignore[misc]
+class NeverGivesWay(PBT):  # type: ignore[misc]
     def _is_crowded(self) -> bool:
         return False
 
 
-class AlwaysGivesWay(PBTScheduler):  # type: ignore[misc]
+class AlwaysGivesWay(PBT):  # type: ignore[misc]
     def _is_crowded(self) -> bool:
         return bool(self._waiting or self._num_unstarted)
 
 
-class ForgetsWhatCameToNothing(PBTScheduler):  # type: ignore[misc]
+class ForgetsWhatCameToNothing(PBT):  # type: ignore[misc]
     def next(self, ask: Ask) -> object:  # type: ignore[override]
         self._promised = None
         return super().next(ask)
 
 
-class LeavesResume(PBTScheduler):  # type: ignore[misc]
+class LeavesResume(PBT):  # type: ignore[misc]
     def on_end(self, trial_id: int, status: Status) -> None:
         if trial_id in self._members:
             self._members[trial_id].is_paused = False
         super().on_end(trial_id, status)
 
 
-class LooksAtEveryReport(PBTScheduler):  # type: ignore[misc]
+class LooksAtEveryReport(PBT):  # type: ignore[misc]
     def on_report(self, observation: Observation) -> Decision:
         self._interval = 1.0
         return super().on_report(observation)
@@ -308,8 +308,8 @@ FOUND_LATE = (KeepsVoid, ClonesTheFinished)
 @pytest.mark.parametrize(
     "mutant", [pytest.param(each, marks=pytest.mark.soak) if each in FOUND_LATE else each for each in MUTANTS]
 )
-def test_a_broken_pbt_is_caught(mutant: type[PBTScheduler]) -> None:
-    def broken() -> PBTScheduler:
+def test_a_broken_pbt_is_caught(mutant: type[PBT]) -> None:
+    def broken() -> PBT:
         return mutant(
             metric="loss",
             resource_attr="epoch",

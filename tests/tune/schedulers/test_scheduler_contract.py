@@ -12,27 +12,26 @@ from fanwise.testing.scheduler_contract import CHECKS, Check, Make
 from fanwise.testing.scheduler_play import SPACE
 from fanwise.tune.schedulers import (
     ASHA,
+    FIFO,
     MOASHA,
+    PBT,
     Clone,
     Decision,
-    GridSearch,
     Hyperband,
     MedianStopping,
-    MedianStoppingRule,
     New,
     NextTrial,
-    PopulationBasedTraining,
-    RandomSearch,
     Resume,
+    Scheduler,
     Status,
     SuccessiveHalving,
     Wait,
 )
-from fanwise.tune.searchers import Ask, Objective, Observation, RandomSearcher, Searcher
+from fanwise.tune.searchers import Ask, GridSearcher, Observation
 from fanwise.tune.spaces import Space
 
 OURS: dict[str, Make] = {
-    "random search": lambda: RandomSearch(metric="loss"),
+    "random search": lambda: FIFO(metric="loss"),
     "ASHA": lambda: ASHA(metric="loss", max_t=9, resource_attr="epoch"),
     "ASHA of three brackets": lambda: ASHA(
         metric="loss", mode="max", max_resource_attr="max_epochs", reduction_factor=2, brackets=3
@@ -46,8 +45,8 @@ OURS: dict[str, Make] = {
         metric="loss", mode="max", max_resource_attr="max_epochs", reduction_factor=2, prefact=0.7
     ),
     "Hyperband": lambda: Hyperband(metric="loss", max_t=9),
-    "PBT": lambda: PopulationBasedTraining(metric="loss", max_t=9, resource_attr="epoch", perturbation_interval=2),
-    "PBT of six that change much": lambda: PopulationBasedTraining(
+    "PBT": lambda: PBT(metric="loss", max_t=9, resource_attr="epoch", perturbation_interval=2),
+    "PBT of six that change much": lambda: PBT(
         metric="loss",
         mode="max",
         max_resource_attr="max_epochs",
@@ -60,14 +59,9 @@ OURS: dict[str, Make] = {
     "MOASHA of three metrics": lambda: MOASHA(
         metric=["loss", "seconds", "bytes"], max_resource_attr="max_epochs", reduction_factor=2
     ),
-    "grid search": lambda: GridSearch(metric="loss", num_points=3),
+    "grid search": lambda: FIFO(GridSearcher(3), metric="loss"),
     "median rule": lambda: MedianStopping(metric="loss", resource_attr="epoch", grace_population=2),
-    "median rule over ASHA": lambda: MedianStoppingRule(
-        ASHA(metric="loss", max_t=9, type="promotion"), grace_population=2
-    ),
-    "median rule over halving": lambda: MedianStoppingRule(
-        SuccessiveHalving(metric="loss", max_t=9), grace_population=2
-    ),
+    "ASHA by quantiles": lambda: ASHA(metric="loss", max_t=9, type="quantile", brackets=2),
 }
 
 
@@ -89,16 +83,11 @@ def test_our_schedulers_keep_the_contract(name: str, check: Check) -> None:
     check(OURS[name])
 
 
-class Half:
+class Half(Scheduler):
     """A right one to be broken: a trial pauses at epoch 3, and goes on once it is in the better half of those there."""
 
-    objectives: tuple[Objective, ...] = (Objective("loss"),)
-    resource_attr: str | None = None
-    max_resource: float | None = None
-    searcher: Searcher | None = RandomSearcher()
-    clones = False
-
-    def check(self, space: Space) -> None: ...
+    def __init__(self) -> None:
+        super().__init__(metric="loss")
 
     def begin(self, space: Space, seed: int) -> None:
         self.there: dict[int, tuple[float, int]] = {}
@@ -126,9 +115,6 @@ class Half:
 
     def on_end(self, trial_id: int, status: Status) -> None:
         self.paused.discard(trial_id)
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "Half"}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -179,6 +165,7 @@ class Uncopied(Half):
 
 class GoesOn(Half):
     def __init__(self) -> None:
+        super().__init__()
         super().begin(SPACE, 0)
 
     def begin(self, space: Space, seed: int) -> None: ...
@@ -186,6 +173,7 @@ class GoesOn(Half):
 
 class Checking(Half):
     def __init__(self) -> None:
+        super().__init__()
         super().begin(SPACE, 0)
 
     def check(self, space: Space) -> None:

@@ -7,18 +7,13 @@ import pytest
 from fanwise.tune import (
     ASHA,
     BOHB,
-    TPE,
+    FIFO,
     Hyperband,
-    Learner,
     MedianStopping,
-    RandomSearch,
     Scheduler,
     StoppingCriterion,
     SuccessiveHalving,
 )
-from fanwise.tune.schedulers.hyperband import HyperbandBrackets
-from fanwise.tune.schedulers.levels import RungLevels
-from fanwise.tune.schedulers.resources import Resources
 from fanwise.tune.searchers import RandomSearcher, TPESearcher
 from fanwise.tune.searchers.by_name import SEARCHERS
 from fanwise.tune.simulate import FunctionTable, simulate
@@ -44,7 +39,7 @@ def best(scheduler: Scheduler, seed: int) -> float:
 @pytest.mark.parametrize(
     ("with_model", "without"),
     [
-        (TPE(metric="loss"), RandomSearch(metric="loss")),
+        (FIFO("tpe", metric="loss"), FIFO(metric="loss")),
         (BOHB(metric="loss", resource_attr="epoch", max_t=9), Hyperband(metric="loss", resource_attr="epoch", max_t=9)),
         (
             ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher="forest"),
@@ -61,40 +56,34 @@ def test_with_a_model_a_search_ends_nearer_to_the_best(
     assert nearer >= num_seeds - num_seeds // 6
 
 
-def test_bohb_learns_at_the_levels_of_hyperband() -> None:
+def test_bohb_has_tpe() -> None:
     searcher = BOHB(metric="loss", max_resource_attr="max_epochs", num_init=7).searcher
     assert isinstance(searcher, TPESearcher)
-    assert searcher.learn_from is not None
-    assert searcher.learn_from.levels_in(SPACE) == (1.0, 3.0, 9)
     assert searcher.num_init == 7
 
 
 def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> None:
-    levels = RungLevels(Resources(max_t=52), HyperbandBrackets()).levels_in(SPACE)
+    levels = Hyperband(metric="loss", max_t=52).levels(SPACE)
     assert levels == pytest.approx((52 / 27, 52 / 9, 52 / 3, 52))
 
 
 @pytest.mark.parametrize(
     ("scheduler", "levels"),
     [
-        (ASHA(metric="loss", max_t=10, searcher="forest"), (1, 3, 9, 10)),
-        (ASHA(metric="loss", max_resource_attr="max_epochs", grace_period=2, searcher="tpe"), (2, 6, 9)),
-        (Hyperband(metric="loss", max_t=9, searcher="forest"), (1, 3, 9)),
-        (SuccessiveHalving(metric="loss", max_t=9, grace_period=3, searcher="tpe"), (3, 9)),
+        (ASHA("forest", metric="loss", max_t=10), (1, 3, 9, 10)),
+        (ASHA(TPESearcher(), metric="loss", max_resource_attr="max_epochs", grace_period=2), (2, 6, 9)),
+        (Hyperband("forest", metric="loss", max_t=9), (1, 3, 9)),
+        (SuccessiveHalving("tpe", metric="loss", max_t=9, grace_period=3), (3, 9)),
+        (BOHB(metric="loss", max_resource_attr="max_epochs"), (1, 3, 9)),
+        (MedianStopping("tpe", metric="loss"), ()),
     ],
-    ids=["asha", "asha of the space", "hyperband", "halving"],
+    ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median"],
 )
-def test_a_named_searcher_learns_at_the_levels_where_trials_are_compared(
+def test_a_searcher_learns_at_the_levels_where_trials_are_compared(
     scheduler: Scheduler, levels: tuple[float, ...]
 ) -> None:
-    searcher = scheduler.searcher
-    assert isinstance(searcher, Learner) and searcher.learn_from is not None
-    assert searcher.learn_from.levels_in(SPACE) == levels
-
-
-def test_a_searcher_that_is_handed_in_learns_as_it_says() -> None:
-    searcher = ASHA(metric="loss", max_t=9, searcher=TPESearcher()).searcher
-    assert isinstance(searcher, TPESearcher) and searcher.learn_from is None
+    scheduler.begin(SPACE, seed=0)
+    assert scheduler.searcher.levels == levels
 
 
 @pytest.mark.parametrize("name", sorted(SEARCHERS))

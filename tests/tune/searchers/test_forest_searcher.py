@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from fanwise.testing.searcher_contract import begun
-from fanwise.tune.schedulers import FIFOScheduler
+from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import Ask, ForestSearcher, Observation, RandomSearcher, Searcher, TPESearcher
 from fanwise.tune.searchers.encoding import Floats
 from fanwise.tune.searchers.forest import Forest
@@ -141,7 +141,7 @@ def found(searcher: Searcher, seed: int) -> float:
 
     table = FunctionTable(train, {"x": uniform(0, 1), "y": uniform(0, 1), "max_epochs": 1})
     stop = StoppingCriterion(max_num_trials_completed=40)
-    best = simulate(FIFOScheduler(searcher, metric="loss"), table, stop, seed=seed).best
+    best = simulate(FIFO(searcher, metric="loss"), table, stop, seed=seed).best
     assert best is not None
     return best.value
 

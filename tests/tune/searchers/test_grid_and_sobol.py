@@ -13,7 +13,7 @@ from fanwise.tune.decisions.driving import handle
 from fanwise.tune.decisions.facts import Begin, Ended, Fact, Free, Ready, Reported
 from fanwise.tune.decisions.orders import Finish, Order, Start
 from fanwise.tune.decisions.tuning import Tuning
-from fanwise.tune.schedulers import GridSearch, SobolSearch
+from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import Ask, GridSearcher, Searcher, SobolSearcher, grid, sobol
 from fanwise.tune.spaces import Space, choice, finrange, loguniform, randint, uniform
 from fanwise.tune.stopping import StoppingCriterion
@@ -67,7 +67,7 @@ def test_a_grid_for_what_the_space_has_not_is_refused() -> None:
 
 def test_a_grid_search_ends_after_every_configuration_ran_once() -> None:
     space = Space({"x": randint(0, 6), "y": choice(["a", "b"])})
-    scheduler = GridSearch(metric="loss", num_points=7)
+    scheduler = FIFO(GridSearcher(7), metric="loss")
     scheduler.begin(space, 0)
     tuning = Tuning(scheduler, space, StoppingCriterion(max_wallclock_time=1e9), n_workers=3)
     orders: list[Order] = []
@@ -113,8 +113,8 @@ def test_scipy_is_loaded_by_the_search_and_not_by_the_import() -> None:
 
 
 def test_the_presets_describe_their_searchers() -> None:
-    assert GridSearch(metric="loss", num_points=3).describe()["searcher"] == {"name": "GridSearcher", "num_points": 3}
-    assert SobolSearch(metric="loss").describe()["searcher"] == {"name": "SobolSearcher"}
+    assert FIFO(GridSearcher(3), metric="loss").describe()["searcher"] == {"name": "GridSearcher", "num_points": 3}
+    assert FIFO("sobol", metric="loss").describe()["searcher"] == {"name": "SobolSearcher"}
 
 
 @pytest.mark.parametrize("module", [grid, sobol])

@@ -10,8 +10,8 @@ import pytest
 from fanwise.base.errors import NotInstalled, SearchFailedError
 from fanwise.tune import (
     ASHA,
+    FIFO,
     Ask,
-    FIFOScheduler,
     Observation,
     Searcher,
     StoppingCriterion,
@@ -57,7 +57,7 @@ def never(x: float, width: int, kind: str, max_epochs: int, momentum: float = 0.
 
 
 def searched(name: str, *constraints: str, metric: str | list[str] = "loss") -> SimulatedSearch:
-    scheduler = FIFOScheduler(searcher_of(name), metric=metric, constraints=constraints)
+    scheduler = FIFO(searcher_of(name), metric=metric, constraints=constraints)
     stop = StoppingCriterion(max_num_trials_started=NUM_TRIALS)
     return simulate(scheduler, FunctionTable(train, SPACE), stop, n_workers=3, seed=0)
 
@@ -77,7 +77,7 @@ def test_a_search_in_which_nothing_is_ever_feasible_goes_on_to_its_end(name: str
 @pytest.mark.parametrize("name", ALL)
 def test_a_report_without_what_is_constrained_ends_the_search_and_is_named(name: str) -> None:
     need(name)
-    scheduler = FIFOScheduler(searcher_of(name), metric="loss", constraints=["watts <= 3"])
+    scheduler = FIFO(searcher_of(name), metric="loss", constraints=["watts <= 3"])
     with open_search(SPACE, scheduler, name="forgetful", random_seed=0) as search:
         trial = search.ask()
         assert trial is not None
@@ -115,7 +115,7 @@ class Broken(Searcher):
 @pytest.mark.parametrize("where", ["check", "begin", "suggest", "observe", "on_end"])
 def test_what_a_searcher_raises_comes_out_wherever_it_is_raised(where: str) -> None:
     def run() -> None:
-        scheduler = FIFOScheduler(Broken(where), metric="loss", random_seed=0)
+        scheduler = FIFO(Broken(where), metric="loss", random_seed=0)
         with open_search(SPACE, scheduler, name="broken") as search:
             for _ in range(2):
                 trial = search.ask()

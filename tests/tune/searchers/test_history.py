@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from fanwise.tune.searchers import Observation
 from fanwise.tune.searchers.encoding import Encoder
-from fanwise.tune.searchers.history import ByLevel, Data, History, Policy
+from fanwise.tune.searchers.history import Data, History
 from fanwise.tune.spaces import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
@@ -23,8 +23,8 @@ LEVELS = (1.0, 3.0, 9.0)
 class Model:
     """Lists of everything."""
 
-    def __init__(self, policy: Policy | None) -> None:
-        self.levels = () if policy is None else policy.levels_in(SPACE)
+    def __init__(self, levels: tuple[float, ...]) -> None:
+        self.levels = levels
         self.reports: dict[int, list[tuple[int, float, tuple[float, float]]]] = {}
         self.status: dict[int, str] = {}
         self.known: set[int] = set()  # failed ones whose configuration was given
@@ -55,14 +55,14 @@ def x(trial_id: int) -> float:
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    make: ClassVar[Callable[[Encoder, Policy | None], History]] = History  # exchanged for broken ones
-    policy: ClassVar[Policy | None] = None
+    make: ClassVar[Callable[[Encoder, tuple[float, ...]], History]] = History  # exchanged for broken ones
+    levels: ClassVar[tuple[float, ...]] = ()
 
     def __init__(self) -> None:
         super().__init__()
         self.encoder = Encoder(SPACE)
-        self.history = type(self).make(self.encoder, self.policy)
-        self.model = Model(self.policy)
+        self.history = type(self).make(self.encoder, self.levels)
+        self.model = Model(self.levels)
 
     def living(self, place: int) -> int | None:
         ids = sorted(self.model.reports.keys() - self.model.status.keys())
@@ -139,9 +139,9 @@ def run(machine: type[HistoryMachine], max_examples: int) -> None:
 
 
 @pytest.mark.parametrize("max_examples", [25, pytest.param(500, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("policy", [None, ByLevel(LEVELS)], ids=["last", "levels"])
-def test_history_holds_what_stands(policy: Policy | None, max_examples: int) -> None:
-    run(type("Machine", (HistoryMachine,), {"policy": policy}), max_examples)
+@pytest.mark.parametrize("levels", [(), LEVELS], ids=["last", "levels"])
+def test_history_holds_what_stands(levels: tuple[float, ...], max_examples: int) -> None:
+    run(type("Machine", (HistoryMachine,), {"levels": levels}), max_examples)
 
 
 class KeepsVoid(History):  # type: ignore[misc]  # a mutant
@@ -188,8 +188,8 @@ class LastOfLevel(History):  # type: ignore[misc]
 
 def test_a_history_that_keeps_the_last_report_of_a_level_is_caught() -> None:
     class Machine(HistoryMachine):
-        make: ClassVar[Callable[[Encoder, Policy | None], History]] = LastOfLevel
-        policy = ByLevel(LEVELS)
+        make: ClassVar[Callable[[Encoder, tuple[float, ...]], History]] = LastOfLevel
+        levels = LEVELS
 
     with pytest.raises(AssertionError):
         run(Machine, 60)
@@ -276,9 +276,3 @@ def test_a_trial_that_is_over_leaves_a_row_and_nothing_else() -> None:
     arrays = [value for value in vars(history).values() if isinstance(value, np.ndarray)]
     assert sum(array.nbytes for array in arrays) <= 2 * 3000 * 32
     assert not any(trial_id in history for trial_id in range(3000))
-
-
-@pytest.mark.parametrize("levels", [(), (3.0, 1.0), (1.0, 1.0)])
-def test_levels_must_increase(levels: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="levels must be increasing numbers, at least one, got"):
-        ByLevel(levels)

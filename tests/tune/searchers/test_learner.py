@@ -10,7 +10,7 @@ from fanwise.testing import searcher_contract as contract
 from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Play, begun, observed
 from fanwise.tune.searchers import Ask, Searcher
 from fanwise.tune.searchers.encoding import Rows
-from fanwise.tune.searchers.history import ByLevel, Data, Policy
+from fanwise.tune.searchers.history import Data
 from fanwise.tune.searchers.learner import Learner
 from fanwise.tune.spaces import Space, choice, parameter, randint, uniform
 
@@ -20,8 +20,9 @@ LINE = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
 class Near(Learner):
     """Proposes points around the best one."""
 
-    def __init__(self, num_init: int = 4, learn_from: Policy | None = None) -> None:
-        super().__init__(num_init=num_init, learn_from=learn_from)
+    def __init__(self, num_init: int = 4, levels: tuple[float, ...] = ()) -> None:
+        super().__init__(num_init=num_init)
+        self.levels = levels
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
@@ -66,7 +67,7 @@ OF_LEVELS = (
     ids=lambda check: check.__name__,
 )
 def test_so_does_one_that_learns_from_several_levels(check: Check) -> None:
-    check(lambda: Near(learn_from=ByLevel((1, 2))))
+    check(lambda: Near(levels=(1, 2)))
 
 
 def ask(number: int, space: Space, pending: Mapping[int, Mapping[str, object]] | None = None) -> Ask:
@@ -186,7 +187,7 @@ def test_a_resumed_search_fits_once_and_goes_on_as_it_would_have() -> None:
 
 
 def test_with_levels_the_highest_with_enough_results_is_learnt_from() -> None:
-    searcher = begun(lambda: Near(2, ByLevel((1, 3))), LINE)
+    searcher = begun(lambda: Near(2, (1, 3)), LINE)
     for trial_id in range(4):
         config = asked(searcher, trial_id, LINE)
         for iter in range(1, 4 if trial_id in (1, 3) else 3):

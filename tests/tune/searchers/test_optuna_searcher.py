@@ -13,10 +13,8 @@ from fanwise.testing import searcher_contract as contract
 from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Make, Play, begun
 from fanwise.tune import (
     ASHA,
-    NSGA2,
-    FIFOScheduler,
+    FIFO,
     OptunaSearcher,
-    RandomSearch,
     Space,
     StoppingCriterion,
     choice,
@@ -28,7 +26,7 @@ from fanwise.tune import (
 from fanwise.tune.chance import Chance
 from fanwise.tune.decisions.facts import Fact
 from fanwise.tune.decisions.orders import Order, Start
-from fanwise.tune.schedulers.protocol import Scheduler
+from fanwise.tune.schedulers.base import Scheduler
 from fanwise.tune.searchers import Ask, Observation, Searcher
 from fanwise.tune.searchers.by_name import searcher_of
 from fanwise.tune.searchers.first_points import FirstPoints
@@ -210,7 +208,7 @@ def test_the_violations_of_constraints_reach_the_sampler(sampler: str) -> None:
 
     def violating(constraints: list[str]) -> int:
         searcher = OptunaSearcher(sampler, **options)
-        scheduler = FIFOScheduler(searcher, metric="loss", constraints=constraints)
+        scheduler = FIFO(searcher, metric="loss", constraints=constraints)
         return sum(config["x"] < -0.5 for config in tried(scheduler, train, space, 100)[50:])
 
     assert violating(["size <= 0.5"]) < violating([]) - 10
@@ -324,8 +322,8 @@ def mean_loss(scheduler: Scheduler) -> float:
 
 
 def test_a_sampler_learns_from_the_search() -> None:
-    learnt = mean_loss(FIFOScheduler(OptunaSearcher("TPESampler"), metric="loss"))
-    assert learnt < 0.5 * mean_loss(RandomSearch(metric="loss"))
+    learnt = mean_loss(FIFO(OptunaSearcher("TPESampler"), metric="loss"))
+    assert learnt < 0.5 * mean_loss(FIFO(metric="loss"))
 
 
 @pytest.mark.parametrize("recalls", [0, 1, 2])
@@ -401,7 +399,7 @@ def test_a_search_that_was_closed_goes_on_as_if_it_had_not_been(sampler: str, tm
     def run(name: str, *sessions: int) -> list[Mapping[str, Any]]:
         found = []
         for number in sessions:
-            scheduler = FIFOScheduler(OptunaSearcher(sampler, **options), metric="loss")
+            scheduler = FIFO(OptunaSearcher(sampler, **options), metric="loss")
             with open_search(BOWL, scheduler, name=name, random_seed=3) as search:
                 for _ in range(number):
                     trial = search.ask()
@@ -429,7 +427,7 @@ class Untidy(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked al
 @pytest.mark.parametrize("sampler", [Broken, Untidy])
 def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-    with open_search(BOWL, FIFOScheduler(OptunaSearcher(sampler), metric="loss"), name="broken") as search:
+    with open_search(BOWL, FIFO(OptunaSearcher(sampler), metric="loss"), name="broken") as search:
         with pytest.raises(Exception, match="no numbers today") as raised:  # noqa: PT012  # one of the two raises
             trial = search.ask()
             assert trial is not None
@@ -441,7 +439,7 @@ def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any, tmp_pa
 
 def test_a_sampler_for_one_objective_says_so_and_is_named() -> None:
     pytest.importorskip("cmaes")
-    scheduler = FIFOScheduler(OptunaSearcher("CmaEsSampler"), metric=["loss", "size"])
+    scheduler = FIFO(OptunaSearcher("CmaEsSampler"), metric=["loss", "size"])
 
     def train(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
         return {"loss": config["x"], "size": 1.0}, 1.0
@@ -509,7 +507,7 @@ def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.delitem(sys.modules, "fanwise.tune.searchers.with_optuna")
     with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[optuna\]'"):
-        NSGA2(metric=["a", "b"]).check(LINE)
+        FIFO("optuna:NSGAIISampler", metric=["a", "b"]).check(LINE)
 
 
 def test_what_a_sampler_says_of_every_parameter_is_said_once_a_search(caplog: pytest.LogCaptureFixture) -> None:
@@ -519,7 +517,7 @@ def test_what_a_sampler_says_of_every_parameter_is_said_once_a_search(caplog: py
             lambda config, epoch: ({"loss": config["x"]}, 1.0),
             {"x": uniform(0, 1), "kind": choice(["a", "b", "c"]), "other": choice([1, 2, 3]), "max_epochs": 1},
         )
-        scheduler = FIFOScheduler(OptunaSearcher("CmaEsSampler"), metric="loss")
+        scheduler = FIFO(OptunaSearcher("CmaEsSampler"), metric="loss")
         simulate(scheduler, table, StoppingCriterion(max_num_trials_started=20), n_workers=1)
     finally:
         optuna.logging.disable_propagation()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fanwise.errors import SearchFailedError
 from fanwise.testing.learning_curves import BEST, FASTEST, curves, least_loss, loss_at
-from fanwise.tune import RandomSearch, Scheduler, StoppingCriterion
+from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.decisions.facts import Fact
 from fanwise.tune.decisions.orders import Order
 from fanwise.tune.decisions.tuning import Tuning
@@ -37,7 +37,7 @@ def asha(kind: str) -> Scheduler:
 
 
 SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
-    "random": lambda: RandomSearch(metric="loss"),
+    "random": lambda: FIFO(metric="loss"),
     "stopping": lambda: asha("stopping"),
     "promotion": lambda: asha("promotion"),
 }
@@ -153,7 +153,7 @@ def test_a_finished_trial_leaves_nothing(name: str) -> None:
             if type(fact).__name__ == "Begin" or any(type(order).__name__ == "Finish" for order in orders):
                 bytes_at.append(tracemalloc.get_traced_memory()[0])
 
-        simulate(RandomSearch(metric="loss"), table, StoppingCriterion(max_num_trials_started=number), note=note)
+        simulate(FIFO(metric="loss"), table, StoppingCriterion(max_num_trials_started=number), note=note)
         tracemalloc.stop()
         return bytes_at[-1] - bytes_at[0]
 

@@ -7,19 +7,16 @@ import pytest
 
 from fanwise.errors import SearchFailedError
 from fanwise.tune import (
+    FIFO,
     Ask,
     Decision,
-    FIFOScheduler,
     New,
     NextTrial,
-    Objective,
     Observation,
-    RandomSearch,
     Resume,
     Scheduler,
     Searcher,
     Space,
-    Status,
     StoppingCriterion,
     Wait,
     randint,
@@ -66,22 +63,18 @@ class Numbers(Searcher):
     def observe(self, observation: Observation) -> None: ...
 
 
-class PausesAtOne:
+class PausesAtOne(Scheduler):
     """Pauses each of `number` new trials at its first report, and goes on with all of them when none is left."""
 
-    objectives = (Objective("loss"),)
     resource_attr = None
     max_resource = None
-    clones = False
 
     def __init__(self, number: int) -> None:
+        super().__init__(metric="loss")
         self.searcher = Numbers(number)
         self.left = number
         self.paused: list[int] = []
         self.resumed: set[int] = set()
-
-    def check(self, space: Space) -> None: ...
-    def begin(self, space: Space, seed: int) -> None: ...
 
     def next(self, ask: Ask) -> NextTrial:
         if self.left:
@@ -99,11 +92,6 @@ class PausesAtOne:
         self.paused.append(observation.trial_id)
         return Decision.PAUSE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
-    def on_end(self, trial_id: int, status: Status) -> None: ...
-    def describe(self) -> dict[str, object]:
-        return {"name": "PausesAtOne"}
-
 
 def spans(search: SimulatedSearch) -> list[tuple[int, int, float, float, float]]:
     """Of each attempt, in order of their ends: trial, worker, start, ready, end."""
@@ -114,7 +102,7 @@ def spans(search: SimulatedSearch) -> list[tuple[int, int, float, float, float]]
 
 def test_three_trials_on_two_workers_run_when_they_should() -> None:
     # Trials 0, 1, 2 need 1 + 2*2, 1 + 2*5 and 1 + 2*3 seconds: the third takes the first worker at 5.
-    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5, 3))
+    scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
     search = simulate(scheduler, TABLE, trials(3), n_workers=2, startup_s=1.0, keep="reports")
     assert spans(search) == [(0, 0, 0.0, 1.0, 5.0), (1, 1, 0.0, 1.0, 11.0), (2, 0, 5.0, 6.0, 12.0)]
     assert search.reports().to_dict("split")["data"] == [
@@ -139,13 +127,13 @@ def test_three_trials_on_two_workers_run_when_they_should() -> None:
 
 
 def test_a_synchronous_batch_waits_for_its_slowest_trial() -> None:
-    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5, 3))
+    scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
     search = simulate(scheduler, TABLE, trials(3), n_workers=2, asynchronous=False, keep="attempts")
     assert spans(search) == [(0, 0, 0.0, 0.0, 4.0), (1, 1, 0.0, 0.0, 10.0), (2, 0, 10.0, 10.0, 16.0)]
 
 
 def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
-    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5))
+    scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5))
     search = simulate(scheduler, TABLE, StoppingCriterion(max_wallclock_time=4.5), n_workers=2, keep="attempts")
     assert search.duration_s == 4.5
     assert search.utilisation == 1.0
@@ -155,7 +143,7 @@ def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
 
 def test_a_trial_that_takes_too_long_is_ended_on_time() -> None:
     stop = StoppingCriterion(max_num_trials_started=2)
-    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(5, 2))
+    scheduler = FIFO(metric="loss", points_to_evaluate=points(5, 2))
     search = simulate(scheduler, TABLE, stop, n_workers=1, startup_s=1.0, trial_timeout_s=6.0, keep="attempts")
     assert spans(search) == [(0, 0, 0.0, 1.0, 7.0), (1, 0, 7.0, 8.0, 12.0)]
     assert (search.num_trials_failed, search.num_trials_completed) == (1, 1)
@@ -181,7 +169,7 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
 
 
 def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() -> None:
-    scheduler = FIFOScheduler(Numbers(2), metric="loss")
+    scheduler = FIFO(Numbers(2), metric="loss")
     search = simulate(scheduler, TABLE, FOREVER, n_workers=2, thinking_s=10.0, keep="attempts")
     assert spans(search) == [(0, 0, 10.0, 10.0, 12.0), (1, 0, 20.0, 20.0, 24.0)]
     # It is asked a third time at 20, answers at 30 that it has nothing, and by then nothing runs.
@@ -194,7 +182,7 @@ def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -
     def note(fact: object, orders: list[object]) -> None:
         fallbacks.extend(order.fallback for order in orders if hasattr(order, "fallback"))
 
-    scheduler = FIFOScheduler(Numbers(budget_s=1.0), metric="loss")
+    scheduler = FIFO(Numbers(budget_s=1.0), metric="loss")
     simulate(scheduler, TABLE, trials(3), n_workers=1, thinking_s=lambda ask: 100.0, note=note)  # type: ignore[arg-type]
     assert fallbacks == [True, True, True]
 
@@ -206,7 +194,7 @@ def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
         if type(fact).__name__ == "Suggested":
             answered_s.append(fact.now_s)  # type: ignore[attr-defined]
 
-    scheduler = FIFOScheduler(Numbers(budget_s=1.0), metric="loss")
+    scheduler = FIFO(Numbers(budget_s=1.0), metric="loss")
     stop = StoppingCriterion(max_wallclock_time=350)
     simulate(scheduler, TABLE, stop, n_workers=1, thinking_s=100.0, note=note)  # type: ignore[arg-type]
     assert answered_s == [100.0, 200.0, 300.0]
@@ -214,13 +202,13 @@ def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
 
 def test_a_slow_attempt_takes_so_much_longer() -> None:
     faults = Faults(slowdown=lambda chance: 3.0)
-    search = simulate(RandomSearch(metric="loss", points_to_evaluate=points(2)), TABLE, trials(1), faults=faults)
+    search = simulate(FIFO(metric="loss", points_to_evaluate=points(2)), TABLE, trials(1), faults=faults)
     assert search.duration_s == 12.0
 
 
 def test_a_crashed_trial_is_retried_and_a_lost_worker_is_repaired_first() -> None:
     sure = 3600.0 * 10**6  # surely in the first step, wherever it is
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=points(2))
+    scheduler = FIFO(metric="loss", points_to_evaluate=points(2))
     crashes = simulate_failing(scheduler, Faults(crashes_per_hour=sure))
     losses = simulate_failing(scheduler, Faults(losses_per_hour=sure, repair_s=100.0))
     assert [kind for kind, _ in crashes] == ["exception", "exception", "exception"]
@@ -254,7 +242,7 @@ def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() ->
     faults = Faults(crashes_per_hour=3600.0 / 8)  # about once in 8 s
     settings = {"n_workers": 1, "faults": faults, "retries": 10**6, "keep": "attempts"}
     table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 30})
-    scheduler = RandomSearch(metric="loss", points_to_evaluate=points(2))
+    scheduler = FIFO(metric="loss", points_to_evaluate=points(2))
     kept = simulate(scheduler, table, trials(1), seed=3, **settings)  # type: ignore[arg-type]
     assert kept.num_attempts > 3
     assert kept.attempts()["from_iter"].iloc[1:].gt(0).any()
@@ -265,7 +253,7 @@ def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() ->
 
 
 def test_the_scheduler_that_was_given_is_left_as_it_was() -> None:
-    scheduler = FIFOScheduler(Numbers(3), metric="loss")
+    scheduler = FIFO(Numbers(3), metric="loss")
     first, second = (simulate(scheduler, TABLE, FOREVER) for _ in range(2))
     assert first == second
     assert first.num_trials_completed == 3
@@ -273,7 +261,7 @@ def test_the_scheduler_that_was_given_is_left_as_it_was() -> None:
 
 def test_repetitions_differ_by_their_seeds_and_their_spread_is_right() -> None:
     table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
-    searches = repeat(RandomSearch(metric="loss"), table, StoppingCriterion(max_wallclock_time=5), seeds=range(3))
+    searches = repeat(FIFO(metric="loss"), table, StoppingCriterion(max_wallclock_time=5), seeds=range(3))
     finals = [search.incumbent_at(1.0) for search in searches]
     assert len({repr(final) for final in finals}) == 3
     before, after = incumbent_spread(searches, [0.5]), incumbent_spread(searches, [1.0])
@@ -289,7 +277,7 @@ def test_a_maximum_is_a_maximum() -> None:
     table = FunctionTable(
         lambda config, epoch: ({"accuracy": float(epoch)}, 1.0), {"x": uniform(0, 1), "max_epochs": 3}
     )
-    search = simulate(RandomSearch(metric="accuracy", mode="max"), table, trials(1))
+    search = simulate(FIFO(metric="accuracy", mode="max"), table, trials(1))
     assert [one.value for one in search.incumbents] == [1.0, 2.0, 3.0]
     assert (search.time_to(2.0), search.time_to(3.5)) == (2.0, None)
 
@@ -311,22 +299,22 @@ def test_what_a_function_of_the_users_raises_comes_out_as_it_is() -> None:
         raise ZeroDivisionError("epoch 0")
 
     with pytest.raises(ZeroDivisionError, match="epoch 0"):
-        simulate(RandomSearch(metric="loss"), FunctionTable(broken, {"x": uniform(0, 1), "max_epochs": 1}), trials(1))
+        simulate(FIFO(metric="loss"), FunctionTable(broken, {"x": uniform(0, 1), "max_epochs": 1}), trials(1))
 
 
 def test_seconds_that_are_none_are_refused_with_the_place() -> None:
     table = FunctionTable(lambda config, epoch: ({"loss": 1.0}, -1.0), {"x": uniform(0, 1), "max_epochs": 1})
     with pytest.raises(ValueError, match=r"report 1 of trial 0 takes -1.0 seconds in the table"):
-        simulate(RandomSearch(metric="loss"), table, trials(1))
+        simulate(FIFO(metric="loss"), table, trials(1))
 
 
 def test_a_metric_that_no_curve_has_is_named() -> None:
     with pytest.raises(ValueError, match="reported 'loss', 'epoch', but not the scheduler's metric 'los'"):
-        simulate(RandomSearch(metric="los"), TABLE, trials(1))
+        simulate(FIFO(metric="los"), TABLE, trials(1))
 
 
 def test_what_was_not_kept_is_not_there() -> None:
-    search = simulate(RandomSearch(metric="loss"), TABLE, trials(1), keep="attempts")
+    search = simulate(FIFO(metric="loss"), TABLE, trials(1), keep="attempts")
     assert len(search.attempts()) == 1
     with pytest.raises(ValueError, match=r"the reports were not kept; simulate\(..., keep='reports'\) keeps them"):
         search.reports()
@@ -345,7 +333,7 @@ def test_what_was_not_kept_is_not_there() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        simulate(RandomSearch(metric="loss"), TABLE, trials(1), **settings)  # type: ignore[arg-type]
+        simulate(FIFO(metric="loss"), TABLE, trials(1), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -363,7 +351,7 @@ def test_faults_that_make_no_sense_are_refused(faults: dict[str, object], messag
 
 def test_a_slowdown_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match=r"slowdown must return a finite number above 0, got 0\.0"):
-        simulate(RandomSearch(metric="loss"), TABLE, trials(1), faults=Faults(slowdown=lambda chance: 0.0))
+        simulate(FIFO(metric="loss"), TABLE, trials(1), faults=Faults(slowdown=lambda chance: 0.0))
 
 
 def test_a_table_of_ones_own_needs_a_space_and_curves_alone() -> None:
@@ -373,13 +361,13 @@ def test_a_table_of_ones_own_needs_a_space_and_curves_alone() -> None:
         def curve(self, config: Mapping[str, object]) -> Curve:
             return lambda iter: ({"loss": 1.0 / iter}, 2.0) if iter <= 3 else None
 
-    search = simulate(RandomSearch(metric="loss"), Steady(), trials(1))
+    search = simulate(FIFO(metric="loss"), Steady(), trials(1))
     assert (search.duration_s, search.num_reports) == (6.0, 3)
 
 
 def test_the_utilisation_counts_what_that_of_an_experiment_counts() -> None:
     # Trial 0 is ready at 1 and ends at 5, trial 2 is ready at 6; trial 1 is ready at 1. No trial starts after 8.
-    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5, 3))
+    scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
     stop = StoppingCriterion(max_wallclock_time=8.0)
     search = simulate(scheduler, TABLE, stop, n_workers=2, startup_s=1.0)
     assert search.utilisation == (4.0 + 2.0 + 7.0) / (2 * 7.0)

@@ -9,7 +9,7 @@ import pytest
 
 from fanwise.errors import DataFileError
 from fanwise.tune import (
-    RandomSearch,
+    FIFO,
     Space,
     StoppingCriterion,
     Tuner,
@@ -158,7 +158,7 @@ def test_a_frame_becomes_curves() -> None:
         ({"loss": 6.0, "epoch": 2}, 7.0),
     ]
     assert steps(table, optimizer="sgd", rate=0.2) == [({"loss": 5.0, "epoch": 1}, 11.0)]
-    search = simulate(RandomSearch(metric="loss"), table, StoppingCriterion(max_num_trials_started=20))
+    search = simulate(FIFO(metric="loss"), table, StoppingCriterion(max_num_trials_started=20))
     assert search.best is not None
     assert search.best.value == 5.0
 
@@ -183,7 +183,7 @@ def test_a_recorded_experiment_becomes_curves(tmp_path: Path, monkeypatch: pytes
     Tuner(
         objective,
         {"x": randint(1, 9), "max_epochs": 2},
-        RandomSearch(metric="loss", points_to_evaluate=first),
+        FIFO(metric="loss", points_to_evaluate=first),
         StoppingCriterion(max_num_trials_started=2),
         n_workers=1,
         name="recorded",
@@ -250,7 +250,7 @@ def test_asha_on_lcbench_keeps_workers_busy_and_finds_what_random_search_finds()
     )
     search = simulate(asha, table, stop, n_workers=10, startup_s=1.0)
     assert search.utilisation > 0.9
-    random = simulate(RandomSearch(metric="val_accuracy", mode="max"), table, stop, n_workers=10, startup_s=1.0)
+    random = simulate(FIFO(metric="val_accuracy", mode="max"), table, stop, n_workers=10, startup_s=1.0)
     assert search.num_trials_started > 2 * random.num_trials_started
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..decisions.orders import Reason
-from ..schedulers.protocol import Decision, Status
+from ..schedulers.base import Decision, Status
 from ..searchers.base import Objective
 from ..spaces import Space
 

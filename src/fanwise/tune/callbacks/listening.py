@@ -21,7 +21,7 @@ from ...base.nearest import did_you_mean
 from ...base.text import counted, printable_line
 from ..decisions.facts import Fact, Reported
 from ..decisions.orders import Answer, Judged, Order, Start
-from ..schedulers.protocol import Status
+from ..schedulers.base import Status
 from .events import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 from .lanes import Lane
 

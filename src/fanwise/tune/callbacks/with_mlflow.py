@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...base.errors import NotInstalled
-from ..schedulers.protocol import Status
+from ..schedulers.base import Status
 from .events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 
 _STATUS = {

@@ -6,7 +6,7 @@ from typing import Final
 
 from ...base.nearest import nearest
 from ..constraints import Constraint
-from ..schedulers.protocol import Clone, Decision, Done, New, NextTrial, Resume, Stop, Wait
+from ..schedulers.base import Clone, Decision, Done, New, NextTrial, Resume, Stop, Wait
 from ..searchers.base import Objective
 from ..spaces import Space
 from ..values import is_number

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from ...base.frozen import frozen
-from ..schedulers.protocol import Decision, Status
+from ..schedulers.base import Decision, Status
 from ..searchers.base import Ask
 
 ReasonKind: TypeAlias = Literal[

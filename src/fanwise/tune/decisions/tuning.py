@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, final
 
 from ..chance import Chance
 from ..constraints import Constraint, constraints_of, infeasibility, violations_of
-from ..schedulers.protocol import (
+from ..schedulers.base import (
     CONTINUE,
     PAUSE,
     STOP,
@@ -153,11 +153,9 @@ class Tuning:
         self._resource_attr = scheduler.resource_attr
         self._metric = self._objectives[0].metric
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
-        self._listener: Listener | None = searcher if searcher is not None else scheduler.searcher
-        its = scheduler.searcher
-        self._has_searcher = its is not None
-        self._at_once = its is not None and its.answers_at_once
-        self._budget_s = None if its is None or self._at_once else its.budget_s
+        self._listener: Listener | None = scheduler.searcher if searcher is None else searcher
+        self._at_once = scheduler.searcher.answers_at_once
+        self._budget_s = None if self._at_once else scheduler.searcher.budget_s
         self._counts = Counts(self._metric, criterion.watched(self._metric))
         self._counts.keep_front(criterion.reference_losses(self._objectives))
         self._failures = Failures(max_equal_failures)
@@ -712,9 +710,6 @@ class Tuning:
             return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
         if self._exhausted and not self._enqueued:
             return _WAIT
-        if not self._has_searcher and not self._enqueued:
-            what = "New() without a configuration, but it has no searcher to ask for one"
-            raise Refused(ValueError(f"{who}.next() returned {what}"))
         return answer
 
     # Limits and the end.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, final
 
 from ...base.text import counted, printable
 from ..constraints import checked_constraints, in_words, infeasibility, violated, violations_of
-from ..schedulers.protocol import Status
+from ..schedulers.base import Status
 from .snapshot import MAX_ROWS, SearchSnapshot, TrialRow
 from .utilisation import Utilisation
 

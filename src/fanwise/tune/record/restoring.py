@@ -13,8 +13,7 @@ from ...base.errors import RecordError
 from ..constraints import checked_constraints
 from ..decisions.replay import Replayed, Row, replay
 from ..decisions.tuning import Tuning
-from ..schedulers.protocol import Scheduler
-from ..schedulers.settings import seed_of
+from ..schedulers.base import Scheduler, seed_of
 from ..searchers.base import Searcher
 from ..spaces import Space
 from ..stopping import StoppingCriterion

@@ -25,7 +25,7 @@ from ..decisions.orders import (
     Suggest,
     Terminate,
 )
-from ..schedulers.protocol import Decision, Status
+from ..schedulers.base import Decision, Status
 
 Body = dict[str, Any]  # Any: JSON
 

@@ -19,7 +19,7 @@ from ..chance import Chance
 from ..decisions import facts
 from ..decisions.facts import Fact
 from ..record.progress import Progress
-from ..schedulers.protocol import Status
+from ..schedulers.base import Status
 from ..spaces import Space
 
 

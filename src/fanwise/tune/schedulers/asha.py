@@ -19,14 +19,12 @@ from itertools import accumulate
 from typing import Literal, TypeAlias, final
 
 from ..chance import Chance
-from ..constraints import checked_constraints
-from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
+from ..searchers.base import Ask, Mode, Observation, Searcher
 from ..spaces import Space
 from ..values import at_least
-from .protocol import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
+from .base import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Scheduler, Status
 from .resources import Resources, reached
 from .rungs import Key, PromotionRung, QuantileRung, StoppingRung
-from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
 
 Kind: TypeAlias = Literal["stopping", "promotion", "quantile"]
 
@@ -51,29 +49,23 @@ class _Trial:
 
 
 @final
-class ASHAScheduler:
-    """Asynchronous successive halving; a searcher chooses the configurations.
+class ASHA(Scheduler):
+    """Asynchronous successive halving (Li et al., arXiv 1810.05934); a searcher chooses the configurations.
 
     Args:
-        searcher: chooses; None: at random.
-        metric: name of the reported value to optimise.
-        mode: "min" or "max".
-        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
-        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
-        max_t: where trials end.
-        max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t: resource at which trials end.
+        max_resource_attr: or the name in the space of the value that tells the objective where to end, "max_epochs".
         grace_period: the first rung level.
-        reduction_factor: eta: one in so many goes on, so many times as far.
+        reduction_factor: eta; one trial in eta continues, to eta times the resource.
         type: "stopping", "promotion" or "quantile".
-        brackets: how many; bracket s begins to compare at grace_period * eta^s.
-        points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
-        random_seed: None takes the tuner's seed.
+        brackets: number of brackets; bracket s compares trials from grace_period * eta^s on.
 
     Raises:
-        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
         ValueError: an argument out of range.
 
-    >>> scheduler = ASHAScheduler(metric="loss", max_t=9)
+    >>> scheduler = ASHA(metric="loss", max_t=9)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
     >>> scheduler.on_report(Observation(0, {"depth": 3}, 1, 1, (0.5,), {}))  # the first at level 1
     <Decision.CONTINUE: 'CONTINUE'>
@@ -81,9 +73,6 @@ class ASHAScheduler:
     <Decision.STOP: 'STOP'>
     """
 
-    clones = False
-
-    @checks_options
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -101,13 +90,17 @@ class ASHAScheduler:
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
+        super().__init__(
+            searcher,
+            metric=metric,
+            mode=mode,
+            constraints=constraints,
+            resource_attr=resource_attr,
+            points_to_evaluate=points_to_evaluate,
+            random_seed=random_seed,
+        )
         if type not in ("stopping", "promotion", "quantile"):
             raise ValueError(f"type must be 'stopping', 'promotion' or 'quantile', got {type!r}")
-        self.searcher = checked_searcher(searcher, points_to_evaluate)
-        self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
-        self.constraints = checked_constraints(constraints)
-        self.random_seed = checked_seed(random_seed)
-        self.resource_attr = resource_attr
         self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
         self._type = type
         self._num_brackets = at_least("brackets", brackets, 1)
@@ -115,10 +108,14 @@ class ASHAScheduler:
 
     def check(self, space: Space) -> None:
         self._checked_levels(space)
-        self.searcher.check(space)
+        super().check(space)
+
+    def levels(self, space: Space) -> tuple[float, ...]:
+        maximum = self._resources.maximum(space)
+        return (*self._resources.levels(maximum), maximum)
 
     def begin(self, space: Space, seed: int) -> None:
-        self.searcher.begin(space, seed)
+        super().begin(space, seed)
         self._maximum, self._levels = self._checked_levels(space)
         self.max_resource = self._maximum
         self._seed = seed
@@ -186,15 +183,8 @@ class ASHAScheduler:
             self._promotion[trial.bracket][entry.level - trial.bracket].withdraw(entry.key)
 
     def describe(self) -> dict[str, object]:
-        return {
-            "name": "ASHAScheduler",
-            **described_objectives(self.objectives, self.constraints),
-            "type": self._type,
-            "brackets": self._num_brackets,
-            **self._resources.describe(),
-            "searcher": self.searcher.describe(),
-            "random_seed": self.random_seed,
-        }
+        resources = self._resources.describe()
+        return {**super().describe(), "type": self._type, "brackets": self._num_brackets, **resources}
 
     def _enter(self, trial_id: int) -> _Trial:
         """A trial's bracket depends on the seed and its id alone."""

@@ -3,8 +3,8 @@
     rung 0   n_0 new trials pause at level 0; when all have arrived, the best n_1 go on
     rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 go on        ... until the last level
 
-Which levels and how many trials, a plan says: always the same (here), or Hyperband's brackets in turn (`hyperband`).
-A free worker takes up a promoted trial of the oldest round, else begins a trial of the round that is not complete, and
+`SuccessiveHalving` repeats one bracket, a list of levels and numbers of trials; `Hyperband` cycles through several. A
+free worker takes up a promoted trial of the oldest round, else begins a trial of the round that is not complete, and
 only then a new round: so a round never waits for a later one, and no worker is idle while a straggler runs. Each round
 compares its own trials only.
 
@@ -13,19 +13,18 @@ n_i, the best m * n_{i+1} / n_i go on, at least one. When the searcher has nothi
 trials that it has. Trials that do not go on are over, and their checkpoints can go.
 """
 
+import abc
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Any, final
 
-from ..constraints import checked_constraints
-from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
+from ..searchers.base import Ask, Mode, Observation, Searcher
 from ..spaces import Space
 from ..values import is_number
-from .protocol import Decision, New, NextTrial, Resume, Status, Stop, Wait
+from .base import Decision, New, NextTrial, Resume, Scheduler, Status, Stop, Wait
 from .resources import Resources
-from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
 
 
 @final
@@ -35,43 +34,6 @@ class Bracket:
 
     levels: tuple[float, ...]
     sizes: tuple[int, ...]
-
-
-class Plan(Protocol):
-    """Which brackets the rounds have, in turn."""
-
-    def brackets(self, resources: Resources, maximum: float) -> Sequence[Bracket]:
-        """At least one."""
-
-    def describe(self) -> dict[str, object]:
-        """Name and settings as JSON."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class OneBracket:
-    """Successive halving as in Dive into Deep Learning, 19.4: prefact * eta^K trials begin, int(prefact * eta^(K-i)) go
-    on to level i. The levels are grace_period * eta^k and the maximum; K is the number of levels below the maximum.
-
-    >>> OneBracket().brackets(Resources(max_t=10, grace_period=2, reduction_factor=2), 10)
-    (Bracket(levels=(2, 4, 8, 10), sizes=(8, 4, 2, 1)),)
-    """
-
-    prefact: float = 1
-
-    def __post_init__(self) -> None:
-        if not is_number(self.prefact):
-            raise TypeError(f"prefact must be a number, got {self.prefact!r} of type {type(self.prefact).__name__}")
-        if not self.prefact > 0:
-            raise ValueError(f"prefact must be above 0, got {self.prefact!r}")
-
-    def brackets(self, resources: Resources, maximum: float) -> Sequence[Bracket]:
-        levels = (*resources.levels(maximum), maximum)
-        eta, top = resources.reduction_factor, len(levels) - 1
-        return (Bracket(levels, tuple(max(1, int(self.prefact * eta ** (top - i))) for i in range(top + 1))),)
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "OneBracket", "prefact": float(self.prefact)}
 
 
 @dataclass(slots=True, eq=False)
@@ -110,75 +72,45 @@ class _Arrival:
     rank: tuple[float, float, int]
 
 
-@final
-class HalvingScheduler:
-    """Synchronous successive halving; a searcher chooses the configurations.
+class SynchronousHalving(Scheduler):
+    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`, which differ in the brackets of their rounds.
 
     Args:
-        searcher: chooses; None: at random.
-        metric: name of the reported value to optimise.
-        mode: "min" or "max".
-        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
-        plan: the shape of the rounds; None: `OneBracket()`.
-        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
-        max_t: where trials end.
-        max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
-        grace_period: the first level.
-        reduction_factor: eta: one in so many goes on, so many times as far.
-        points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
-        random_seed: None takes the tuner's seed.
-
-    Raises:
-        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
-        ValueError: an argument out of range.
-
-    >>> scheduler = HalvingScheduler(metric="loss", max_t=2, reduction_factor=2)  # of two trials the better goes on
-    >>> space = Space({"depth": 3})
-    >>> scheduler.begin(space, seed=0)
-    >>> scheduler.next(Ask(0, 0, space)), scheduler.next(Ask(1, 1, space))
-    (New(config=None), New(config=None))
-    >>> [str(scheduler.on_report(Observation(i, {}, 1, 1, (0.5 + i,), {}))) for i in (0, 1)]
-    ['PAUSE', 'STOP']
-    >>> scheduler.next(Ask(2, 2, space))
-    Resume(trial_id=0)
+        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
+        options: those of `Scheduler`.
     """
 
-    clones = False
-
-    @checks_options
     def __init__(
         self,
-        searcher: Searcher | str | None = None,
+        searcher: Searcher | str | None,
         *,
-        metric: str,
-        mode: Mode = "min",
-        constraints: Sequence[str] = (),
-        plan: Plan | None = None,
-        resource_attr: str | None = None,
-        max_t: float | None = None,
-        max_resource_attr: str | None = None,
-        grace_period: float = 1,
-        reduction_factor: float = 3,
-        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-        random_seed: int | None = None,
+        resource_attr: str | None,
+        max_t: float | None,
+        max_resource_attr: str | None,
+        grace_period: float,
+        reduction_factor: float,
+        **options: Any,
     ) -> None:
-        self.searcher = checked_searcher(searcher, points_to_evaluate)
-        self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
-        self.constraints = checked_constraints(constraints)
-        self.random_seed = checked_seed(random_seed)
-        self.resource_attr = resource_attr
+        super().__init__(searcher, resource_attr=resource_attr, **options)
         self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
-        self._plan = OneBracket() if plan is None else plan
         self.max_resource = max_t
 
+    @abc.abstractmethod
+    def brackets(self, resources: Resources, maximum: float) -> Sequence[Bracket]:
+        """Return the brackets of the rounds, at least one; round i has bracket i modulo their number."""
+
+    def levels(self, space: Space) -> tuple[float, ...]:
+        brackets = self.brackets(self._resources, self._resources.maximum(space))
+        return tuple(sorted({level for bracket in brackets for level in bracket.levels}))
+
     def check(self, space: Space) -> None:
-        self._plan.brackets(self._resources, self._resources.maximum(space))
-        self.searcher.check(space)
+        self.brackets(self._resources, self._resources.maximum(space))
+        super().check(space)
 
     def begin(self, space: Space, seed: int) -> None:
-        self.searcher.begin(space, seed)
+        super().begin(space, seed)
         self.max_resource = self._maximum = self._resources.maximum(space)
-        self._brackets = self._plan.brackets(self._resources, self._maximum)
+        self._brackets = self.brackets(self._resources, self._maximum)
         self._num_rounds = 0
         self._num_arrived = 0
         self._round_of: dict[int, _Round] = {}  # of trials that may go on
@@ -250,14 +182,7 @@ class HalvingScheduler:
         self._leave(trial_id)
 
     def describe(self) -> dict[str, object]:
-        return {
-            "name": "HalvingScheduler",
-            **described_objectives(self.objectives, self.constraints),
-            "plan": self._plan.describe(),
-            **self._resources.describe(),
-            "searcher": self.searcher.describe(),
-            "random_seed": self.random_seed,
-        }
+        return {**super().describe(), **self._resources.describe()}
 
     def _offer(self, trial_id: int) -> None:
         """The next new trial belongs to the round that is not complete, or to a new one."""
@@ -300,3 +225,77 @@ class HalvingScheduler:
         self._is_beaten.update(beaten)
         for trial_id in beaten:
             del self._round_of[trial_id]
+
+
+@final
+class SuccessiveHalving(SynchronousHalving):
+    """Synchronous successive halving: rounds in which the best trials of each rung continue when the rung is complete.
+
+    As in Dive into Deep Learning, 19.4: prefact * eta^K trials begin a round, and int(prefact * eta^(K-i)) continue to
+    level i. The levels are grace_period * eta^k and the maximum; K is the number of levels below the maximum.
+
+    Args:
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t: resource at which trials end.
+        max_resource_attr: or the name in the space of the value that tells the objective where to end, "max_epochs".
+        grace_period: the first level.
+        reduction_factor: eta; one trial in eta continues, to eta times the resource.
+        prefact: factor of the number of trials in a round.
+
+    Raises:
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
+    >>> space = Space({"depth": 3})
+    >>> scheduler.begin(space, seed=0)
+    >>> scheduler.next(Ask(0, 0, space)), scheduler.next(Ask(1, 1, space))
+    (New(config=None), New(config=None))
+    >>> [str(scheduler.on_report(Observation(i, {}, 1, 1, (0.5 + i,), {}))) for i in (0, 1)]
+    ['PAUSE', 'STOP']
+    >>> scheduler.next(Ask(2, 2, space))
+    Resume(trial_id=0)
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher | str | None = None,
+        *,
+        metric: str,
+        mode: Mode = "min",
+        constraints: Sequence[str] = (),
+        resource_attr: str | None = None,
+        max_t: float | None = None,
+        max_resource_attr: str | None = None,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        prefact: float = 1,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            searcher,
+            metric=metric,
+            mode=mode,
+            constraints=constraints,
+            resource_attr=resource_attr,
+            max_t=max_t,
+            max_resource_attr=max_resource_attr,
+            grace_period=grace_period,
+            reduction_factor=reduction_factor,
+            points_to_evaluate=points_to_evaluate,
+            random_seed=random_seed,
+        )
+        if not is_number(prefact):
+            raise TypeError(f"prefact must be a number, got {prefact!r} of type {type(prefact).__name__}")
+        if not prefact > 0:
+            raise ValueError(f"prefact must be above 0, got {prefact!r}")
+        self._prefact = float(prefact)
+
+    def brackets(self, resources: Resources, maximum: float) -> Sequence[Bracket]:
+        levels = (*resources.levels(maximum), maximum)
+        eta, top = resources.reduction_factor, len(levels) - 1
+        return (Bracket(levels, tuple(max(1, int(self._prefact * eta ** (top - i))) for i in range(top + 1))),)
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), "prefact": self._prefact}

@@ -6,22 +6,20 @@ trials need not report at the same resources, for example when the resource is m
 trials that are still running count too, because with many workers few trials have ended when the first decisions are
 due.
 
-The rule wraps any scheduler; a trial that the scheduler stops or pauses stays stopped or paused. A report that violates
-a constraint counts as an infinite loss, because an average of losses and violations would mean nothing. Memory grows
-with the number of reports, and the time of a decision with the number of trials.
+A report that violates a constraint counts as an infinite loss, because an average of losses and violations would mean
+nothing. Memory grows with the number of reports, and the time of a decision with the number of trials.
 """
 
 import math
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
-from ..constraints import Constraint, constraints_of
-from ..searchers.base import Ask, Objective, Observation, Searcher
+from ..searchers.base import Ask, Mode, Observation, Searcher
 from ..spaces import Space
 from ..values import at_least, is_number, rounded_resource
-from .protocol import Decision, NextTrial, Scheduler, Status
-from .settings import checks_options
+from .base import CONTINUE, STOP, Decision, New, NextTrial, Scheduler
 
 
 @dataclass(slots=True)
@@ -49,95 +47,74 @@ class _Curve:
 
 
 @final
-class MedianStoppingRule:
-    """Stops trials by the median rule, on top of a scheduler that decides all else.
+class MedianStopping(Scheduler):
+    """The median stopping rule; a searcher chooses the configurations.
 
     Args:
-        scheduler: for example `RandomSearch(metric="loss")`; its first objective and its `resource_attr` are compared.
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The first
+            metric is compared.
         grace_time: no trial is stopped at a resource below this.
         grace_population: no trial is stopped at a resource that fewer other trials have reached.
 
     Raises:
-        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
         ValueError: an argument out of range.
 
-    >>> from fanwise.tune import RandomSearch
-    >>> scheduler = MedianStoppingRule(RandomSearch(metric="loss"), grace_population=2)
+    >>> from fanwise.tune import Space
+    >>> scheduler = MedianStopping(metric="loss", grace_population=2)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
     >>> [str(scheduler.on_report(Observation(i, {}, 1, 1, (float(i),), {}))) for i in range(4)]
     ['CONTINUE', 'CONTINUE', 'STOP', 'STOP']
     """
 
-    @checks_options
-    def __init__(self, scheduler: Scheduler, *, grace_time: float = 1, grace_population: int = 5) -> None:
-        if not isinstance(scheduler, Scheduler):
-            raise TypeError(f"scheduler must be a scheduler, for example RandomSearch(metric=...), got {scheduler!r}")
+    multiple_objectives: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        searcher: Searcher | str | None = None,
+        *,
+        metric: str | Sequence[str],
+        mode: Mode | Sequence[Mode] = "min",
+        constraints: Sequence[str] = (),
+        resource_attr: str | None = None,
+        grace_time: float = 1,
+        grace_population: int = 5,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            searcher,
+            metric=metric,
+            mode=mode,
+            constraints=constraints,
+            resource_attr=resource_attr,
+            points_to_evaluate=points_to_evaluate,
+            random_seed=random_seed,
+        )
         if not is_number(grace_time):
             raise TypeError(f"grace_time must be a number, got {grace_time!r} of type {type(grace_time).__name__}")
-        self.scheduler = scheduler
-        self.random_seed: int | None = getattr(scheduler, "random_seed", None)
         self._grace_time = rounded_resource(float(grace_time))
         self._grace_population = at_least("grace_population", grace_population, 1)
 
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        return self.scheduler.objectives
-
-    @property
-    def constraints(self) -> tuple[Constraint, ...]:
-        return constraints_of(self.scheduler)
-
-    @property
-    def resource_attr(self) -> str | None:
-        return self.scheduler.resource_attr
-
-    @property
-    def max_resource(self) -> float | None:
-        return self.scheduler.max_resource
-
-    @property
-    def searcher(self) -> Searcher | None:
-        return self.scheduler.searcher
-
-    @property
-    def clones(self) -> bool:
-        return self.scheduler.clones
-
-    def check(self, space: Space) -> None:
-        self.scheduler.check(space)
-
     def begin(self, space: Space, seed: int) -> None:
-        self.scheduler.begin(space, seed)
+        super().begin(space, seed)
         self._curves: dict[int, _Curve] = {}  # by trial
 
     def next(self, ask: Ask) -> NextTrial:
-        return self.scheduler.next(ask)
+        return New()
 
     def on_report(self, observation: Observation) -> Decision:
-        decision = self.scheduler.on_report(observation)
         loss = math.inf if observation.infeasibility else observation.loss
         curve = self._curves.setdefault(observation.trial_id, _Curve())
         curve.add(observation.iter, observation.resource, loss)
-        if decision is Decision.CONTINUE and self._is_bad(curve):
-            return Decision.STOP
-        return decision
+        return STOP if self._is_bad(curve) else CONTINUE
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
-        self.scheduler.on_rewind(trial_id, to_iter)
         if trial_id in self._curves:
             self._curves[trial_id].rewind(to_iter)
 
-    def on_end(self, trial_id: int, status: Status) -> None:
-        """Later trials are still compared with this one."""
-        self.scheduler.on_end(trial_id, status)
-
     def describe(self) -> dict[str, object]:
-        return {
-            "name": "MedianStoppingRule",
-            "grace_time": self._grace_time,
-            "grace_population": self._grace_population,
-            "scheduler": self.scheduler.describe(),
-        }
+        return {**super().describe(), "grace_time": self._grace_time, "grace_population": self._grace_population}
 
     def _is_bad(self, curve: _Curve) -> bool:
         """Return True if the best loss of this trial is worse than the median of the others at the same resource."""

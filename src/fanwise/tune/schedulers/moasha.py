@@ -10,15 +10,13 @@ An answer at a rung of n trials costs the sorting of n points: O(n log n) for tw
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import ClassVar, TypeAlias, final
 
-from ..constraints import checked_constraints
 from ..pareto import best_of
-from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
+from ..searchers.base import Ask, Mode, Observation, Searcher
 from ..spaces import Space
-from .protocol import Decision, New, NextTrial, Status
+from .base import Decision, New, NextTrial, Scheduler, Status
 from .resources import Resources, reached
-from .settings import checked_objectives, checked_searcher, checked_seed, checks_options, described_objectives
 
 _Result: TypeAlias = tuple[float, tuple[float, ...]]  # infeasibility, losses
 
@@ -42,30 +40,25 @@ class _Trial:
 
 
 @final
-class MOASHAScheduler:
+class MOASHA(Scheduler):
     """Multi-objective asynchronous successive halving, by stopping; a searcher chooses the configurations.
 
     A trial that reaches a level goes on if it is among the best floor(n / reduction_factor), at least one, of the n
     that have reached it so far; or is equal to one of these, while fewer than so many have gone on.
 
     Args:
-        searcher: chooses; None: at random.
-        metric: names of the reported values to optimise, at least two.
-        mode: "min" or "max", for all or for each.
-        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
-        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
-        max_t: where trials end.
-        max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
+        searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        metric: names of the reported values to optimize, at least two.
+        max_t: resource at which trials end.
+        max_resource_attr: or the name in the space of the value that tells the objective where to end, "max_epochs".
         grace_period: the first rung level.
-        reduction_factor: eta: one in so many goes on, so many times as far.
-        points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
-        random_seed: None takes the tuner's seed.
+        reduction_factor: eta; one trial in eta continues, to eta times the resource.
 
     Raises:
-        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
-        ValueError: an argument out of range, or one objective only.
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range, or only one objective.
 
-    >>> scheduler = MOASHAScheduler(metric=["error", "seconds"], max_t=9)
+    >>> scheduler = MOASHA(metric=["error", "seconds"], max_t=9)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
     >>> def report(trial_id, *losses):
     ...     return str(scheduler.on_report(Observation(trial_id, {"depth": 3}, 1, 1, losses, {})))
@@ -73,9 +66,8 @@ class MOASHAScheduler:
     ('CONTINUE', 'CONTINUE', 'STOP')
     """
 
-    clones = False
+    multiple_objectives: ClassVar[bool] = True
 
-    @checks_options
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -91,22 +83,26 @@ class MOASHAScheduler:
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
-        self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
-        self.searcher = checked_searcher(searcher, points_to_evaluate)
-        self.constraints = checked_constraints(constraints)
+        super().__init__(
+            searcher,
+            metric=metric,
+            mode=mode,
+            constraints=constraints,
+            resource_attr=resource_attr,
+            points_to_evaluate=points_to_evaluate,
+            random_seed=random_seed,
+        )
         if len(self.objectives) < 2:
             raise ValueError(f"MOASHA needs at least two metrics, got {metric!r}; use ASHA for one")
-        self.random_seed = checked_seed(random_seed)
-        self.resource_attr = resource_attr
         self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
         self.max_resource = max_t
 
     def check(self, space: Space) -> None:
         self._resources.maximum(space)
-        self.searcher.check(space)
+        super().check(space)
 
     def begin(self, space: Space, seed: int) -> None:
-        self.searcher.begin(space, seed)
+        super().begin(space, seed)
         self._maximum = self.max_resource = self._resources.maximum(space)
         self._levels = self._resources.levels(self._maximum)
         self._rungs: list[dict[int, _Result]] = [{} for _ in self._levels]  # by number of the entry
@@ -157,13 +153,7 @@ class MOASHAScheduler:
         self._trials.pop(trial_id, None)
 
     def describe(self) -> dict[str, object]:
-        return {
-            "name": "MOASHAScheduler",
-            **described_objectives(self.objectives, self.constraints),
-            **self._resources.describe(),
-            "searcher": self.searcher.describe(),
-            "random_seed": self.random_seed,
-        }
+        return {**super().describe(), **self._resources.describe()}
 
     def _target(self, level: int) -> float:
         return self._levels[level] if level < len(self._levels) else self._maximum

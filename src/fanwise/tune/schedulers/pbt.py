@@ -20,17 +20,15 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 from ..chance import Chance
-from ..constraints import checked_constraints
-from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
+from ..searchers.base import Ask, Mode, Observation, Searcher
 from ..spaces import Space
 from ..values import at_least, probability, rounded_resource
+from .base import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, Status, Wait
 from .exploring import explored
-from .protocol import Clone, Decision, Done, New, NextTrial, Resume, Status, Wait
 from .resources import Resources, positive
-from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
 
 
 class _Ready(NamedTuple):
@@ -61,40 +59,34 @@ class _Member:
 
 
 @final
-class PBTScheduler:
+class PBT(Scheduler):
     """Population-based training; a searcher chooses the first configurations.
 
     The search ends when every member is at the maximum. A member that fails is replaced by a clone of one of the best.
 
     Args:
-        searcher: chooses for the first trials; None: at random.
-        metric: name of the reported value to optimise.
-        mode: "min" or "max".
-        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
-        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
-        max_t: where trials end.
-        max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
-        perturbation_interval: so much of the resource between two looks at a member.
-        population_size: members.
-        quantile_fraction: the worst and the best so much of the population, above 0 and up to 0.5.
-        resample_probability: how often, 0 to 1, explore draws a hyperparameter anew; else it is multiplied by 0.8 or
-            1.2.
-        points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
-        random_seed: None takes the tuner's seed.
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The
+            searcher chooses the configurations of the first trials.
+        max_t: resource at which trials end.
+        max_resource_attr: or the name in the space of the value that tells the objective where to end, "max_epochs".
+        perturbation_interval: resource between two comparisons of a member with the others.
+        population_size: number of members.
+        quantile_fraction: fraction of the population that is replaced, and that is cloned; above 0, at most 0.5.
+        resample_probability: probability that a hyperparameter of a clone is drawn anew; otherwise it is multiplied by
+            0.8 or 1.2.
 
     Raises:
-        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
         ValueError: an argument out of range.
 
-    >>> scheduler = PBTScheduler(metric="loss", max_t=100, perturbation_interval=10)
+    >>> scheduler = PBT(metric="loss", max_t=100, perturbation_interval=10)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
     >>> [scheduler.next(Ask(k, k, Space({"depth": 3}))) for k in range(5)][3:]
     [New(config=None), Wait()]
     """
 
-    clones = True
+    clones: ClassVar[bool] = True
 
-    @checks_options
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -112,11 +104,15 @@ class PBTScheduler:
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
-        self.searcher = checked_searcher(searcher, points_to_evaluate)
-        self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
-        self.constraints = checked_constraints(constraints)
-        self.random_seed = checked_seed(random_seed)
-        self.resource_attr = resource_attr
+        super().__init__(
+            searcher,
+            metric=metric,
+            mode=mode,
+            constraints=constraints,
+            resource_attr=resource_attr,
+            points_to_evaluate=points_to_evaluate,
+            random_seed=random_seed,
+        )
         self._resources = Resources(resource_attr, max_t, max_resource_attr)
         self._interval = rounded_resource(positive("perturbation_interval", perturbation_interval))
         self._population_size = at_least("population_size", population_size, 2)
@@ -128,10 +124,10 @@ class PBTScheduler:
 
     def check(self, space: Space) -> None:
         self._resources.maximum(space)
-        self.searcher.check(space)
+        super().check(space)
 
     def begin(self, space: Space, seed: int) -> None:
-        self.searcher.begin(space, seed)
+        super().begin(space, seed)
         self._space, self._seed = space, seed
         self._maximum = self.max_resource = self._resources.maximum(space)
         self._members: dict[int, _Member] = {}  # by the id of their present trial
@@ -274,15 +270,11 @@ class PBTScheduler:
 
     def describe(self) -> dict[str, object]:
         return {
-            "name": "PBTScheduler",
-            **described_objectives(self.objectives, self.constraints),
-            "resource_attr": self.resource_attr,
+            **super().describe(),
             "max_t": self._resources.max_t,
             "max_resource_attr": self._resources.max_resource_attr,
             "perturbation_interval": self._interval,
             "population_size": self._population_size,
             "quantile_fraction": self._fraction,
             "resample_probability": self._resample,
-            "searcher": self.searcher.describe(),
-            "random_seed": self.random_seed,
         }

@@ -15,8 +15,7 @@ from typing import final
 from ...base.nearest import did_you_mean
 from ..spaces import Space
 from ..values import is_number, rounded_resource
-from .protocol import CONTINUE, STOP, Decision
-from .settings import checked_name
+from .base import CONTINUE, STOP, Decision, checked_name
 
 
 @final

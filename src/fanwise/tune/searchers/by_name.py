@@ -3,10 +3,8 @@
 `optuna:TPESampler` is a sampler of Optuna by its name there.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ...base.nearest import must_be_one_of
 from .base import Searcher
@@ -16,9 +14,6 @@ from .optuna_searcher import OptunaSearcher
 from .random_search import RandomSearcher
 from .sobol import SobolSearcher
 from .tpe import TPESearcher
-
-if TYPE_CHECKING:
-    from .history import Policy
 
 SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
     "random": RandomSearcher,
@@ -46,17 +41,11 @@ def maker_of(name: str) -> Callable[..., Searcher]:
     return SEARCHERS[name]
 
 
-def searcher_of(given: Searcher | str | None, *, learn_from: "Policy | None" = None) -> Searcher | None:
-    """The searcher of this name; a searcher, or None, as it is.
-
-    Args:
-        learn_from: for one that is named, and can be told which reports to learn from.
+def searcher_of(given: Searcher | str | None) -> Searcher | None:
+    """Return the searcher of this name. A searcher, or None, is returned unchanged.
 
     Raises:
         ValueError: no searcher has the name.
-        NotInstalled: the searcher needs a library that is not there; names the extra.
+        NotInstalled: a library that the searcher needs is missing; the message names the extra.
     """
-    if not isinstance(given, str):
-        return given
-    make = maker_of(given)
-    return make(learn_from=learn_from) if "learn_from" in inspect.signature(make).parameters else make()
+    return maker_of(given)() if isinstance(given, str) else given

@@ -42,6 +42,7 @@ class FirstPoints(Searcher):
 
     def begin(self, space: Space, seed: int) -> None:
         self._next = 0
+        self.searcher.levels = self.levels
         self.searcher.begin(space, seed)
 
     def suggest(self, ask: Ask) -> Mapping[str, object] | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .encoding import Floats, Rows
-    from .history import Data, Policy
+    from .history import Data
 
 
 @final
@@ -38,7 +38,6 @@ class ForestSearcher(Learner):
         num_trees: of the forest; a suggestion takes about as many times as long as there are more of them.
         num_candidates: so many configurations, drawn from the space, it chooses among.
         max_rows: the forest is grown on so many trials at most, a quarter of them the best and the others the latest.
-        learn_from: which reports are learnt from (`history`); None: each trial's last one.
         cost_attr: the name of a reported value that says what the trial has cost so far, such as seconds: then the
             greatest expected improvement for each unit of cost is tried next (Snoek, Larochelle and Adams, NeurIPS
             2012, section 3.2). None: cost is no matter.
@@ -50,8 +49,8 @@ class ForestSearcher(Learner):
         TypeError, ValueError: an argument of the wrong type or size.
         NotInstalled: scikit-learn is not there; the message names the extra.
 
-    >>> from fanwise.tune import FIFOScheduler
-    >>> scheduler = FIFOScheduler(ForestSearcher(), metric="validation_error")
+    >>> from fanwise.tune import FIFO
+    >>> scheduler = FIFO(ForestSearcher(), metric="validation_error")
     """
 
     budget_s: ClassVar[float | None] = 5.0
@@ -65,12 +64,11 @@ class ForestSearcher(Learner):
         num_trees: int = 32,
         num_candidates: int = 1000,
         max_rows: int = 300,
-        learn_from: "Policy | None" = None,
         cost_attr: str | None = None,
     ) -> None:
         rows = at_least("max_rows", max_rows, 4)
         check_forests("ForestSearcher needs")
-        super().__init__(num_init=num_init, learn_from=learn_from, max_rows=rows, cost_attr=cost_attr)
+        super().__init__(num_init=num_init, max_rows=rows, cost_attr=cost_attr)
         self.num_trees = at_least("num_trees", num_trees, 1)
         self.num_candidates = at_least("num_candidates", num_candidates, 1)
 

@@ -2,9 +2,9 @@
 
     observe(Observation), on_rewind(trial, iter), on_end(trial, status)   -->   data(): rows and what came out
 
-Without a policy a model learns from each trial's last report, however far the trial was, as CQR+MF does (Salinas et
-al., arXiv 2305.03623). With the policy `ByLevel` it learns from each trial's first report at a resource level, of the
-highest level that enough trials have reached (BOHB: Falkner et al., arXiv 1807.01774, section 3.2).
+Without resource levels a model learns from each trial's last report, at whatever resource. With levels it learns from
+each trial's first report at or beyond the highest level that enough trials have reached (BOHB: Falkner et al., arXiv
+1807.01774, section 3.2).
 
 What counts as a result: a report of finite numbers. An infinite loss is a report without a result, and a trial that
 failed has none either, whatever it reported before: both stand in the data with +inf, so that a model can keep away
@@ -23,51 +23,16 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from ..spaces import Space
 from ..values import rounded_resource
 from .base import Observation
 from .encoding import Encoder, Floats, Rows
 
 _FIRST_SIZE = 64
-
-
-class Policy(Protocol):
-    """Which reports of a trial are learnt from."""
-
-    def levels_in(self, space: Space) -> tuple[float, ...]:
-        """The resource levels, increasing; the first report at or beyond each is kept."""
-
-    def describe(self) -> dict[str, object]:
-        """Name and settings as JSON."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ByLevel:
-    """Each trial's first report at or beyond a level, of the highest level that enough trials have reached.
-
-    Raises:
-        ValueError: no levels, or they do not increase.
-    """
-
-    levels: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.levels or any(b <= a for a, b in pairwise(self.levels)):
-            raise ValueError(f"levels must be increasing numbers, at least one, got {self.levels!r}")
-        object.__setattr__(self, "levels", tuple(map(rounded_resource, self.levels)))  # as those of observations
-
-    def levels_in(self, space: Space) -> tuple[float, ...]:
-        return self.levels
-
-    def describe(self) -> dict[str, object]:
-        return {"name": "ByLevel", "levels": list(self.levels)}
 
 
 @final
@@ -141,7 +106,7 @@ class History:
 
     Args:
         encoder: makes rows of their configurations.
-        policy: which reports are learned from; None: each trial's last one.
+        levels: resource levels in increasing order; empty: learn from last reports.
 
     >>> from fanwise.tune.spaces import Space, uniform
     >>> history = History(Encoder(Space({"x": uniform(0, 1)})))
@@ -154,9 +119,10 @@ class History:
     [3.0]
     """
 
-    def __init__(self, encoder: Encoder, policy: Policy | None = None) -> None:
+    def __init__(self, encoder: Encoder, levels: Sequence[float] = ()) -> None:
         self._encoder = encoder
-        self._levels = None if policy is None else policy.levels_in(encoder.space)
+        # Rounded like the resources of observations.
+        self._levels = tuple(map(rounded_resource, levels)) or None
         self._living: dict[int, _Living] = {}
         self._free: list[int] = []  # slots that nobody has
         self._num_slots = 0  # that were ever used

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .encoding import Encoder, Floats, Rows
-    from .history import Data, History, Policy
+    from .history import Data, History
 
 _BLOCK = 64  # so many points of Sobol's sequence are made; who needs more to start gets random ones
 
@@ -44,7 +44,6 @@ class Learner(Searcher):
     Args:
         num_init: number of results needed before the model is asked; until then the space is filled evenly. A resource
             level is learned from when it has this many results.
-        learn_from: which reports are learnt from (`history`); None: each trial's last one.
         max_rows: the model is fitted to so many trials at most, a quarter of them the best and the others the latest.
         cost_attr: the name of a reported value that says what the trial has cost so far: then `data.costs_N` is there.
     """
@@ -60,13 +59,11 @@ class Learner(Searcher):
         self,
         *,
         num_init: int,
-        learn_from: "Policy | None" = None,
         max_rows: int | None = None,
         cost_attr: str | None = None,
     ) -> None:
         self.num_init = at_least("num_init", num_init, 1)
         self.max_rows = None if max_rows is None else at_least("max_rows", max_rows, 4)
-        self.learn_from = learn_from
         if cost_attr is not None and not isinstance(cost_attr, str):
             raise TypeError(f"cost_attr must be the name of a reported value or None, got {cost_attr!r}")
         self.cost_attr = cost_attr
@@ -89,7 +86,7 @@ class Learner(Searcher):
         from .history import History
 
         self.encoder = Encoder(space)
-        self.history = History(self.encoder, self.learn_from)
+        self.history = History(self.encoder, self.levels)
         self._seed = seed
         self._used: set[bytes] = set()
         self._running: dict[int, Floats] = {}  # as of the last question
@@ -146,12 +143,10 @@ class Learner(Searcher):
         self.history.on_end(trial_id, status, row)
 
     def describe(self) -> dict[str, object]:
-        learn_from = None if self.learn_from is None else self.learn_from.describe()
         return {
             "name": type(self).__name__,
             "num_init": self.num_init,
             "max_rows": self.max_rows,
-            "learn_from": learn_from,
         }
 
     def _take_in(self, ask: Ask) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .encoding import Rows
-    from .history import Data, Policy
+    from .history import Data
 
 _MOST_GOOD = 25
 # Narrower kernels around the bad trials than around the good ones: next to a bad trial is no place to try again, while
@@ -35,7 +35,6 @@ class TPESearcher(Learner):
         num_init: so many trials must have a result first; until then the space is filled evenly.
         good_fraction: which part of the trials counts as good, at most 25 trials.
         num_candidates: the best of so many draws is suggested; more of them make the search greedier.
-        learn_from: which reports are learnt from (`history`); None: each trial's last one.
 
     Raises:
         TypeError: an argument of the wrong type.
@@ -48,9 +47,8 @@ class TPESearcher(Learner):
         *,
         good_fraction: float = 0.15,
         num_candidates: int = 64,
-        learn_from: "Policy | None" = None,
     ) -> None:
-        super().__init__(num_init=num_init, learn_from=learn_from, max_rows=1000)
+        super().__init__(num_init=num_init, max_rows=1000)
         self.good_fraction = probability("good_fraction", good_fraction)
         self.num_candidates = at_least("num_candidates", num_candidates, 1)
 

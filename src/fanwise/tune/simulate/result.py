@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from ..decisions.orders import Best
-from ..schedulers.protocol import Decision
+from ..schedulers.base import Decision
 from ..searchers.base import Objective
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from ...base.errors import SearchFailedError
 from ..constraints import constraints_of
 from ..decisions.orders import Finish
 from ..decisions.tuning import Tuning
-from ..schedulers.protocol import Scheduler
-from ..schedulers.settings import seed_of
+from ..schedulers.base import Scheduler, seed_of
 from ..searchers.base import Ask
 from ..stopping import StoppingCriterion
 from ..values import at_least, check_switch, seconds
@@ -74,12 +73,12 @@ def simulate(
         SearchFailedError: the search failed, for example because all trials crashed.
         Exception: what the scheduler, the table or a function of yours raised, in its own type.
 
-    >>> from fanwise.tune import RandomSearch, StoppingCriterion, uniform
+    >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
     >>> def train(config, epoch):
     ...     return {"loss": config["x"] ** 2 + 1 / epoch}, 60.0  # the report, and a minute for the epoch
     >>> table = FunctionTable(train, {"x": uniform(-1, 1), "max_epochs": 10})
     >>> stop = StoppingCriterion(max_wallclock_time=8 * 3600)
-    >>> search = simulate(RandomSearch(metric="loss"), table, stop, n_workers=100)
+    >>> search = simulate(FIFO(metric="loss"), table, stop, n_workers=100)
     >>> search.num_trials_completed, search.utilisation
     (4800, 1.0)
     """
@@ -157,9 +156,9 @@ def repeat(
 ) -> list[SimulatedSearch]:
     """`simulate` once for each seed, with the same settings; `incumbent_spread` draws the results together.
 
-    >>> from fanwise.tune import RandomSearch, StoppingCriterion, uniform
+    >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
     >>> table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
-    >>> searches = repeat(RandomSearch(metric="loss"), table, StoppingCriterion(max_wallclock_time=100), seeds=range(3))
+    >>> searches = repeat(FIFO(metric="loss"), table, StoppingCriterion(max_wallclock_time=100), seeds=range(3))
     >>> [search.num_trials_completed for search in searches]
     [400, 400, 400]
     """

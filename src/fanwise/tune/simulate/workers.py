@@ -21,7 +21,7 @@ from ..decisions.facts import Fact, Outcome
 from ..decisions.orders import Answer, Finish, Kill, Order, Reject, Start, StopStarting, Suggest, Terminate
 from ..decisions.tuning import Tuning
 from ..record.utilisation import Utilisation
-from ..schedulers.protocol import CONTINUE, Decision
+from ..schedulers.base import CONTINUE, Decision
 from ..searchers.base import Ask, Objective, Searcher
 from .faults import Faults, Luck
 from .result import Columns, Incumbent

@@ -302,7 +302,7 @@ class PlayedReference:
     def __init__(self, number: int, life: int) -> None:
         self._rref_id = GlobalId(0, 100, number)
         self._user: Any = SimpleNamespace(
-            fork=Fork(self._rref_id, self._rref_id, WorkerKey(2, life), WorkerKey(0, 100))
+            fork=Fork(self._rref_id, self._rref_id, WorkerKey(2, life), WorkerKey(0, 100)), deleted=False
         )
         self._creation = self._error = self._kind = self._value = None
 

@@ -1,0 +1,14 @@
+"""The program of a search, kept beside its record."""
+
+from pathlib import Path
+
+import torch
+
+from fanwise.tune.program import Program, load_program, save_program
+from fanwise.tune.schedulers.fifo import FIFOScheduler
+
+
+def test_a_program_with_a_float8_tensor_can_be_loaded_again(tmp_path: Path) -> None:
+    table = torch.ones(2).to(torch.float8_e4m3fn)
+    save_program(tmp_path, Program(lambda: table, FIFOScheduler(metric="loss")))
+    assert load_program(tmp_path).objective().dtype is torch.float8_e4m3fn

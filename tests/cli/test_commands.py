@@ -323,7 +323,7 @@ def test_a_sampler_of_optuna_is_a_searcher_with_its_options(place: Place) -> Non
     searcher = ["--searcher", "optuna:TPESampler", *settings]
     done = place.fanwise("tune", "run", "train.py:train", "--name", "by-optuna", *options, *searcher)
     assert done.status == 0, done.said
-    told = load_experiment(place.home / "by-optuna").metadata["scheduler"]["scheduler"]["searcher"]
+    told = load_experiment(place.home / "by-optuna").metadata["scheduler"]["searcher"]
     assert told == {
         "name": "OptunaSearcher",
         "sampler": "TPESampler",
@@ -456,7 +456,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (
             (*RUN, "--metric", "cost", "--scheduler", "asha", "--option", "max_t=9"),
             2,
-            "metric must be the name of one reported value, got ['loss', 'cost'] of type list; for several: MOASHA",
+            "ASHA needs one metric, got ['loss', 'cost']. For several: MOASHA",
         ),
         ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has a searcher of its own: leave out --searcher"),
         ((*RUN, "--searcher", "optuna:GridSampler"), 2, "GridSampler needs a value for search_space"),

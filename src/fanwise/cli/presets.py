@@ -77,7 +77,7 @@ def scheduler_of(
     of_searcher = {name: value for name, value in options.items() if name in its}
     try:
         return make_scheduler(  # type: ignore[no-any-return]  # all of them make one
-            **({"searcher": make_searcher(**of_searcher)} if has_searcher else {}),
+            **({"searcher": make_searcher(**of_searcher) if of_searcher else searcher} if has_searcher else {}),
             metric=metric,
             mode=mode,
             constraints=constraints,

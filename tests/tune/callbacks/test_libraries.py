@@ -28,25 +28,20 @@ sys.modules |= HIDDEN
 from fanwise.tune import *
 from fanwise.tune.schedulers import Decision
 
-class PausesOnce:
-    clones, max_resource, resource_attr = False, None, None
-    def __init__(self, below):
-        self.below, self.paused, self.due = below, False, False
-        self.objectives, self.searcher = below.objectives, below.searcher
+class PausesOnce(Scheduler):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.paused, self.due = False, False
     def next(self, ask):
         if self.due:
             self.due = False
             return Resume(1)
-        return self.below.next(ask) if ask.trial_id < 2 else Wait()
+        return New() if ask.trial_id < 2 else Wait()
     def on_report(self, observation):
         if observation.trial_id == 1 and not self.paused:
             self.paused = self.due = True
             return Decision.PAUSE
         return Decision.CONTINUE
-    check = lambda self, space: self.below.check(space)
-    begin = lambda self, space, seed: self.below.begin(space, seed)
-    describe = lambda self: {"name": "PausesOnce"}
-    on_rewind = on_end = lambda self, *args: None
 
 def objective(x, layers):
     for epoch in (1, 2):
@@ -56,7 +51,7 @@ def objective(x, layers):
 
 if __name__ == "__main__":
     space = {"x": uniform(0, 1), "layers": constant([8, 8])}
-    scheduler = PausesOnce(FIFO(metric="loss", points_to_evaluate=[{"x": 0.5}, {"x": 0.9}]))
+    scheduler = PausesOnce(metric="loss", points_to_evaluate=[{"x": 0.5}, {"x": 0.9}])
     stop = StoppingCriterion(max_wallclock_time=60)
     Tuner(objective, space, scheduler, stop, n_workers=2, name="digits", callbacks=[CALLBACK], quiet=True).run()
     READ

@@ -526,7 +526,7 @@ COMPARED |= {"_num_starts", "_num_suggestions", "_asked", "_suggestion", "_new_w
 COMPARED |= {"_metric_seen", "_reason", "_error", "_kind", "_cause", "_failures", "_n_workers", "_is_offered"}
 COMPARED |= {"_nothing_left"}
 OF_THE_SEARCH = {"_scheduler", "_space", "_criterion", "_seed", "_asynchronous", "_timeout_s", "_grace_s", "_retries"}
-OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_listener", "_has_searcher", "_budget_s"}
+OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_listener", "_budget_s"}
 OF_THE_SEARCH |= {"_at_once", "_handlers", "_resource_attr", "_constraints"}
 
 

@@ -162,11 +162,6 @@ def test_several_metrics_have_a_mode_each_or_share_one() -> None:
             r"points_to_evaluate\[0\] must be a dict of hyperparameters, got 3",
         ),
         (
-            lambda: FIFO(metric="loss", points_to_evaluate=[{"x": object()}]),
-            TypeError,
-            r"points_to_evaluate\[0\]\['x'\] is .* of type object",
-        ),
-        (
             lambda: FIFO(metric="loss", random_seed=1.5),  # type: ignore[arg-type]
             TypeError,
             "random_seed must be an int or None, got 1.5",

@@ -71,13 +71,14 @@ def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> Non
     ("scheduler", "levels"),
     [
         (ASHA("forest", metric="loss", max_t=10), (1, 3, 9, 10)),
-        (ASHA(TPESearcher(), metric="loss", max_resource_attr="max_epochs", grace_period=2), (2, 6, 9)),
+        (ASHA("tpe", metric="loss", max_resource_attr="max_epochs", grace_period=2), (2, 6, 9)),
         (Hyperband("forest", metric="loss", max_t=9), (1, 3, 9)),
         (SuccessiveHalving("tpe", metric="loss", max_t=9, grace_period=3), (3, 9)),
         (BOHB(metric="loss", max_resource_attr="max_epochs"), (1, 3, 9)),
         (MedianStopping("tpe", metric="loss"), ()),
+        (ASHA(TPESearcher(), metric="loss", max_t=10), ()),
     ],
-    ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median"],
+    ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median", "an object"],
 )
 def test_a_searcher_learns_at_the_levels_where_trials_are_compared(
     scheduler: Scheduler, levels: tuple[float, ...]

@@ -91,7 +91,7 @@ def test_without_levels_a_stopped_trial_is_learned_from_by_its_last_report(sched
 
 
 def test_with_levels_trials_are_compared_at_one_resource_the_highest_that_enough_have_reached() -> None:
-    searched(ASHA(metric="loss", **BUDGET, searcher=Notes()), 90)
+    searched(ASHA(metric="loss", **BUDGET, searcher=Notes((1, 3, 9))), 90)
     assert {data.level for data in Notes.seen} == {1, 3, 9}
     for data in Notes.seen:
         assert set(epochs(data)) == {data.level}

@@ -62,7 +62,7 @@ def harmless(error: BaseException) -> Exception:
 
 
 def that_can_be_raised_there(error: BaseException) -> BaseException:
-    """The error, or one that holds its text when it cannot travel, such as one that has a lock among its attributes.
+    """Return the error, or one that holds its text if it cannot be sent. It loses attributes that cannot be pickled.
 
     An error whose constructor takes other arguments than it passes on travels, and is made again without it. Not so one
     that says itself how it is pickled, by a `__reduce__` that fails.

@@ -199,6 +199,7 @@ class Scheduler(abc.ABC):
         self.constraints = checked_constraints(constraints)
         self.resource_attr = checked_name("resource_attr", resource_attr)
         self.random_seed = checked_seed(random_seed)
+        self._sets_levels = isinstance(searcher, str)
         searcher = searcher_of(searcher)
         if searcher is None:
             searcher = RandomSearcher()
@@ -214,14 +215,15 @@ class Scheduler(abc.ABC):
 
     def begin(self, space: Space, seed: int) -> None:
         """Begin a search. Forgets everything that was before."""
-        self.searcher.levels = self.levels(space)
+        if self._sets_levels:
+            self.searcher.levels = self.levels(space)
         self.searcher.begin(space, seed)
 
     def levels(self, space: Space) -> tuple[float, ...]:
         """Return the resource levels, in increasing order, at which trials are compared.
 
-        A searcher with a model learns from each trial's first report at the highest level that enough trials have
-        reached; without levels, from each trial's last report.
+        A searcher that was given by name learns from each trial's first report at the highest level that enough trials
+        have reached. Without levels, and if it was given as an object, it learns from each trial's last report.
         """
         return ()
 

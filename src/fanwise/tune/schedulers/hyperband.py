@@ -119,6 +119,7 @@ class BOHB(SynchronousHalving):
             points_to_evaluate=points_to_evaluate,
             random_seed=random_seed,
         )
+        self._sets_levels = True
 
     def brackets(self, resources: Resources, maximum: float) -> Sequence[Bracket]:
         return _brackets(resources, maximum)

@@ -155,9 +155,9 @@ class Searcher(abc.ABC):
         budget_s: seconds that a free worker may wait for a suggestion; then a random configuration is used, and
             recorded as such. The next suggestion is then asked for before a worker is free. None: as long as it takes.
             Of no use beside `answers_at_once`.
-        levels: resource levels at which the scheduler compares trials, in increasing order; set before `begin`. A
-            searcher with a model learns from each trial's first report at the highest level that enough trials have
-            reached, and from last reports if there are no levels.
+        levels: resource levels in increasing order, for searchers with a model: they learn from each trial's first
+            report at the highest level that enough trials have reached. Empty: from each trial's last report. The
+            scheduler sets them before `begin` if it was given the searcher by name.
         libraries: packages of whose versions the suggestions depend, under their names in an index: they are recorded,
             and a replay beside other versions takes the suggestions from the record. Empty: the same everywhere.
     """

@@ -30,6 +30,7 @@ class FirstPoints(Searcher):
         self._next = 0
         self.answers_at_once = searcher.answers_at_once  # type: ignore[misc]  # as slow as the one it stands before
         self.budget_s = searcher.budget_s  # type: ignore[misc]
+        self.levels = searcher.levels
         self.libraries = searcher.libraries  # type: ignore[misc]
 
     def check(self, space: Space) -> None:

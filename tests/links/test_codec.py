@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fanwise.base.errors import RemoteError, WireError, WorkerLostError
+from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.links import codec
 from fanwise.links.codec import (
     Beside,
@@ -184,6 +184,11 @@ def test_memory_beside_a_message_arrives_as_it_is() -> None:
     head, buffers = dumps({"a": [Beside(big), Beside(small)]})
     assert len(buffers) == 1 and len(head) < 1000
     assert [bytes(memory) for memory in loads(head, buffers)["a"]] == [bytes(big), small]
+
+
+def test_a_tensor_that_cannot_travel_says_what_to_send_instead() -> None:
+    with pytest.raises(NotSendableError, match="to_dense"):
+        dumps({"weights": torch.eye(3).to_mkldnn()})
 
 
 def test_values_travel_by_value_when_they_must() -> None:

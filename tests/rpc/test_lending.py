@@ -102,6 +102,14 @@ def gradient(to: str) -> float:
         return float(autograd.get_gradients(context_id)[weight].sum())
 
 
+def send_what_cannot_be_sent(to: str) -> str:
+    try:
+        rpc.rpc_sync(to, echo, ([torch.zeros(BIG), torch.eye(2).to_mkldnn()],))
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
 def answer_when_told(path: str) -> torch.Tensor:
     within(LIMIT_S, lambda: os.path.exists(path), "it may answer")
     return torch.zeros(BIG)
@@ -314,6 +322,14 @@ def test_what_cannot_be_handed_out_is_staged_and_not_tried_again(real_workers: W
     assert workers[0].do(call, "w1", double_in_place, torch.ones(BIG)) == 2.0 * BIG
     assert workers[0].do(numbers)[0] == lent
     assert "memory of cpu cannot be handed out: expandable segments" in workers[0].printed
+
+
+def test_what_was_lent_for_a_message_that_is_never_finished_comes_back(real_workers: Workers) -> None:
+    workers = two_that_know(real_workers)
+    lent = workers[0].do(numbers)[0]
+    assert workers[0].do(send_what_cannot_be_sent, "w1") == "NotSendableError"
+    assert workers[0].do(numbers)[0] == lent + 1
+    all_comes_back(*workers)
 
 
 def test_what_was_lent_for_an_answer_that_comes_too_late_comes_back(real_workers: Workers) -> None:

@@ -40,30 +40,32 @@ SPARSE = {
 _GAPS_MAX = 16
 
 
-def _is_dense(x: Tensor) -> bool:
-    """Whether the elements are a piece of memory, of a type that has a code on the wire."""
-    return x.layout is _STRIDED and x.dtype in CODE_BY_DTYPE and not (x.is_nested or x.is_meta)
+def _has_wire_form(x: Tensor) -> bool:
+    """Whether its header and memory tell everything."""
+    is_plain = x.layout is _STRIDED and x.dtype in CODE_BY_DTYPE and not (x.is_nested or x.is_meta)
+    return is_plain and x.is_contiguous() and not x.__dict__
 
 
 def reduce_tensor(x: Tensor) -> Any:  # Any: as copyreg has it
     """For exactly Tensor and Parameter."""
-    if type(x) is not Tensor and not (_is_dense(x) and x.is_contiguous() and not x.__dict__):
+    if type(x) is not Tensor and not _has_wire_form(x):
         return _as_torch_does(x)  # a Parameter: its data, which come here, and its attributes
     if x.__dict__:
         return rebuild_subclass, (Tensor, x.detach(), x.requires_grad, _utils._get_obj_state(x))
-    if _is_dense(x):
-        if not x.is_contiguous():
-            return rebuild_strided, (*in_order_of_memory(x), x.requires_grad)
-        header, (memory,) = to_wire(x)
-        return rebuild_array, (header, pickle.PickleBuffer(memory))
+    if x.is_nested or x.is_meta or x.is_quantized:
+        return _as_torch_does(x)
     if x.layout in SPARSE:
         bare = x.detach()
         is_coalesced = x.layout is torch.sparse_coo and bare.is_coalesced()
         parts = [getattr(bare, part)() for part in SPARSE[x.layout]]
         return rebuild_sparse, (x.layout, parts, tuple(x.shape), is_coalesced, x.requires_grad)
-    if x.layout is _STRIDED and not (x.is_nested or x.is_meta or x.is_quantized) and x.itemsize in _WORDS:
-        return rebuild_words, (x.view(_WORDS[x.itemsize]), x.dtype)
-    return _as_torch_does(x)
+    if x.layout is _STRIDED:
+        if x.dtype not in CODE_BY_DTYPE:
+            return rebuild_words, (x.view(_WORDS[x.itemsize]), x.dtype)
+        if not x.is_contiguous():
+            return rebuild_strided, (*in_order_of_memory(x), x.requires_grad)
+    header, (memory,) = to_wire(x)  # refuses layouts of libraries, and says what to send instead
+    return rebuild_array, (header, pickle.PickleBuffer(memory))
 
 
 def _as_torch_does(x: Any) -> Any:  # Any: torch has not annotated it

@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 
 from fanwise.tune.program import Program, load_program, save_program
-from fanwise.tune.schedulers.fifo import FIFOScheduler
+from fanwise.tune.schedulers import FIFO
+from fanwise.tune.spaces import Space, uniform
 
 
 def test_a_program_with_a_float8_tensor_can_be_loaded_again(tmp_path: Path) -> None:
     table = torch.ones(2).to(torch.float8_e4m3fn)
-    save_program(tmp_path, Program(lambda: table, FIFOScheduler(metric="loss")))
+    save_program(tmp_path, Program(lambda: table, FIFO(metric="loss"), Space({"x": uniform(0, 1)})))
     assert load_program(tmp_path).objective().dtype is torch.float8_e4m3fn

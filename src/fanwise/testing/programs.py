@@ -88,7 +88,8 @@ def run_program(
         return Finished(process.returncode, _text_of(out), _text_of(err) + note)
 
 
-_WARNINGS = ("-W", "error")
+# Errors, except one of torch 2.13 about parts of itself that it compiles when forward-mode derivatives are used.
+_WARNINGS = ("-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 
 class LoadedInterpreter:

@@ -164,7 +164,7 @@ def test_when_one_process_stops_all_do(pool: Pool, tmp_path: Path) -> None:
 
 
 def refuses(run: Run) -> None:
-    run.report(loss="low")
+    run.report(loss=[1, 2])
 
 
 def test_what_is_no_metric_is_refused_where_it_was_reported(pool: Pool) -> None:

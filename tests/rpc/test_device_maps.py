@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fanwise.rpc.devices.device_maps import DeviceMaps, check_here, check_there
+from fanwise.rpc.messages.pickling import says_all
 
 CPU = torch.device("cpu")
 
@@ -36,10 +37,11 @@ def test_a_device_without_an_entry_cannot_be_sent() -> None:
     maps = DeviceMaps({"b": {ZERO: ONE}}, ())
     with pytest.raises(
         RuntimeError, match=r"no entry for cuda:1 in the device map to worker b: \{'cuda:0': 'cuda:1'\}"
-    ):
+    ) as there:
         maps.there("b", ONE)
-    with pytest.raises(RuntimeError, match="no entry for cuda:0 in the device map to this worker"):
+    with pytest.raises(RuntimeError, match="no entry for cuda:0 in the device map to this worker") as here:
         maps.here("b", ZERO)
+    assert says_all(there.value) and says_all(here.value)  # raised as it is, as torch does
 
 
 def test_right_maps_pass() -> None:

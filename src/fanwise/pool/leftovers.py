@@ -64,12 +64,27 @@ def end_all() -> tuple[str, ...]:
         A description of each child process that was still running GRACE_S after SIGTERM.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker of a DataLoader ends
-    if threading.active_count() > 1:
+    if _has_threads():
         _call_within_grace(_end_threads)
-    if "multiprocessing.util" in sys.modules:
+    if _uses_multiprocessing():
         _call_within_grace(_end_multiprocessing)
     atexit._run_exitfuncs()
     return _end_children()
+
+
+def _has_threads() -> bool:
+    """Whether there are threads that Python would wait for, beside this one."""
+    here = threading.current_thread()
+    return threading.active_count() > 1 and any(not t.daemon and t is not here for t in threading.enumerate())
+
+
+def _uses_multiprocessing() -> bool:
+    """Whether `multiprocessing` has anything to finalize: children, queues, managers, shared memory."""
+    if "multiprocessing.util" not in sys.modules:
+        return False
+    return bool(
+        sys.modules["multiprocessing.util"]._finalizer_registry or sys.modules["multiprocessing.process"]._children
+    )
 
 
 def _call_within_grace(call: Callable[[], None]) -> None:

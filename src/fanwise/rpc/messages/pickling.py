@@ -318,10 +318,11 @@ def explained(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> 
 
 
 def says_all(error: BaseException) -> bool:
-    """Whether an error of pickling needs no explanation: it is one of a reference, whose text programs match."""
+    """Whether an error of pickling needs no explanation: one of a reference or a device map, with torch's own text."""
     if isinstance(error, FanwiseError):
         return isinstance(error, RuntimeError)
-    return isinstance(error, RuntimeError) and not isinstance(error, RecursionError) and "RRef" in str(error)
+    has_texts_of_torch = "RRef" in str(error) or "in the device map" in str(error)
+    return isinstance(error, RuntimeError) and not isinstance(error, RecursionError) and has_texts_of_torch
 
 
 def too_deep() -> str:

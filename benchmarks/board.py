@@ -37,9 +37,9 @@ from measuring import finish, machine, ratio_of_neighbours, say, scratch_folder,
 from fanwise.testing import within
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune.record.log import Record
 from fanwise.tune.record.progress import Progress
-from fanwise.tune.record.reading import FILE_NAME, newest_seq
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.reading import FILE_NAME, EventReader
 
 N_WORKERS = 2
 N_SLOTS = 16
@@ -90,7 +90,7 @@ def write_large(folder: Path, num_trials: int, num_reports: int) -> None:
                 search.end(began_s + num_reports + 1, trial_id, "Completed", num_reports + 0.98)
                 search.free(began_s + num_reports + 1, trial_id)
         search.finish(num_trials / N_SLOTS * (num_reports + 2), "max_num_trials_started reached")
-        record.set_meta({"summary": progress.summary()})
+        record.set_summary(progress.summary())
         record.commit()
 
 
@@ -205,6 +205,9 @@ def stretches(browser: Any, kinds: Sequence[str], *, settle_s: float, lasts_s: f
         boards = [process for process in psutil.Process().children() if process not in browsers]
         search = subprocess.Popen([sys.executable, __file__, "--search"], env={**os.environ, "FANWISE_HOME": str(home)})
 
+        def num_events() -> int:
+            return sum(map(len, reader.read()), reader.last_seq)
+
         def stretch(kind: str) -> Stretch:
             context = browser.new_context()
             idle = context.new_page()
@@ -214,9 +217,9 @@ def stretches(browser: Any, kinds: Sequence[str], *, settle_s: float, lasts_s: f
             urls = [f"{address}api/experiments/flat-out{answer}" for answer in ANSWERS if kind == "answers"]
             with asked_each_second(urls):
                 idle.wait_for_timeout(1000 * settle_s)
-                before = time.monotonic(), newest_seq(folder), cpu_s(boards), cpu_s(browsers)
+                before = time.monotonic(), num_events(), cpu_s(boards), cpu_s(browsers)
                 idle.wait_for_timeout(1000 * lasts_s)
-                after = time.monotonic(), newest_seq(folder), cpu_s(boards), cpu_s(browsers)
+                after = time.monotonic(), num_events(), cpu_s(boards), cpu_s(browsers)
             context.close()
             passed_s, reports, of_board, of_browser = (new - old for old, new in zip(before, after, strict=True))
             return Stretch(reports / passed_s, of_board / passed_s, of_browser / passed_s)
@@ -224,6 +227,7 @@ def stretches(browser: Any, kinds: Sequence[str], *, settle_s: float, lasts_s: f
         try:
             within(60.0, (folder / FILE_NAME).exists, "the search has begun")
             time.sleep(settle_s)
+            reader = EventReader(folder)
             return [stretch(kind) for kind in kinds]
         finally:
             search.kill()

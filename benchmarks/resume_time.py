@@ -110,7 +110,7 @@ def main() -> None:
         for scheduler in SCHEDULERS:
             folder = scratch / scheduler.replace(" ", "-")
             num_rows = write_record(folder, scheduler, options.trials)
-            size_mib = (folder / "record.sqlite").stat().st_size / (1 << 20)
+            size_mib = (folder / "events.jsonl").stat().st_size / (1 << 20)
             say(f"{scheduler}: {num_rows:,} rows, {size_mib:.0f} MiB")
             found = []
             for _ in range(options.repeats):

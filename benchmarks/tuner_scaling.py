@@ -35,9 +35,9 @@ from fanwise.testing.simulated_loop import SimulatedLoop
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.decisions import facts
 from fanwise.tune.opening import described
+from fanwise.tune.record.log import Record
 from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.restoring import fresh_tuning
-from fanwise.tune.record.writer import Record
 from fanwise.tune.runner import Plan, Search
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate.tables import Curve
@@ -252,7 +252,7 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     record.close()
     each = list(itertools.starmap(us_a_fact, itertools.pairwise(marks)))
     rate = (num_facts - marks[0][1]) / (ended_s - marks[0][0])
-    size_mib = (record.folder / "record.sqlite").stat().st_size / 2**20
+    size_mib = (record.folder / "events.jsonl").stat().st_size / 2**20
     return Found(num_facts, each[0], each[-1], rate, peak_mib(), size_mib)
 
 

@@ -28,8 +28,8 @@ from fanwise.testing import within
 from fanwise.testing.program_statuses import run_status, worker_status
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import load_experiment
+from fanwise.tune.record.log import Record
 from fanwise.tune.record.reading import read_events
-from fanwise.tune.record.writer import Record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Playwright
@@ -357,7 +357,7 @@ def test_a_table_is_sorted_and_a_question_answered_by_keyboard(live: Live, page:
 def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", width: int) -> None:
     write_attack(tmp_path)
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
-    (tmp_path / os.fsdecode(b"\xff") / "record.sqlite").touch()
+    (tmp_path / os.fsdecode(b"\xff") / "events.jsonl").touch()
     worker = StatusFile("rpc")
     with board_of(tmp_path) as address:
         within(30.0, worker.is_wanted, "the board has asked")

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -27,7 +26,7 @@ from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
 from fanwise.testing.program_statuses import run_status
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 
 LR = {"domain": "loguniform", "lower": 0.01, "upper": 1.0}
 KIND = {"domain": "choice", "categories": ["a", "b"]}
@@ -219,17 +218,17 @@ def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
         write_trials(search, 2)
     write_trials(recorded("live"), 3)
     (home / "foreign").mkdir()
-    (home / "foreign" / "record.sqlite").write_bytes(b"no database")
-    (home / "half").mkdir()
-    whole = (home / "old" / "record.sqlite").read_bytes()
-    (home / "half" / "record.sqlite").write_bytes(whole[: len(whole) // 2])
+    (home / "foreign" / "events.jsonl").write_bytes(b"no record")
+    shutil.copytree(home / "old", home / "half")
+    whole = (home / "half" / "events.jsonl").read_bytes()
+    (home / "half" / "events.jsonl").write_bytes(whole[whole.index(b"\n") + 1 :])
+    (home / "half" / "summary.json").unlink(missing_ok=True)
     (home / "other").mkdir()
-    with sqlite3.connect(home / "other" / "record.sqlite") as connection:
-        connection.execute("CREATE TABLE meta(key, value)")
-        connection.execute("""INSERT INTO meta VALUES ('format', '[2, 0]'), ('summary', '"nonsense"')""")
-    connection.close()
+    (home / "other" / "events.jsonl").touch()
+    (home / "other" / "meta.json").write_text('{"format": [3, 0]}')
+    (home / "other" / "summary.json").write_text('"nonsense"')
     (home / "empty").mkdir()
-    os.mkfifo(home / "empty" / "record.sqlite")
+    os.mkfifo(home / "empty" / "events.jsonl")
     answer = board.ask("/api/experiments").json
     lines = {line["id"]: line for line in answer["experiments"]}
     assert answer["experiments"][0]["id"] == "live" and answer["home"] == str(home)
@@ -513,7 +512,7 @@ def test_no_path_leads_out_of_the_home(board: Served, home: Path, path: str) -> 
         write_trials(search, 1)
     (home / "linked").symlink_to(home.parent / "outside")
     (home / "linked-record").mkdir()
-    (home / "linked-record" / "record.sqlite").symlink_to(home.parent / "outside" / "record.sqlite")
+    (home / "linked-record" / "events.jsonl").symlink_to(home.parent / "outside" / "events.jsonl")
     answer = board.ask(path)
     assert answer.status in (404, 405) and b"lr" not in answer.body
 
@@ -671,7 +670,7 @@ def test_who_does_not_finish_a_request_is_hung_up_on(home: Path) -> None:
             first = next(events)
             within(5.0, lambda: said_by(board, b"GET") == b"", "longer than a request may take")
             (home / "new").mkdir()
-            os.mkfifo(home / "new" / "record.sqlite")
+            os.mkfifo(home / "new" / "events.jsonl")
             assert next(events) != first
 
 

@@ -8,21 +8,22 @@ this process, which is quicker still.
 import json
 import re
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import pandas as pd
 import pytest
+from record_edits import edit_events, edit_meta
 
 from fanwise.base.version import VERSION
 from fanwise.cli.app import main
 from fanwise.testing.programs import Finished, LoadedInterpreter, run_program
 from fanwise.tune import load_experiment
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 SHOW_LOADED = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
@@ -99,11 +100,13 @@ def foreign(place: Place, searched: Finished) -> Iterator[str]:
     assert searched.status == 0
     name = "evil\x1b[2J"
     shutil.copytree(place.home / "good", place.home / name)
-    with sqlite3.connect(place.home / name / "record.sqlite") as record:
-        record.execute(r"""update meta set value = '"e\u001b[31mx"' where key in ('name', 'metric')""")
-        record.execute(r"""update events set body = replace(replace(body, '"loss"', '"e\u001b[31mx"'),
-                           '"epochs": 3', '"epochs": "\u001b[5m"')""")
-    record.close()
+    edit_meta(place.home / name, name="e\x1b[31mx", metric="e\x1b[31mx")
+
+    def evil(event: dict[str, Any]) -> None:  # Any: JSON
+        text = json.dumps(event["body"]).replace('"loss"', '"e\\u001b[31mx"')
+        event["body"] = json.loads(text.replace('"epochs": 3', '"epochs": "\\u001b[5m"'))
+
+    edit_events(place.home / name, evil)
     (place.home / name / "output" / "0.out").write_bytes(b"\x1b[2Jgone\n")
     yield name
     shutil.rmtree(place.home / name)
@@ -153,14 +156,14 @@ def test_a_search_from_two_files_says_what_it_found_and_where(searched: Finished
 
 def test_experiments_are_listed_with_their_best(searched: Finished, typed: Typed, place: Place) -> None:
     (place.home / "junk").mkdir()
-    (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
+    (place.home / "junk" / "events.jsonl").write_bytes(b"no record" * 1000)
     done = typed("tune", "ls")
     shutil.rmtree(place.home / "junk")
     assert (done.status, done.err) == (0, "")
     lines = {line.split()[0]: line for line in done.out.splitlines()}
     assert lines["good"].split()[1:3] == ["finished", "4"]
     assert "loss=" in lines["good"]
-    assert "unreadable: " in lines["junk"] and "is not an SQLite file" in lines["junk"]
+    assert "unreadable: " in lines["junk"] and "it has no meta.json" in lines["junk"]
 
 
 def test_without_experiments_the_folder_is_told(tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +411,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (
             ("tune", "show", "."),
             1,
-            ". is not an experiment: the folder holds no record.sqlite. See: fanwise explain record",
+            ". is not an experiment: the folder has no events.jsonl. See: fanwise explain record",
         ),
         (("tune", "show", "good", "--trial", "77"), 1, "experiment 'good' has no trial 77; its trials are 0 to 3"),
         (("tune", "show", "good", "--trial", "x"), 2, "Invalid value for '--trial'"),
@@ -561,13 +564,11 @@ def test_arguments_that_do_not_fit_the_space_are_named(typed: Typed, tmp_path: P
 def test_a_record_of_another_version_names_both_versions(typed: Typed) -> None:
     other = typed.place.home / "other"
     shutil.copytree(typed.place.home / "good", other)
-    with sqlite3.connect(other / "record.sqlite") as record:
-        record.execute("update meta set value = '99' where key = 'format'")
-    record.close()
+    edit_meta(other, format=99)
     done = typed("tune", "show", "other")
     shutil.rmtree(other)
     assert done.status == 1
-    assert "is of format 99, and this version of fanwise reads format [2, 0]" in done.err
+    assert "has format 99, and this version of fanwise reads format [3, 0]" in done.err
 
 
 @pytest.mark.parametrize("arguments", [("--debug", "tune", "show", "none"), ("tune", "show", "none", "--debug")])

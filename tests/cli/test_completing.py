@@ -34,7 +34,7 @@ def completed(line: str, home: Path) -> list[str]:
 def home(tmp_path: Path) -> Path:
     for name in ("lenet", "lenet-asha", "other"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "record.sqlite").touch()
+        (tmp_path / name / "events.jsonl").touch()
     (tmp_path / "lenet-no-experiment").mkdir()
     return tmp_path
 

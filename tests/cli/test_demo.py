@@ -40,4 +40,4 @@ def test_the_demo_searches_says_what_it_found_and_draws_it(torch_loaded: LoadedI
     assert f"\nnext: all of it again, in words     fanwise tune show {name}\n" in out
     assert "fanwise tune run train.py:train --space space.yaml" in out.splitlines()[-2]
     results = re.findall(r"^results              (\S+)$", out, re.M)
-    assert [Path(folder, "record.sqlite").is_file() for folder in results] == [True]
+    assert [Path(folder, "events.jsonl").is_file() for folder in results] == [True]

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import StoppingCriterion, load_experiment
 from fanwise.tune.checkpoint_owner import claim
 from fanwise.tune.record.lock import LOCK_NAME
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 
 SPACE = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
 META = {"metric": "loss", "mode": "min", "n_workers": 2, "seed": 1, "space": SPACE}
@@ -195,9 +194,7 @@ def test_a_list_reads_the_summary_and_opens_no_rows(place: Place) -> None:
     }
     with place.searching("good", summary=summary):
         pass
-    with sqlite3.connect(place.home / "good" / "record.sqlite") as record:
-        record.execute("drop table events")
-    record.close()
+    (place.home / "good" / "events.jsonl").write_bytes(b"not read\n")
     assert "good  finished      1234  loss=0.125 (trial 77)\n" in place.typed("ls").out
     (listed,) = json.loads(place.typed("ls", "--json").out)
     assert (listed["num_completed"], listed["num_stopped"], listed["num_failed"]) == (1200, 30, 3)
@@ -216,10 +213,10 @@ def test_a_summary_of_a_tuner_that_was_killed_later_is_not_trusted(place: Place)
 
 def test_one_that_cannot_be_read_is_listed_with_its_error(place: Place) -> None:
     (place.home / "junk").mkdir()
-    (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
+    (place.home / "junk" / "events.jsonl").write_bytes(b"no record" * 1000)
     (listed,) = json.loads(place.typed("ls", "--json").out)
     assert (listed["name"], listed["state"]) == ("junk", "unreadable")
-    assert "is not an SQLite file" in listed["error"]
+    assert "it has no meta.json" in listed["error"]
 
 
 # -- deleting ----------------------------------------------------------------------------------------------------------
@@ -251,7 +248,7 @@ def test_what_an_experiment_does_not_own_stays_and_so_does_the_experiment(place:
         assert done.status == 1
         assert why in done.err
         assert f"Nothing was deleted. To delete the experiment without them, remove {place.home}/{name} by" in done.err
-        assert (place.home / name / "record.sqlite").exists()
+        assert (place.home / name / "events.jsonl").exists()
         assert (elsewhere / name[0].replace("c", "b") / "0-0-1").exists()
     assert place.typed("rm", "b", "--yes").status == 0
     assert [path.name for path in elsewhere.iterdir()] == ["a"]
@@ -284,7 +281,7 @@ def test_one_that_is_written_to_is_not_deleted_and_one_that_cannot_be_read_is(pl
     assert done.status == 1
     assert "the search 'runs' is running: nothing was deleted. End it first: fanwise tune stop runs" in done.err
     (place.home / "junk").mkdir()
-    (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
+    (place.home / "junk" / "events.jsonl").write_bytes(b"no record" * 1000)
     assert place.typed("rm", "junk", "runs", "--yes").status == 0
     assert list(place.home.iterdir()) == []
 
@@ -294,7 +291,7 @@ def test_a_link_to_an_experiment_is_not_followed(place: Place) -> None:
         pass
     (place.home / "link").symlink_to(place.home / "e")
     assert "link is no experiment's own folder: nothing was deleted." in place.typed("rm", "link", "--yes").err
-    assert (place.home / "e" / "record.sqlite").exists()
+    assert (place.home / "e" / "events.jsonl").exists()
 
 
 def _typed(text: str) -> Any:  # Any: a file

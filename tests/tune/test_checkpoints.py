@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from fanwise.tune.checkpoints import (
     save_checkpoint,
     sweep_checkpoints,
 )
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -255,16 +254,3 @@ def test_the_store_has_deleted_all_that_it_was_told_when_it_is_closed(root: str,
     store.discard(["1-0-2"])
     store.close()
     assert sweep_checkpoints(root, ()) == ["1-0-3"]
-
-
-def test_what_a_copy_of_the_record_may_still_ask_for_is_deleted_when_the_copy_knows_better(tmp_path: Path) -> None:
-    save(str(tmp_path / "c"), "0-0-1", tmp_path)
-    save(str(tmp_path / "c"), "0-0-2", tmp_path)
-    copied_s = -1.0
-    store = CheckpointStore(str(tmp_path / "c"), lambda: copied_s)
-    store.discard(["0-0-1"])
-    assert sorted(os.listdir(tmp_path / "c")) == ["0-0-1", "0-0-2"]
-    copied_s = time.monotonic()  # the last copy, at the end of the search
-    store.discard(["0-0-2"])  # and what came after it, had that copy failed
-    store.close()
-    assert os.listdir(tmp_path / "c") == ["0-0-2"]

@@ -1,10 +1,8 @@
 """Experiments as users see them: tables, the best, utilisation, failures, figures; while they run and afterwards."""
 
 import math
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,10 +16,9 @@ from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import Space, choice, loguniform, parameter, randint
 from fanwise.tune.experiment import Best, Experiment, load_experiment
-from fanwise.tune.record import heartbeat
 from fanwise.tune.record.history import Failure
-from fanwise.tune.record.lock import LOCK_NAME, is_held
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.lock import is_held
+from fanwise.tune.record.log import Record
 
 META = {
     "name": "lenet",
@@ -147,7 +144,7 @@ def test_utilisation_is_the_share_between_first_ready_and_stop(experiment: Exper
 
 
 def test_metadata_are_those_of_the_record(experiment: Experiment) -> None:
-    assert experiment.metadata == {**META, "format": [2, 0]}
+    assert experiment.metadata == {**META, "format": [3, 0]}
     assert experiment.name == "lenet"
     assert experiment.path.name == "lenet"
     assert repr(experiment).startswith("Experiment('lenet', ")
@@ -199,7 +196,7 @@ def test_a_search_that_ends_while_it_is_looked_at_has_finished(tmp_path: Path, m
             stack.close()
             return is_held(file)
 
-        monkeypatch.setattr("fanwise.tune.record.overview.is_held", end_and_look)
+        monkeypatch.setattr("fanwise.tune.experiment.is_held", end_and_look)
         assert experiment.state == "finished"
 
 
@@ -213,7 +210,7 @@ def test_a_record_that_is_closed_before_the_end_is_of_a_search_that_was_broken_o
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 record = Record.create(Path(sys.argv[1]), {"name": "e", "metric": "error", "mode": "min", "n_workers": 1, "space": {}})
 its_end, our_end = os.pipe()
 if os.fork() == 0:
@@ -245,53 +242,14 @@ def test_a_search_whose_tuner_was_killed_was_broken_off_also_when_a_fork_of_it_l
         assert writer.stdout.read() == "", "the fork has ended, too"
 
 
-def test_on_another_machine_a_tuner_lives_as_long_as_it_is_heard_of(
+def test_without_locks_the_state_of_a_record_that_is_open_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Record.create(tmp_path / "e", META, copied=True) as record:
-        experiment = load_experiment(tmp_path / "e")
-        here = experiment.state
-        with monkeypatch.context() as elsewhere:
-            elsewhere.setattr("platform.node", lambda: "another")
-            (tmp_path / "e" / LOCK_NAME).unlink()
-            there = experiment.state
-            os.utime(tmp_path / "e" / heartbeat.FILE_NAME, (0, 0))
-            assert (here, there, experiment.state) == ("running", "running", "unknown")
-        finish = {"order": "finish", "reason": "done", "kind": "limit", "error": None}
-        record.append(1.0, "tick", None, {"orders": [finish]})
-    assert experiment.state == "finished"
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError("no locks")
 
-
-@pytest.mark.parametrize("skew_s", [-3600.0, 3600.0])
-def test_whether_a_tuner_on_another_machine_lives_does_not_depend_on_the_clock_of_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew_s: float
-) -> None:
-    beat, now_s = tmp_path / "e" / heartbeat.FILE_NAME, time.time()
-    with Record.create(tmp_path / "e", META, copied=True), monkeypatch.context() as elsewhere:
-        experiment = load_experiment(tmp_path / "e")
-        elsewhere.setattr("platform.node", lambda: "another")
-        elsewhere.setattr("time.time", lambda: now_s + skew_s)
-        (tmp_path / "e" / LOCK_NAME).unlink()
-        fresh = experiment.state
-        os.utime(beat, (now_s - 100.0, now_s - 100.0))
-        assert (fresh, experiment.state) == ("running", "unknown")
-
-
-def test_who_may_not_write_sees_the_state_by_its_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    with Record.create(tmp_path / "e", META, copied=True), monkeypatch.context() as elsewhere:
-        experiment = load_experiment(tmp_path / "e")
-        elsewhere.setattr("platform.node", lambda: "another")
-        elsewhere.setattr("tempfile.NamedTemporaryFile", refuse)
-        (tmp_path / "e" / LOCK_NAME).unlink()
-        assert experiment.state == "running"
-
-
-def test_without_locks_the_state_of_a_record_that_is_open_is_unknown(tmp_path: Path) -> None:
+    monkeypatch.setattr("fanwise.tune.record.lock.fcntl.flock", refuse)
     with searching(tmp_path / "e"):
-        (tmp_path / "e" / LOCK_NAME).unlink()
         assert load_experiment(tmp_path / "e").state == "unknown"
 
 
@@ -366,7 +324,7 @@ def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: P
     [
         ("none/results.csv", r"there is no folder .*/none; make it first, or name another"),
         ("/proc/results.csv", r".*; name a file in a folder that you may write to"),
-        ("lenet/record.sqlite/x.csv", r"there is no folder .*record\.sqlite; make it first, or name another"),
+        ("lenet/events.jsonl/x.csv", r"there is no folder .*events\.jsonl; make it first, or name another"),
     ],
 )
 def test_an_export_to_where_nothing_can_be_written_says_so(
@@ -508,7 +466,7 @@ def test_an_experiment_is_found_by_name_by_path_and_by_its_file(
         pass
     assert load_experiment("lenet-one").path == tmp_path / "home" / "lenet-one"
     assert load_experiment("here").path == Path("here")
-    assert load_experiment(tmp_path / "here" / "record.sqlite").path == tmp_path / "here"
+    assert load_experiment(tmp_path / "here" / "events.jsonl").path == tmp_path / "here"
     assert load_experiment(str(tmp_path / "here")).name == "lenet"
 
 
@@ -529,7 +487,7 @@ def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path, monkeypatch: pyte
 
 def test_what_is_no_experiment_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RecordError, match=r"holds no record\.sqlite"):
+    with pytest.raises(RecordError, match=r"has no events\.jsonl"):
         load_experiment(tmp_path / "empty")
 
 

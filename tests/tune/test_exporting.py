@@ -2,7 +2,9 @@
 
 import json
 import math
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from fanwise.tune import (
     parameter,
     uniform,
 )
-from fanwise.tune.exporting import write_frame
+from fanwise.tune.exporting import write_results
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +68,19 @@ def test_csv_json_and_parquet_have_the_same_rows(experiment: Experiment, tmp_pat
     assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == ["r.csv", "r.json", "r.parquet"]
 
 
+def test_sqlite_has_both_tables(experiment: Experiment, tmp_path: Path) -> None:
+    experiment.export(tmp_path / "r.sqlite")
+    with closing(sqlite3.connect(tmp_path / "r.sqlite")) as database:
+        results = pd.read_sql_query("SELECT * FROM results", database)
+        trials = pd.read_sql_query("SELECT * FROM trials", database)
+    pd.testing.assert_frame_equal(results, experiment.results, check_dtype=False)
+    assert list(trials["trial_id"]) == list(experiment.trials["trial_id"])
+
+
 def test_json_has_all_digits_and_null_for_what_it_has_no_number_for(tmp_path: Path) -> None:
     values = [0.1 + 0.2, 1 / 3, 1e-20 / 3, 5e300, math.nan, math.inf]
     frame = pd.DataFrame({"x": values, "n": range(6), "layers": [[1, 2.5]] * 6, "flag": [True] * 6})
-    write_frame(frame, tmp_path / "r.json")
+    write_results(frame, frame, tmp_path / "r.json")
     rows = json.loads((tmp_path / "r.json").read_text())
     assert [row["x"] for row in rows] == [*values[:4], None, None]
     assert rows[2] == {"x": 1e-20 / 3, "n": 2, "layers": [1, 2.5], "flag": True}
@@ -77,22 +88,22 @@ def test_json_has_all_digits_and_null_for_what_it_has_no_number_for(tmp_path: Pa
 
 def test_a_column_of_numbers_and_text_is_text_in_parquet(tmp_path: Path) -> None:
     frame = pd.DataFrame({"loss": [0.5, 0.25, 1.0], "config_depth": [3, "auto", None]})
-    write_frame(frame, tmp_path / "r.parquet")
+    write_results(frame, frame, tmp_path / "r.parquet")
     read = pd.read_parquet(tmp_path / "r.parquet")
     assert list(read["config_depth"][:2]) == ["3", "auto"] and read["config_depth"].isna()[2]
     assert list(read["loss"]) == [0.5, 0.25, 1.0]
 
 
 def test_another_ending_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"written as \.csv, \.json, \.parquet, by the file's ending; got 'r\.xlsx'"):
-        write_frame(pd.DataFrame(), tmp_path / "r.xlsx")
+    with pytest.raises(ValueError, match=r"\.csv, \.json, \.parquet, \.sqlite, by the file's ending; got 'r\.xlsx'"):
+        write_results(pd.DataFrame(), pd.DataFrame(), tmp_path / "r.xlsx")
     assert not any(tmp_path.iterdir())
 
 
 def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[parquet\]'"):
-        write_frame(pd.DataFrame(), tmp_path / "r.parquet")
+        write_results(pd.DataFrame(), pd.DataFrame(), tmp_path / "r.parquet")
     assert not any(tmp_path.iterdir())
 
 

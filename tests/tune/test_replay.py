@@ -1,15 +1,13 @@
 """Every decision of a search is made again from its record alone, bit for bit; and what is made otherwise is found."""
 
-import json
 import random
 import re
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from record_edits import edit_events, edit_meta
 
 from fanwise.base.errors import RecordError
 from fanwise.cli import main
@@ -47,6 +45,7 @@ from fanwise.tune import (
     reverseloguniform,
     uniform,
 )
+from fanwise.tune.record.reading import read_meta
 from fanwise.tune.replaying import replay_experiment
 from fanwise.tune.simulate import Faults, FunctionTable
 from fanwise.tune.stopping import StoppingCriterion
@@ -238,11 +237,13 @@ def test_a_search_that_was_resumed_beside_another_version_counts_as_one_of_both(
             assert trial is not None
             opened.tell(trial, 0.5)
     assert replay_experiment("twice").other_versions == {}
-    with closing(sqlite3.connect(tmp_path / "twice" / "record.sqlite")) as database, database:
-        (text,) = database.execute("SELECT body FROM events WHERE kind = 'resumed'").fetchone()
-        body = json.loads(text)
-        here, body["versions"]["scipy"] = body["versions"]["scipy"], "0.1"
-        database.execute("UPDATE events SET body = ? WHERE kind = 'resumed'", (json.dumps(body),))
+    here = read_meta(tmp_path / "twice")["versions"]["scipy"]
+
+    def run_beside_another(event: dict[str, Any]) -> None:  # Any: JSON
+        if event["kind"] == "resumed":
+            event["body"]["versions"]["scipy"] = "0.1"
+
+    edit_events(tmp_path / "twice", run_beside_another)
     assert replay_experiment("twice").other_versions == {"scipy": (f"{here} and 0.1", here)}
 
 
@@ -255,12 +256,9 @@ def test_a_search_without_a_model_is_replayed_in_full_beside_any_version(tmp_pat
 
 def rewrite_version(folder: Path, library: str, version: str) -> str:
     """As if the search had run beside this version; returns the one that there is."""
-    with closing(sqlite3.connect(folder / "record.sqlite")) as database, database:
-        (text,) = database.execute("SELECT value FROM meta WHERE key = 'versions'").fetchone()
-        versions = json.loads(text)
-        here, versions[library] = versions[library], version
-        database.execute("UPDATE meta SET value = ? WHERE key = 'versions'", (json.dumps(versions),))
-    return str(here)
+    versions = read_meta(folder)["versions"]
+    edit_meta(folder, versions={**versions, library: version})
+    return str(versions[library])
 
 
 def command(*arguments: str) -> int:

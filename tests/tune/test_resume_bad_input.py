@@ -1,16 +1,14 @@
 """What cannot be gone on with is refused, says what differs, and leaves the experiment as it was."""
 
-import json
 import os
 import shutil
-import sqlite3
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from record_edits import edit_meta
 
 from fanwise.base.errors import CheckpointError, ClusterError, RecordError
 from fanwise.pool import Pool
@@ -28,6 +26,8 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.program import load_cluster, save_cluster
+from fanwise.tune.record.lines import line_of
+from fanwise.tune.record.reading import read_events
 
 SPACE = {"x": uniform(0, 1), "epochs": 3}
 MORE = StoppingCriterion(max_num_trials_started=6)
@@ -172,33 +172,29 @@ def test_what_is_no_clusters_arguments_is_refused(kept: Path, spoil: Callable[[P
         Tuner.resume(kept)
 
 
-@pytest.mark.parametrize(("written", "is_refused"), [([99, 0], True), ([2, 7], False)])
+@pytest.mark.parametrize(("written", "is_refused"), [([99, 0], True), ([3, 7], False)])
 def test_a_record_of_another_major_format_is_refused(
     kept: Path, pool: Pool, written: list[int], is_refused: bool
 ) -> None:
-    with sqlite3.connect(kept / "record.sqlite") as connection:
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(written),))
-    connection.close()
+    edit_meta(kept, format=written)
     if is_refused:
-        with pytest.raises(RecordError, match=r"is of format \[99, 0\], and this version of fanwise reads"):
+        with pytest.raises(RecordError, match=r"has format \[99, 0\], and this version of fanwise reads"):
             Tuner.resume(kept)
     else:
         assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
 
 
 def test_a_row_that_a_newer_version_wrote_is_named_and_nothing_is_written(kept: Path, pool: Pool) -> None:
-    with sqlite3.connect(kept / "record.sqlite") as connection:
-        connection.execute("UPDATE events SET kind = 'dreamt' WHERE seq = 4")
-    connection.close()
-    before = rows_of(kept)
+    (kept / "events.jsonl").write_bytes(
+        b"".join(
+            line_of(event.seq, event.t_s, "dreamt" if event.seq == 4 else event.kind, event.trial_id, event.body)
+            for event in read_events(kept)
+        )
+    )
+    before = read_events(kept)
     with pytest.raises(RecordError, match=r"event 4 \(dreamt\) of .*kept cannot be understood"):
         Tuner.resume(kept, pool=pool, quiet=True).run()
-    assert rows_of(kept) == before
-
-
-def rows_of(folder: Path) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(folder / "record.sqlite")) as connection:
-        return connection.execute("SELECT * FROM events").fetchall()
+    assert read_events(kept) == before
 
 
 def waits(x: float, epochs: int, folder: str) -> None:
@@ -230,7 +226,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-EPOCHS = 60  # 0.6 s: the record is moved into its database some times meanwhile
+EPOCHS = 60
 
 
 def fill(x: float) -> None:
@@ -243,7 +239,7 @@ def fill(x: float) -> None:
 
 def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool, home: Path) -> None:
     with FullDisk(after_bytes=10_000) as disk:
-        with pytest.raises(RecordError, match=r"record\.sqlite cannot be written"):
+        with pytest.raises(RecordError, match=r"events\.jsonl cannot be written"):
             quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2, callbacks=[disk]).run()
     before = load_experiment("full")
     assert before.state == "broken-off"

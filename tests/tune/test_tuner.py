@@ -25,7 +25,6 @@ from fanwise.tune import (
     report,
     uniform,
 )
-from fanwise.tune.record.live import VARIABLE
 from fanwise.tune.record.reading import read_events
 from fanwise.tune.searchers import Observation
 
@@ -268,16 +267,3 @@ def test_a_scheduler_that_cannot_be_copied_is_refused_with_what_to_do(pool: Pool
     searcher.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"copy of its scheduler, and FIFO cannot be copied .* begin\(\)"):
         quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=FIFO(searcher, metric="loss"))
-
-
-def test_a_search_whose_record_is_kept_on_local_disk_says_so_in_one_line(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "disk").mkdir()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "disk"))
-    experiment = search(lambda x: x, {"x": uniform(0, 1)}, pool=pool, trials=1, quiet=False)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "the record" in line]
-    assert line.startswith(f"the record is kept in {tmp_path / 'disk' / 'fanwise-record-'}")
-    assert line.endswith(f"and copied every 10 s, because {VARIABLE} is set")
-    assert list((tmp_path / "disk").iterdir()) == []
-    assert len(experiment.results) == 1

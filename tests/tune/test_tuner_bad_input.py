@@ -1,9 +1,7 @@
 """Wrong settings, spaces, objectives and experiments: one clear message each, and nothing half-made."""
 
 import asyncio
-import json
 import os
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from record_edits import edit_meta
 
 from fanwise.base.errors import ClosedError, LeaseError, NotInstalled, NotSendableError, RecordError, SearchFailedError
 from fanwise.pool import Pool
@@ -364,7 +363,7 @@ def test_a_name_that_was_taken_after_the_tuner_was_made_is_refused_by_run(nothin
 
 def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    with pytest.raises(RecordError, match=r"photos is not an experiment: the folder holds no record\.sqlite\."):
+    with pytest.raises(RecordError, match=r"photos is not an experiment: the folder has no events\.jsonl\."):
         load_experiment(tmp_path / "photos")
     with pytest.raises(RecordError, match=r"^There is no experiment 'lenett': .* holds none yet\."):
         load_experiment("lenett")
@@ -372,11 +371,8 @@ def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_pat
 
 def test_a_record_of_another_version_is_told_with_both_versions(pool: Pool) -> None:
     tune(pool=pool, name="kept")
-    file = load_experiment("kept").path / "record.sqlite"
-    with sqlite3.connect(file) as connection:
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(99),))
-    connection.close()
-    with pytest.raises(RecordError, match=r"is of format 99, and this version of fanwise reads format \[2, 0\]"):
+    edit_meta(load_experiment("kept").path, format=99)
+    with pytest.raises(RecordError, match=r"has format 99, and this version of fanwise reads format \[3, 0\]"):
         load_experiment("kept")
 
 

@@ -13,8 +13,7 @@ import pytest
 import fanwise
 from fanwise.testing import within
 from fanwise.testing.processes import MARKER, running_processes
-from fanwise.tune import Tuner, load_experiment
-from fanwise.tune.record.live import VARIABLE
+from fanwise.tune import load_experiment
 
 SOURCES = Path(fanwise.__file__).parents[1]
 
@@ -49,8 +48,7 @@ def acknowledged(folder: Path) -> dict[int, list[int]]:
     }
 
 
-def kill_a_tuner_and_look(folder: Path, seed: int, local: Path | None = None) -> None:
-    """`local`: the record is kept there and copied; what was not copied is there when its machine goes on."""
+def kill_a_tuner_and_look(folder: Path, seed: int) -> None:
     chance = random.Random(seed)
     few, many = chance.randrange(2, 100), chance.randrange(100, 3000)
     num_reports = (0, 1, few, many, many)[seed % 5]
@@ -60,7 +58,6 @@ def kill_a_tuner_and_look(folder: Path, seed: int, local: Path | None = None) ->
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(folder), str(seed), chance.choice(["reuse", "fresh"])]
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "FANWISE_HOME": str(folder / "home")}
-    environment |= {} if local is None else {VARIABLE: str(local)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"it begins\n"
@@ -70,8 +67,6 @@ def kill_a_tuner_and_look(folder: Path, seed: int, local: Path | None = None) ->
     within(10.0, lambda: running_processes(os.environ[MARKER]) <= others, "every process of the search has ended")
     assert set(Path(tempfile.gettempdir()).glob("fanwise-*")) <= there
     if num_reports:
-        if local is not None:
-            Tuner.resume(folder / "home" / "killed", quiet=True)  # takes in what the copy lacks
         everything_acknowledged_is_kept(folder)
 
 
@@ -92,13 +87,6 @@ def everything_acknowledged_is_kept(folder: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_killed_tuner_loses_no_acknowledged_report_and_leaves_no_process(tmp_path: Path, seed: int) -> None:
     kill_a_tuner_and_look(tmp_path, seed)
-
-
-def test_a_killed_tuner_loses_nothing_between_two_copies_of_its_record(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    kill_a_tuner_and_look(tmp_path, 2, tmp_path / "disk")
-    (live,) = (tmp_path / "disk").iterdir()
-    assert (live / "record.sqlite-wal").exists()
 
 
 @pytest.mark.soak

@@ -7,7 +7,7 @@ next to nothing, so that a shell can complete names with it.
 import os
 from pathlib import Path
 
-RECORD_NAME = "record.sqlite"
+RECORD_NAME = "events.jsonl"
 
 
 def experiments_folder() -> Path:

@@ -1,3 +1,3 @@
 """The version of this library, for records and `fanwise.__version__`; the same as in pyproject.toml (a test looks)."""
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"

@@ -22,7 +22,7 @@ from ..tune.constraints import in_words
 from ..tune.experiment import Experiment
 from ..tune.pictures import front_data, search_data, search_without_reports
 from ..tune.record.history import History, Trial, worker_time_s
-from ..tune.record.overview import Overview, State
+from ..tune.record.overview import State
 from ..tune.stopping import StoppingCriterion
 from ..tune.terminal.method import method_line
 from .columns import Columns, thin
@@ -47,8 +47,7 @@ _SHOWN_LIMITS = {
 class Look:
     """An experiment at one moment. `now_s`: its clock, which goes on between two events while it runs.
 
-    `stop`, `n_workers`: the settings that held last. `told`: what its tuner says, where some reports were passed over;
-    None: all are in the history.
+    `stop`, `n_workers`: the settings that held last.
     """
 
     path: Path
@@ -59,17 +58,10 @@ class Look:
     now_s: float
     n_workers: int
     stop: StoppingCriterion
-    told: Overview | None = None
 
     @property
     def name(self) -> str:
         return str(self.meta.get("name", self.path.name))
-
-    @property
-    def num_reports(self) -> int:
-        if self.told is None:
-            return len(self.history.reports)
-        return sum(trial.num_reports for trial in self.history.trials.values())
 
     @property
     def is_dead(self) -> bool:
@@ -103,8 +95,7 @@ def summary(look: Look) -> Json:
             "Lost": shot.lost,
             **progress.num_over,
         },
-        "num_reports": look.num_reports,
-        "num_read": None if look.told is None else len(look.history.reports),
+        "num_reports": len(look.history.reports),
         "num_left_out": look.columns.num_left_out,
         "budget": _budget(look),
         "best": _best(look),
@@ -113,16 +104,12 @@ def summary(look: Look) -> Json:
 
 
 def _best(look: Look) -> Json | None:
-    best, told = look.history.progress.best(), look.told
-    if told is not None and told.best is not None and told.best[1] in look.history.trials:
-        value, trial_id = told.best
-        violated = told.violated
-    elif best is not None:
-        value, trial_id, violated = best.value, best.trial_id, best.violated
-    else:
+    best = look.history.progress.best()
+    if best is None:
         return None
-    config = dict(look.history.trials[trial_id].config)
-    return {"trial": trial_id, "value": value, "config": config, "python": as_python(config), "violated": violated}
+    config = dict(look.history.trials[best.trial_id].config)
+    known = {"trial": best.trial_id, "value": best.value, "violated": best.violated}
+    return {**known, "config": config, "python": as_python(config)}
 
 
 def _budget(look: Look) -> list[Json]:
@@ -132,7 +119,7 @@ def _budget(look: Look) -> list[Json]:
         "max_wallclock_time": look.now_s,
         "max_num_trials_started": look.history.progress.num_trials,
         "max_num_trials_completed": over.get("Completed", 0),
-        "max_num_evaluations": look.num_reports,
+        "max_num_evaluations": len(look.history.reports),
     }
     found = []
     for field in fields(look.stop):

@@ -10,7 +10,6 @@ record. Everything here blocks, and is called from threads. Records are opened r
 from anybody, so nothing that a record says is read as a file, and no link is followed out of an experiment.
 """
 
-import math
 import os
 import re
 import threading
@@ -20,8 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-import psutil
-
 from ..base.errors import NotInstalled, RecordError
 from ..base.plain_json import json_bytes
 from ..base.text import printable, printable_line
@@ -29,18 +26,20 @@ from ..links.status_files import statuses
 from ..pool.output import tail
 from ..tune.experiment import Experiment
 from ..tune.record.history import History
+from ..tune.record.lock import is_held
 from ..tune.record.names import output_files
-from ..tune.record.overview import Overview, is_written, overview_of, state_of
-from ..tune.record.reading import FILE_NAME, iter_events, newest_seq, read_meta
+from ..tune.record.overview import Overview, overview_of, state_of
+from ..tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME, EventReader, read_meta
 from ..tune.record.restoring import last_settings
 from ..tune.tracebacks import of_the_user
 from .columns import Columns, columns_of
-from .pacing import reports_every, rest_s
 from .programs import program_of, programs_of
 from .views import VIEWS, Json, Look, importance, summary, trial_detail, trial_rows
 
 _MOST_WATCHED = 6  # a long record takes 100 MB
 _PATIENCE = 10.0  # importances that took a second are computed again after ten
+_LEAST_REST_S, _MOST_REST_S = 0.3, 60.0  # between two looks
+_SHARE_OF_A_CORE = 0.05
 _MOST_ROWS = 100
 _LOG_BYTES, _LOG_LINES = 1 << 16, 300
 _PROGRAM = re.compile(r"(run|group)-[0-9a-f-]+", re.ASCII)
@@ -52,12 +51,10 @@ class NotThere(LookupError):
 
 @final
 class Home:
-    """See the module. `folder` need not exist yet. `busy`: the share of CPU time in use; None: as measured."""
+    """See the module. `folder` need not exist yet."""
 
-    def __init__(self, folder: Path, busy: Callable[[], float] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._busy = busy
-        self._cpu_times = psutil.cpu_times()
         self._lock = threading.Lock()
         self._watched: dict[str, Watched] = {}
         self._lines: dict[str, tuple[object, Json]] = {}
@@ -125,7 +122,7 @@ class Home:
         with self._lock:
             found = self._watched.pop(name, None)
             if found is None or found.inode != inode:
-                found = Watched(folder, inode, self._busy or _Busy(self._cpu_times).share)
+                found = Watched(folder, inode)
             self._watched[name] = found
             while len(self._watched) > _MOST_WATCHED:
                 del self._watched[next(iter(self._watched))]
@@ -136,15 +133,14 @@ class Home:
 class Watched:
     """One experiment; see the module. All methods raise RecordError where its record cannot be read."""
 
-    def __init__(self, folder: Path, inode: int, busy: Callable[[], float]) -> None:
+    def __init__(self, folder: Path, inode: int) -> None:
         self.folder = folder
         self.inode = inode
         self._lock = threading.RLock()
         self._history: History | None = None
-        self._is_sampled = False  # some of its reports were passed over
+        self._reader: EventReader | None = None
         self._look: Look | None = None
         self._again_s = 0.0  # the clock's time of the next look
-        self._busy = busy
         self._event_s = time.monotonic()
         self._columns: tuple[int, Columns] | None = None
         self._made: dict[str, tuple[object, Any]] = {}  # Any: what a view returns
@@ -152,7 +148,7 @@ class Watched:
         self._think_again_s = 0.0
 
     def look(self) -> Look:
-        """The experiment as it is now, or was a moment ago: the busier the machine is, the longer ago. See `pacing`."""
+        """The experiment as it is now, or was a moment ago: looking takes at most a twentieth of a core."""
         with self._lock, _understood(self.folder):
             if self._look is None or time.monotonic() >= self._again_s:
                 self._look = self._look_again()
@@ -171,50 +167,35 @@ class Watched:
     def _spent(self, began_s: float) -> None:
         """What was made of this look took this thread's CPU since `began_s`."""
         self._spent_s += time.thread_time() - began_s
-        self._again_s = self._looked_s + rest_s(self._spent_s, self._share, self._every)
+        self._again_s = self._looked_s + min(_MOST_REST_S, max(_LEAST_REST_S, self._spent_s / _SHARE_OF_A_CORE))
 
-    _looked_s = _spent_s = _share = 0.0
-    _every = 1  # one in how many reports the last look has read
+    _looked_s = _spent_s = 0.0
 
     def _look_again(self) -> Look:
-        before, share = self._look, self._busy()
+        before = self._look
+        self._looked_s, self._spent_s = time.monotonic(), 0.0
+        began_s = time.thread_time()
         meta = read_meta(self.folder)
-        history = self._read(meta, share)
-        state = state_of(finished=history.finished, held=is_written(self.folder, meta))
-        if self._is_sampled and state != "running":
-            self._history, self._is_sampled, self._columns = None, False, None
-            history = self._read(meta, share)
+        is_running = is_held(self.folder)  # before the events: what it wrote last is seen
+        if self._history is None or self._reader is None:
+            self._history, self._reader = History(meta), EventReader(self.folder)
+        history = self._history
+        for events in self._reader.read():
+            history.fold(events)
+        state = state_of(finished=history.finished, held=is_running)
         if before is None or history.last_seq != self._seen_seq:
             self._event_s, self._seen_seq = time.monotonic(), history.last_seq
         now_s = history.last_s
         if state == "running":
             now_s += time.monotonic() - self._event_s
-        self._looked_s, self._spent_s, self._share = time.monotonic(), 0.0, share
-        began_s = time.thread_time()
         if self._columns is None or self._columns[0] != history.last_seq:
             self._columns = (history.last_seq, columns_of(history))
         self._spent(began_s)
         if before is None or before.state != state:
             self._settings = last_settings(self.folder, meta)
-        told = overview_of(self.folder) if self._is_sampled else None
-        return Look(self.folder, meta, history, self._columns[1], state, now_s, *self._settings, told)
+        return Look(self.folder, meta, history, self._columns[1], state, now_s, *self._settings)
 
     _seen_seq = 0
-
-    def _read(self, meta: Mapping[str, Any], share: float) -> History:  # Any: JSON
-        """Take in what is new; of reports that pour in on a full machine some, until the search has ended."""
-        if self._history is None:
-            self._history = History(meta)
-            passed_s = time.time() - meta.get("created_s", -math.inf)
-        else:
-            passed_s = time.monotonic() - self._looked_s
-        num_new = newest_seq(self.folder) - self._history.last_seq
-        is_over = not is_written(self.folder, meta)
-        self._every = 1 if is_over else reports_every(num_new, passed_s, share)
-        self._is_sampled |= self._every > 1
-        for events in iter_events(self.folder, self._history.last_seq, reports_every=self._every):
-            self._history.fold(events)
-        return self._history
 
     def summary(self) -> Json:
         """See `views.summary`."""
@@ -366,8 +347,8 @@ def _told(overview: Overview) -> Json:
 
 
 def _marks(file: Path) -> tuple[tuple[int, int], ...]:
-    """What changes when a record does: time and size of the file and of its log."""
-    return tuple(_mark(place) for place in (file, file.with_name(file.name + "-wal")))
+    """What changes when a record does: times and sizes of its files."""
+    return tuple(_mark(file.with_name(name)) for name in (FILE_NAME, SUMMARY_NAME, META_NAME))
 
 
 def _mark(place: Path) -> tuple[int, int]:
@@ -382,22 +363,6 @@ def _is_itself(file: Path, folder: Path) -> bool:
     """No link on the way from the folder to the file leads anywhere else."""
     real = os.path.realpath(folder)
     return os.path.realpath(file) == os.path.join(real, os.path.relpath(file, folder))
-
-
-@final
-class _Busy:
-    """How much of this machine's CPU time is used."""
-
-    def __init__(self, before: Any) -> None:  # Any: a tuple of psutil
-        self._before = before
-
-    def share(self) -> float:
-        """0 to 1, since the last call, at first since `before`; 0 where no time has passed."""
-        now, before = psutil.cpu_times(), self._before
-        self._before = now
-        passed_s = sum(now) - sum(before)
-        waited_s = now.idle - before.idle + getattr(now, "iowait", 0.0) - getattr(before, "iowait", 0.0)
-        return 1.0 - waited_s / passed_s if passed_s > 0 else 0.0
 
 
 def _text_of(row: Mapping[str, Any]) -> str:  # Any: JSON

@@ -29,7 +29,6 @@ from ..links.runtime_folder import runtime_folder
 from ..links.shared_secret import read_secret
 from ..pool import Pool
 from ..pool.devices import find_machine
-from ..tune.record.filesystems import file_system_type, is_network
 from ..tune.record.lock import hold, release
 
 State = Literal["ok", "note", "wrong"]
@@ -235,18 +234,12 @@ def home(folder: Path) -> Finding:
         return Finding("home", "wrong", f"{shown} {cannot}: {error.strerror}", other)
     if there != folder:
         shown += ", which the first search makes"
-    if held is None and not is_network(folder):
-        return Finding("home", "note", f"{shown} has no locks", "keep experiments on a local disk where you can")
+    if held is None:
+        return Finding("home", "note", f"{shown} has no locks", "two tuners on one experiment would not be noticed")
     free_bytes = _free(there) or 0
-    shown += f"; {file_system_type(there) or 'file system unknown'}, {free_bytes / _GIB:.1f} GiB free"
+    shown += f"; {free_bytes / _GIB:.1f} GiB free"
     if free_bytes < _LEAST_FREE_BYTES:
         return Finding("home", "note", shown, "make room, or set FANWISE_HOME to a larger disk")
-    if is_network(there):
-        return Finding(
-            "home",
-            "note",
-            f"{shown}; a network file system: a running search keeps its record on local disk and copies it here",
-        )
     return Finding("home", "ok", shown)
 
 

@@ -409,10 +409,12 @@ def tune_export(
     name: Name,
     out: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="The file to write: .csv, .json or .parquet, in a folder that is there."),
+        typer.Option(
+            metavar="FILE", help="The file to write: .csv, .json, .parquet or .sqlite, in an existing folder."
+        ),
     ],
 ) -> None:
-    """Write all reports of an experiment as CSV, JSON or parquet.
+    """Write all reports as CSV, JSON, Parquet or SQLite.
 
     \b
     Example:

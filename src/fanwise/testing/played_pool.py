@@ -19,9 +19,9 @@ from ..tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
 from ..tune.checkpoints import CheckpointStore
 from ..tune.decisions import facts
 from ..tune.decisions.tuning import Tuning
+from ..tune.record.log import Record
 from ..tune.record.progress import Progress
 from ..tune.record.reading import read_events
-from ..tune.record.writer import Record
 from ..tune.runner import Plan, Search
 from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
@@ -73,9 +73,9 @@ class CountingRecord:
         self.transactions += self._open
         self._open = False
 
-    def set_meta(self, values: Mapping[str, Any]) -> None:  # Any: JSON
-        self._record.set_meta(values)
-        self.meta |= values
+    def set_summary(self, summary: Mapping[str, Any]) -> None:  # Any: JSON
+        self._record.set_summary(summary)
+        self.meta["summary"] = summary
 
 
 class Stage:

@@ -14,8 +14,8 @@ from ..tune.decisions.facts import Fact
 from ..tune.decisions.orders import Order
 from ..tune.opening import copied, described
 from ..tune.program import Program, save_program
+from ..tune.record.log import Record
 from ..tune.record.rows import to_row
-from ..tune.record.writer import Record
 from ..tune.schedulers.base import Scheduler, seed_of
 from ..tune.simulate import Faults, simulate
 from ..tune.simulate.tables import Table

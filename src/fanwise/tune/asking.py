@@ -39,12 +39,12 @@ from .decisions.transfer import Taken
 from .experiment import Experiment
 from .opening import check_same, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, asked_and_told, load_program, save_program
+from .record.log import Record
 from .record.names import check_name, experiments_folder, new_name
 from .record.notes import Notes
 from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, restore
-from .record.writer import Record
 from .remote.commands import check_may_enqueue, completed
 from .schedulers.base import Decision, Scheduler, Status, checked_objectives, checked_seed, seed_of
 from .searchers.base import Mode, Objective, Searcher
@@ -289,7 +289,7 @@ class OpenSearch:
                     self._hand_in(facts.Interrupt(self._now_s(), "closed"))
                 for trial, _ in list(self._in_flight.values()):
                     self._end(trial, Outcome("stopped"))
-                self._record.set_meta({"summary": self._notes.progress.summary()})
+                self._record.set_summary(self._notes.progress.summary())
             finally:
                 self._is_closed = True
                 try:

@@ -10,7 +10,6 @@ copied, and the mark follows when all of them are there.
 
 import contextlib
 import logging
-import math
 import os
 import re
 import shutil
@@ -31,7 +30,6 @@ _log = logging.getLogger(__name__)
 
 _MARK = "COMPLETE"
 _UNTIL_DURABLE_S = 0.2
-_LOOK_EVERY_S = 1.0
 # The file that names the owner of a root that is outside the experiment's folder; see `checkpoint_owner`.
 MARKER = "fanwise-experiment.json"
 # The names that trials give, and of folders that are being written. Nothing else below a root is ours to delete.
@@ -186,17 +184,11 @@ def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
 class CheckpointStore:
     """Deletes checkpoints that are needed no more, in a thread of its own, so that no decision waits for a disk.
 
-    A while after it was told: what it is told of is committed, but a power cut takes the last moments of a record, and
-    then the older checkpoint is the one that counts. For the same reason it waits for the record's copy, where there
-    is one from which another machine may go on.
-
-    Args:
-        outlives_s: what was committed before this moment of the monotonic clock is where a later tuner finds it.
+    It waits for a moment first: a power cut loses the last moments of a record, and then the older checkpoint counts.
     """
 
-    def __init__(self, root: str, outlives_s: Callable[[], float] = lambda: math.inf) -> None:
+    def __init__(self, root: str) -> None:
         self._closing = threading.Event()
-        self._outlives_s = outlives_s
         self._root = root
         self._names: SimpleQueue[tuple[float, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -228,10 +220,6 @@ class CheckpointStore:
         while (told := self._names.get()) is not None:
             at_s, name = told
             self._closing.wait(max(0.0, at_s + _UNTIL_DURABLE_S - time.monotonic()))
-            while self._outlives_s() < at_s and not self._closing.wait(_LOOK_EVERY_S):
-                pass
-            if self._outlives_s() < at_s:  # the last copy has failed: the next sweep deletes it
-                continue
             try:
                 delete_checkpoint(self._root, name)
             except Exception as error:  # a full disk or a lost network must not end the search

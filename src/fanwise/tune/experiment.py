@@ -1,6 +1,6 @@
 """An experiment read from its record: while it runs, after a crash, or years later.
 
-    record.sqlite -> record.reading -> history (what the events add up to) -> frames (tables)
+    events.jsonl -> record.reading -> history (what the events add up to) -> frames (tables)
                                             |                             -> plot   (figures)
                                             +-> best, utilisation, reasons
 
@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import RecordError
-from .exporting import write_frame
+from .exporting import write_results
 from .fronts import ParetoPoint, objectives_of, pareto_of
 from .record import history as _history
 from .record.frames import results_frame, trials_frame
 from .record.history import Failure, History
+from .record.lock import is_held
 from .record.names import experiments_folder, list_experiments
 from .record.overview import State as State
-from .record.overview import is_written, state_of
-from .record.reading import FILE_NAME, iter_events, read_meta
+from .record.overview import state_of
+from .record.reading import FILE_NAME, EventReader, read_meta
 from .record.snapshot import SearchSnapshot
 from .terminal.cells import is_shown
 from .terminal.method import method_line
@@ -83,6 +84,7 @@ class Experiment:
         self.path = place.parent if place.name == FILE_NAME else place
         self._meta = read_meta(self.path)
         self._state = History(self._meta)
+        self._reader = EventReader(self.path)
 
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
@@ -190,12 +192,11 @@ class Experiment:
 
         `"running"`: its tuner is at work. `"finished"`: it came to its end, by a limit, an error or Ctrl-C;
         `end_reason` says which. `"broken-off"`: its tuner ended before it did: killed, crashed, or without a disk.
-        `"unknown"`: it has not finished, and nobody here can say whether its tuner lives: it ran on another machine and
-        has been silent for 45 s, or the file system has no locks.
+        `"unknown"`: it has not finished, and its file system has no locks, which say whether its tuner lives.
 
         Told from a lock that the tuner holds, so a new process with the pid of a dead tuner is not taken for it.
         """
-        held = is_written(self.path, read_meta(self.path))  # where its tuner is may have changed
+        held = is_held(self.path)
         return state_of(finished=self.finished, held=held)  # in this order: it may come to its end meanwhile
 
     @property
@@ -219,18 +220,20 @@ class Experiment:
     def refresh(self) -> int:
         """Read what the record has got since the last look; returns the number of new events."""
         before = self._state.last_seq
-        for events in iter_events(self.path, before):
+        for events in self._reader.read():
             self._state.fold(events)
         return self._state.last_seq - before
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write `results` as .csv, .json or .parquet, by the file's ending; all at once or not at all.
+        """Write `results` as .csv, .json or .parquet, or `results` and `trials` as .sqlite, by the file's ending.
+
+        The file is written as a whole or not at all.
 
         Raises:
             ValueError: another ending. NotInstalled: parquet needs `fanwise[parquet]`.
             OSError: the file cannot be written: there is no such folder, it may not be written to, the disk is full.
         """
-        write_frame(self.results, path)
+        write_results(self.results, self.trials, path)
 
     def to_optuna(self) -> Any:  # Any: an optuna.Study, checked alike without Optuna
         """A study of Optuna in memory, with this space's distributions and all trials that are over.

@@ -1,11 +1,12 @@
-"""Results as a file that other programs read: CSV, JSON or parquet, by the file's ending; whole or not there."""
+"""Write results for other programs as CSV, JSON, Parquet or SQLite, by the file's ending; all of it or nothing."""
 
 import errno
 import json
 import math
 import os
+import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ from ..base.errors import NotInstalled
 if TYPE_CHECKING:
     import pandas as pd
 
-_ENDINGS = (".csv", ".json", ".parquet")
+_ENDINGS = (".csv", ".json", ".parquet", ".sqlite")
 
 
-def write_frame(frame: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the rows to a file of the kind that its name ends with; what was there is replaced at once.
+def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
+    """Write the results to a file of the kind that its name ends with; what was there is replaced at once.
 
-    CSV has `nan` for what is missing, JSON (a list with an object a row) null.
+    CSV has `nan` for what is missing, JSON (a list with an object for each row) null. SQLite has both tables, with
+    lists and dicts as JSON.
 
     Raises:
         ValueError: another ending.
@@ -37,11 +39,13 @@ def write_frame(frame: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
         with partial.open("wb") as file:
             if ending == ".csv":
-                frame.to_csv(file, index=False, na_rep="nan")
+                results.to_csv(file, index=False, na_rep="nan")
             elif ending == ".json":
-                file.write(_json(frame))
-            else:
-                file.write(_parquet(frame))
+                file.write(_json(results))
+            elif ending == ".parquet":
+                file.write(_parquet(results))
+        if ending == ".sqlite":
+            _write_sqlite({"results": results, "trials": trials}, partial)
         os.replace(partial, target)
     except OSError as error:
         raise OSError(error.errno, _reason(target, error), str(target)) from error
@@ -78,6 +82,18 @@ def _parquet(frame: "pd.DataFrame") -> bytes:
             frame = frame.assign(**{str(name): column.map(str, na_action="ignore")})
     written: bytes = frame.to_parquet(None, index=False, engine="pyarrow")
     return written
+
+
+def _sqlite_cell(value: Any) -> Any:  # Any: a cell
+    return json.dumps(_plain(value)) if isinstance(value, Mapping | list | tuple) else value
+
+
+def _write_sqlite(frames: Mapping[str, "pd.DataFrame"], file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        for name, frame in frames.items():
+            plain = frame.map(_sqlite_cell)
+            plain.to_sql(name, connection, index=False)
+        connection.commit()
 
 
 def _reason(target: Path, error: OSError) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from ..base.errors import ClosedError, RecordError
 from .checkpoint_owner import conflict_in, delete_owned, is_inside
 from .checkpoints import checkpoint_root
-from .record.live import LIVE_FILE, LIVE_HOST, live_file_here
 from .record.lock import HeldError, hold, release
 from .record.reading import FILE_NAME, read_meta
 
@@ -19,19 +18,14 @@ def remove_experiment(folder: Path) -> None:
     Raises:
         RecordError: the folder holds no record, or is a link; or the place of the checkpoints is not the experiment's
             own. Nothing was deleted.
-        ClosedError: it runs, or may run on another machine.
+        ClosedError: it runs.
         OSError: the file system refuses; what is left has no record any more.
     """
     if folder.is_symlink() or not (folder / FILE_NAME).is_file():
         raise RecordError(f"{folder} is no experiment's own folder: nothing was deleted.")
     meta = _meta_of(folder)
-    live = live_file_here(meta)
-    if live is None and LIVE_FILE in meta:
-        raise ClosedError(
-            f"{folder.name} runs on {meta.get(LIVE_HOST)!r}, if it does: delete it there, or {folder} by hand."
-        )
     try:
-        held = hold(folder if live is None else live.parent)
+        held = hold(folder)
     except HeldError:
         raise ClosedError(
             f"the search {folder.name!r} is running: nothing was deleted. End it first: fanwise tune stop {folder.name}"
@@ -43,8 +37,6 @@ def remove_experiment(folder: Path) -> None:
         os.rename(folder, doomed)
         (doomed / FILE_NAME).unlink()
         shutil.rmtree(doomed)
-        if live is not None:
-            shutil.rmtree(live.parent)
     finally:
         release(held)
 

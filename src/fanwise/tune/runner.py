@@ -31,11 +31,11 @@ from .decisions import facts
 from .decisions.facts import Fact
 from .decisions.orders import Answer, Discard, Finish, Judged, Kill, Order, Reject, Start, Suggest, Terminate
 from .decisions.tuning import Tuning
+from .record.log import Record
 from .record.names import output_stem
 from .record.notes import Notes
 from .record.progress import Progress
 from .record.snapshot import SearchSnapshot
-from .record.writer import Record
 from .reporting import is_plain
 from .schedulers.base import Decision
 from .searchers.base import Searcher
@@ -371,7 +371,7 @@ class Search:
                 now_s = self._loop.now_s() - self._zero_s
                 if now_s >= self._summary_due_s:
                     self._summary_due_s = now_s + self._plan.summary_interval_s
-                    self._record.set_meta({"summary": self.progress.summary(now_s=now_s)})
+                    self._record.set_summary(self.progress.summary(now_s=now_s))
         except BaseException as error:
             self._break_off(error)
         try:

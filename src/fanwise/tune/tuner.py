@@ -53,11 +53,11 @@ from .opening import (
 )
 from .own_board import check_board_is_there, own_board
 from .program import ASKED, Program, load_cluster, load_program, save_cluster, save_program
+from .record.log import Record
 from .record.names import check_name, experiments_folder, new_name
 from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
-from .record.writer import Record, bring_up_to_date
 from .remote.commands import check_is_trial, check_may_enqueue, command_for, completed
 from .remote.listening import CommandListener
 from .reporting import run_objective
@@ -274,7 +274,6 @@ class Tuner:
             ValueError: another objective, space or scheduler than then: says what differs.
         """
         folder = folder_of(name_or_path)
-        bring_up_to_date(folder)
         meta = read_meta(folder)
         if meta["objective"] == ASKED:
             raise ValueError(
@@ -373,7 +372,7 @@ class Tuner:
             engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
             begun = self._reopen() if self._resumes else self._create()
             self._ran = True
-            store = CheckpointStore(self._checkpoint_root(), begun.record.outlives_s)
+            store = CheckpointStore(self._checkpoint_root())
             listening = Listening(self._callbacks, begun.progress.alive())
             begun.progress.on_line = listening.told
             search = Search(
@@ -686,7 +685,7 @@ def _close(record: Record, search: Search) -> None:
     """Close the record. When the search has failed, that is what the caller hears of."""
     try:
         if search.failure is None:
-            record.set_meta({"summary": search.progress.summary()})
+            record.set_summary(search.progress.summary())
         record.close()
     except RecordError:
         if search.failure is None:

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.testing.within import within
-from fanwise.tune.record.reading import FILE_NAME, read_events, read_meta
+from fanwise.tune.record.lock import is_held
+from fanwise.tune.record.reading import FILE_NAME, META_NAME, EventReader, read_events, read_meta
 
 WRITER = """
 import random, sys
 from pathlib import Path
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 
 folder, seed, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
-record = Record.create(folder, {"name": "killed"}, copied="network" in sys.argv, copy_every_s=0.01)
-print("file", record.file, flush=True)
+record = Record.create(folder, {"name": "killed"})
+print("folder", record.folder, flush=True)
 seq = 0
 while True:
     for _ in range(chance.randrange(1, 4)):
@@ -36,7 +36,7 @@ FORKER = """
 import os, sys, threading
 from pathlib import Path
 from fanwise.base.errors import ClosedError
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 
 def fail(fd):
     raise OSError("no disk")
@@ -74,7 +74,7 @@ FILLER = """
 import resource, sys
 from pathlib import Path
 from fanwise.base.errors import RecordError
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
 
 record = Record.create(Path(sys.argv[1]), {"name": "full"})
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
@@ -126,7 +126,6 @@ def kill_after(process: subprocess.Popen[str], num_commits: int) -> int:
     return whole[-1] if whole else 0
 
 
-# Bodies of 20 KB bring the writer over several checkpoints before it dies.
 @pytest.mark.parametrize(("seed", "size"), [(seed, 20 if seed % 2 else 20_000) for seed in range(4)])
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, size: int) -> None:
     kill_a_writer_and_look(tmp_path / "e", seed, size)
@@ -140,29 +139,13 @@ def test_hundreds_of_killed_writers_lose_nothing(tmp_path: Path, seed: int) -> N
 
 def kill_a_writer_and_look(folder: Path, seed: int, size: int) -> None:
     with python(WRITER, folder, seed, size) as process:
-        assert line(process) == f"file {folder / FILE_NAME}"
+        assert line(process) == f"folder {folder}"
         acknowledged = kill_after(process, random.Random(seed).randrange(1, 1500))
     events = read_events(folder)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert [event.body["seq"] for event in events] == [event.seq for event in events]
     assert len(events) >= acknowledged
-    assert (folder / f"{FILE_NAME}-wal").exists()
-    assert read_events(folder) == events
-
-
-def test_a_killed_writer_on_a_network_leaves_a_whole_copy_and_the_way_to_the_rest(tmp_path: Path) -> None:
-    folder = tmp_path / "e"
-    with python(WRITER, folder, 1, 2_000, "network") as process:
-        live = Path(line(process).removeprefix("file "))
-        assert read_meta(folder)["live_file"] == str(live)
-        within(10.0, lambda: line(process) and len(read_events(folder)) > 100, "a copy with events is published")
-        acknowledged = kill_after(process, 10)
-    copied, everything = read_events(folder), read_events(live)
-    assert copied == everything[: len(copied)]
-    assert len(everything) >= acknowledged
-    for left in live.parent.iterdir():
-        left.unlink()
-    live.parent.rmdir()
+    assert is_held(folder) is False
 
 
 def test_a_reader_sees_a_growing_beginning_of_what_is_written(tmp_path: Path) -> None:
@@ -170,12 +153,13 @@ def test_a_reader_sees_a_growing_beginning_of_what_is_written(tmp_path: Path) ->
     with python(WRITER, folder, 0, 20_000) as process:
         line(process)
         seen = acknowledged = 0
+        reader = EventReader(folder)
         looks = 0
         while seen < 1_000:
             acknowledged = int(line(process))
             if acknowledged < seen:
                 continue
-            events = read_events(folder, seen)
+            events = [event for chunk in reader.read() for event in chunk]
             assert [event.seq for event in events] == list(range(seen + 1, seen + 1 + len(events)))
             seen += len(events)
             assert seen >= acknowledged
@@ -195,7 +179,7 @@ def test_in_a_fork_the_record_refuses_and_the_parent_goes_on(tmp_path: Path) -> 
         ("start", 1),
         ("report", 0),
     ]
-    assert os.listdir(tmp_path / "e") == [FILE_NAME]
+    assert sorted(os.listdir(tmp_path / "e")) == [FILE_NAME, META_NAME]
 
 
 def test_a_fork_that_outlives_its_parent_does_not_touch_the_log(tmp_path: Path) -> None:
@@ -203,14 +187,13 @@ def test_a_fork_that_outlives_its_parent_does_not_touch_the_log(tmp_path: Path) 
         assert process.wait() == -signal.SIGKILL
         assert process.stdout is not None
         process.stdout.read()  # the end of file is the end of the child
-    assert (tmp_path / "e" / f"{FILE_NAME}-wal").stat().st_size > 0
     assert [event.kind for event in read_events(tmp_path / "e")] == ["start"]
 
 
 def test_a_file_that_may_not_grow_stops_the_writer_with_a_message_and_loses_nothing(tmp_path: Path) -> None:
     with python(FILLER, tmp_path / "e") as process:
         committed, _, message = line(process).partition(" ")
-        assert "record.sqlite cannot be written" in message
+        assert "events.jsonl cannot be written" in message
         assert "limit on file sizes" in message
         assert f"Committed up to event {committed}." in message
         assert len(read_events(tmp_path / "e")) == int(committed) > 0

@@ -9,11 +9,11 @@ import pytest
 
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.decisions.facts import Reported
+from fanwise.tune.record.log import Record
 from fanwise.tune.record.notes import Notes
 from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.reading import read_events
 from fanwise.tune.record.rows import to_row
-from fanwise.tune.record.writer import Record
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.spaces import Space, uniform
 

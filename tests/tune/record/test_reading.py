@@ -1,18 +1,19 @@
-"""Reading: what is not a record is told apart, and what may only be read is read."""
+"""Reading: what is not a record is told apart, damage is located, and what may only be read is read."""
 
+import json
 import os
-import sqlite3
 import tempfile
+import zlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fanwise.base.errors import RecordError
 from fanwise.tune.record import reading
-from fanwise.tune.record.reading import FILE_NAME, iter_events, read_events, read_meta
-from fanwise.tune.record.writer import Record
+from fanwise.tune.record.log import Record
+from fanwise.tune.record.reading import FILE_NAME, META_NAME, EventReader, iter_events, read_events, read_meta
 
 
 def filled(folder: Path, num_events: int) -> Path:
@@ -24,55 +25,85 @@ def filled(folder: Path, num_events: int) -> Path:
 
 def test_each_thing_that_is_not_a_record_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "text.sqlite").write_text("this is a text of some length, and not a database" * 100)
-    (tmp_path / "nothing.sqlite").write_bytes(b"")
-    with closing(sqlite3.connect(tmp_path / "foreign.sqlite")) as other:
-        other.execute("CREATE TABLE trials(id INTEGER)")
-        other.commit()
-    with closing(sqlite3.connect(tmp_path / "alike.sqlite")) as other:
-        other.execute("CREATE TABLE meta(key TEXT, value TEXT)")
-        other.commit()
+    (tmp_path / "text").write_text("a text")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "record.sqlite").write_bytes(b"SQLite format 3")
     for name, text in [
         ("missing", "There is no experiment at .*missing"),
-        ("empty", "empty is not an experiment: the folder holds no record.sqlite"),
-        ("text.sqlite", "text.sqlite is not the record of an experiment: it is not an SQLite file"),
-        ("nothing.sqlite", "nothing.sqlite is an SQLite file, but not the record .*no such table: meta"),
-        ("foreign.sqlite", "foreign.sqlite is an SQLite file, but not the record .*no such table: meta"),
-        ("alike.sqlite", "alike.sqlite is not the record of an experiment: .*no key 'format'"),
+        ("text", "text is not the record of an experiment, which is called events.jsonl"),
+        ("empty", "empty is not an experiment: the folder has no events.jsonl"),
+        ("old", r"old is a record of fanwise 0\.2, .* fanwise tune export old results\.csv"),
     ]:
         for read in (read_meta, read_events):
             with pytest.raises(RecordError, match=text):
                 read(tmp_path / name)
 
 
-def test_a_record_of_another_version_names_both(tmp_path: Path) -> None:
-    filled(tmp_path / "e", 1)
-    with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
-        other.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
-        other.commit()
-    for read in (read_meta, read_events):
-        with pytest.raises(RecordError, match=r"is of format 2, and this version of fanwise reads format \[2, 0\]"):
-            read(tmp_path / "e")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "it has no meta.json"),
+        ("{", "damaged: it is not JSON"),
+        ("[]", "damaged: it holds no JSON object"),
+        ("{}", "is not the record of an experiment: it has no key 'format'"),
+        ('{"format": [2, 0]}', r"has format \[2, 0\], and this version of fanwise reads format \[3, 0\]"),
+    ],
+)
+def test_what_is_wrong_with_the_meta_is_named(tmp_path: Path, text: str | None, problem: str) -> None:
+    meta = filled(tmp_path / "e", 1) / META_NAME
+    meta.unlink()
+    if text is not None:
+        meta.write_text(text)
+    with pytest.raises(RecordError, match=problem):
+        read_meta(tmp_path / "e")
 
 
-@pytest.mark.parametrize("kept", [1, 50, 500, 3_000, 20_000])
-def test_a_torn_file_is_called_damaged_or_foreign(tmp_path: Path, kept: int) -> None:
-    file = filled(tmp_path / "e", 2_000) / FILE_NAME
-    content = file.read_bytes()
-    assert len(content) > 50_000
-    file.write_bytes(content[:kept])
-    with pytest.raises(RecordError, match=r"is damaged|is not the record|but not the record"):
+def test_a_line_that_was_changed_is_named(tmp_path: Path) -> None:
+    file = filled(tmp_path / "e", 9) / FILE_NAME
+    lines = file.read_bytes().splitlines(keepends=True)
+    for number in (1, 5, 8):
+        changed = lines[number - 1].replace(b"loss", b"cost")
+        file.write_bytes(b"".join([*lines[: number - 1], changed, *lines[number:]]))
+        with pytest.raises(RecordError, match=f"events.jsonl is damaged in line {number}: its checksum is wrong"):
+            read_events(tmp_path / "e")
+
+
+@pytest.mark.parametrize("number", [2, 9])
+def test_a_line_that_is_missing_or_twice_there_is_named(tmp_path: Path, number: int) -> None:
+    file = filled(tmp_path / "e", 9) / FILE_NAME
+    lines = file.read_bytes().splitlines(keepends=True)
+    if number < len(lines):
+        file.write_bytes(b"".join([*lines[: number - 1], *lines[number:]]))
+        with pytest.raises(RecordError, match="is damaged in line 8: it has the number 9"):
+            read_events(tmp_path / "e")
+    file.write_bytes(b"".join([*lines[:number], *lines[number - 1 :]]))
+    with pytest.raises(RecordError, match="is damaged in line 10: it has the number 9"):
         read_events(tmp_path / "e")
 
 
-def test_a_body_that_is_not_json_is_named(tmp_path: Path) -> None:
-    filled(tmp_path / "e", 3)
-    for damage in ("{", "1],[2", "1,2", "", None):
-        with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
-            other.execute("UPDATE events SET body = ? WHERE seq = 2", (damage,))
-            other.commit()
-        with pytest.raises(RecordError, match="the body of event 2 is not JSON"):
-            read_events(tmp_path / "e")
+def test_an_intact_line_that_is_no_event_is_named(tmp_path: Path) -> None:
+    file = filled(tmp_path / "e", 2) / FILE_NAME
+    text = b'{"sort":"something else"'
+    with file.open("ab") as log:
+        log.write(b'%b,"crc":"%08x"}\n' % (text, zlib.crc32(text)))
+    with pytest.raises(RecordError, match="is damaged in line 3: it is not an event"):
+        read_events(tmp_path / "e")
+
+
+def test_each_line_is_json_by_itself(tmp_path: Path) -> None:
+    file = filled(tmp_path / "e", 3) / FILE_NAME
+    decoded = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [list(one) for one in decoded] == [["seq", "t", "kind", "trial", "body", "crc"]] * 3
+    assert [(one["seq"], one["trial"]) for one in decoded] == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_a_file_that_was_replaced_by_a_shorter_one_is_not_read_on(tmp_path: Path) -> None:
+    file = filled(tmp_path / "e", 5) / FILE_NAME
+    reader = EventReader(tmp_path / "e")
+    list(reader.read())
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(RecordError, match="is shorter than before"):
+        list(reader.read())
 
 
 @contextmanager
@@ -97,67 +128,32 @@ def foreign_folder() -> Iterator[Path]:
         os.chmod(Path(above) / "e", 0o755)
 
 
-def test_a_closed_record_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
+def test_a_record_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
     filled(foreign_folder, 3)
     os.chmod(foreign_folder, 0o555)
     with as_somebody_else():
         assert len(read_events(foreign_folder)) == 3
-
-
-def test_a_record_in_wal_mode_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
-    filled(foreign_folder, 3)
-    with closing(sqlite3.connect(foreign_folder / FILE_NAME)) as other:
-        other.execute("PRAGMA journal_mode=WAL")
-    os.chmod(foreign_folder, 0o555)
-    with as_somebody_else():
-        assert len(read_events(foreign_folder)) == 3
-
-
-def test_a_log_that_cannot_be_read_here_is_explained(foreign_folder: Path) -> None:
-    filled(foreign_folder, 3)
-    (foreign_folder / f"{FILE_NAME}-wal").write_bytes(b"something")
-    with closing(sqlite3.connect(foreign_folder / FILE_NAME)) as other:
-        other.execute("PRAGMA journal_mode=WAL")
-    (foreign_folder / f"{FILE_NAME}-wal").write_bytes(b"something")
-    os.chmod(foreign_folder, 0o555)
-    with as_somebody_else(), pytest.raises(RecordError, match="Copy the whole folder"):
-        read_events(foreign_folder)
 
 
 def test_a_record_that_may_not_be_read_says_so(foreign_folder: Path) -> None:
     filled(foreign_folder, 1)
     os.chmod(foreign_folder, 0o755)
-    os.chmod(foreign_folder / FILE_NAME, 0o000)
-    with as_somebody_else(), pytest.raises(RecordError, match="permission denied"):
+    os.chmod(foreign_folder / META_NAME, 0o000)
+    with as_somebody_else(), pytest.raises(RecordError, match="Permission denied"):
         read_meta(foreign_folder)
 
 
-def test_a_path_with_odd_characters_is_a_path(tmp_path: Path) -> None:
-    filled(tmp_path / "a?b#c%20 d", 2)
-    assert len(read_events(tmp_path / "a?b#c%20 d")) == 2
+def test_reading_goes_on_over_the_size_of_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 1_000)
+    filled(tmp_path / "e", 100)
+    chunks = list(iter_events(tmp_path / "e"))
+    assert len(chunks) > 5
+    assert [event.seq for events in chunks for event in events] == list(range(1, 101))
 
 
-def test_reading_goes_on_over_the_size_of_a_chunk(tmp_path: Path) -> None:
-    num_events = reading._CHUNK * 2 + 1
-    filled(tmp_path / "e", num_events)
-    assert [event.seq for event in read_events(tmp_path / "e")] == list(range(1, num_events + 1))
-    assert [event.seq for event in read_events(tmp_path / "e", num_events - 1)] == [num_events]
-
-
-@pytest.mark.parametrize("has_index", [True, False])  # records of older versions have none
-def test_some_of_the_reports_come_with_all_that_is_no_report_in_order(tmp_path: Path, has_index: bool) -> None:
+def test_events_of_some_kinds(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {"name": "e"}) as record:
         for number in range(1, 501):
             record.append(float(number), "start" if number % 50 == 7 else "report", number, {})
-    if not has_index:
-        with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
-            other.execute("DROP INDEX no_reports")
-            other.commit()
-    for after, every in [(0, 3), (100, 7), (101, 7), (104, 7), (105, 7), (457, 1_000), (500, 2)]:
-        read = [event for events in iter_events(tmp_path / "e", after, reports_every=every) for event in events]
-        wanted = [seq for seq in range(after + 1, 501) if seq % 50 == 7 or seq % every == 0]
-        assert [event.seq for event in read] == wanted, (after, every)
-        starts = [
-            e.seq for events in iter_events(tmp_path / "e", after, ["start"], reports_every=every) for e in events
-        ]
-        assert starts == [seq for seq in range(after + 1, 501) if seq % 50 == 7]
+    starts = [event.seq for events in iter_events(tmp_path / "e", ["start"]) for event in events]
+    assert starts == [seq for seq in range(1, 501) if seq % 50 == 7]

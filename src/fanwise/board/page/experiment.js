@@ -67,7 +67,6 @@ function counts(data) {
     el("div", { class: "row small" }, ...Object.entries(others).filter(([, count]) => count > 0)
       .map(([status, count]) => el("span", {}, pill(status), ` ${number(count)}`))),
     data.num_reports === undefined ? null : el("p", { class: "small soft" }, `${number(data.num_reports)} reports`
-      + (data.num_read ? `, of which ${number(data.num_read)} are drawn: the machine is busy, and all are when the search has ended` : "")
       + (data.num_left_out ? `, ${number(data.num_left_out)} without a finite ${data.metric}` : ""))].filter(Boolean));
   $("counts").classList.remove("soft");
 }

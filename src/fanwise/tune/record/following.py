@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import final
 
-from .overview import State, is_written, state_of
+from .lock import is_held
+from .overview import State, state_of
 from .progress import Progress
-from .reading import iter_events, read_meta
+from .reading import EventReader, read_meta
 from .snapshot import SearchSnapshot
 
 
@@ -22,7 +23,7 @@ class Following:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._progress = Progress(read_meta(folder))
-        self._last_seq = 0
+        self._reader = EventReader(folder)
         self._state: State = "unknown"
         self._at_s = 0.0
         self._seen_s = time.monotonic()
@@ -30,11 +31,10 @@ class Following:
     def look(self) -> State:
         """Take in what has happened since the last look; returns the state of the search."""
         meta = read_meta(self._folder)
-        held = is_written(self._folder, meta)  # before the rows: what it wrote last is seen
-        for events in iter_events(self._folder, self._last_seq):
+        held = is_held(self._folder)  # before the events: what it wrote last is seen
+        for events in self._reader.read():
             for event in events:
                 self._progress.fold(event.t_s, event.kind, event.trial_id, event.body)
-                self._last_seq = event.seq
         known_s = max(self._progress.last_s, meta.get("summary", {}).get("last_s", 0.0))
         if known_s > self._at_s:
             self._at_s, self._seen_s = known_s, time.monotonic()

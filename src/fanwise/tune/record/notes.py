@@ -14,9 +14,9 @@ from typing import Any, Final, final
 
 from ..decisions.facts import Fact, Reported, Tick
 from ..decisions.orders import Order
+from .log import Record
 from .progress import Progress
 from .rows import to_row
-from .writer import Record
 
 # Reports that the progress does not have yet, at most.
 _MOST_REPORTS: Final = 100

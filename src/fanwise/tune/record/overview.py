@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .heartbeat import last_beat
-from .live import LIVE_FILE, live_file_here
 from .lock import is_held
 from .progress import Progress
-from .reading import FILE_NAME, iter_events, read_meta
+from .reading import iter_events, read_meta
 
 State = Literal["running", "finished", "broken-off", "unknown"]
 
@@ -48,7 +46,7 @@ def overview_of(folder: Path) -> Overview:
         RecordError: there is no record, or it cannot be read.
     """
     meta = read_meta(folder)
-    held = is_written(folder, meta)
+    held = is_held(folder)
     if held is False:
         meta = read_meta(folder)  # it may have come to its end between the two looks
     summary = meta.get("summary")
@@ -79,23 +77,6 @@ def state_of(*, finished: bool, held: bool | None) -> State:
     if finished:
         return "finished"
     return "running" if held else "unknown" if held is None else "broken-off"
-
-
-def is_written(folder: Path, meta: Mapping[str, Any]) -> bool | None:  # Any: JSON
-    """Whether a tuner holds the record open; None: nobody here can say.
-
-    Of a record that is copied into the folder: on the machine where its live file lies by the lock beside that, on
-    others by a lock in the folder or the sign of life there. A tuner that is silent may be one that is cut off.
-    """
-    if LIVE_FILE not in meta:
-        return is_held(folder / FILE_NAME)
-    live = live_file_here(meta)
-    if live is not None:
-        return is_held(live)
-    if is_held(folder / FILE_NAME):
-        return True
-    beat = last_beat(folder)
-    return True if beat is not None and beat.is_fresh else None
 
 
 def read_progress(folder: Path, meta: Mapping[str, Any]) -> Progress:  # Any: JSON

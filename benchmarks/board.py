@@ -38,8 +38,8 @@ from fanwise.testing import within
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.reading import FILE_NAME, EventReader
+from fanwise.tune.record.state import SearchState
 
 N_WORKERS = 2
 N_SLOTS = 16
@@ -64,12 +64,12 @@ META: dict[str, Any] = {
 
 def write_large(folder: Path, num_trials: int, num_reports: int) -> None:
     """A search that has ended, with plausible curves, of `N_SLOTS` workers."""
-    progress, chance = Progress(META), random.Random(1)
+    progress, chance = SearchState(META), random.Random(1)
     with Record.create(folder / "large", META) as record:
 
         def add(t_s: float, kind: str, trial_id: int | None, body: dict[str, Any]) -> None:
             record.append(t_s, kind, trial_id, body)
-            progress.fold(t_s, kind, trial_id, body)
+            progress.add(t_s, kind, trial_id, body)
 
         search = RecordedSearch(add)
         for first in range(0, num_trials, N_SLOTS):

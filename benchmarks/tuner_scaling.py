@@ -36,8 +36,8 @@ from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.decisions import facts
 from fanwise.tune.opening import described
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.restoring import fresh_tuning
+from fanwise.tune.record.state import SearchState
 from fanwise.tune.runner import Plan, Search
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate.tables import Curve
@@ -221,7 +221,7 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
         stop=stop,
     )
     record = Record.create(folder / "crowd", meta)
-    progress = Progress(meta)
+    progress = SearchState(meta)
     crowd = Crowd(n_workers, lambda request: family.curve(dict(request.keywords or {})))
     plan = Plan("crowd", pack(print), Resources(), 0, False, record.folder, str(folder / "checkpoints"))
     running = Search(crowd, record, plan, progress, checkpoints=NoFiles())

@@ -118,7 +118,7 @@ QUIET = [
     "tune/decisions/transfer.py",
     "tune/decisions/trials.py",
     "tune/decisions/tuning.py",
-    "tune/record/progress.py",
+    "tune/record/state.py",
     "tune/record/rows.py",
     "tune/record/utilisation.py",
     "tune/schedulers/asha.py",
@@ -139,9 +139,34 @@ QUIET = [
 ]
 # What a quiet file may import. Whoever needs more is asked: is it a fact that could be handed in?
 QUIET_MAY_IMPORT = {
-    *("abc", "ast", "bisect", "collections", "contextlib", "copy", "dataclasses", "decimal", "difflib", "enum"),
+    *(
+        "abc",
+        "array",
+        "ast",
+        "bisect",
+        "collections",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "decimal",
+        "difflib",
+        "enum",
+    ),
     *("fractions", "functools", "hashlib", "heapq", "hmac", "inspect", "itertools", "json", "keyword", "math"),
-    *("numbers", "operator", "random", "re", "signal", "statistics", "string", "struct", "textwrap", "types", "typing"),
+    *(
+        "numbers",
+        "operator",
+        "random",
+        "re",
+        "signal",
+        "statistics",
+        "string",
+        "struct",
+        "textwrap",
+        "types",
+        "typing",
+        "zlib",
+    ),
 }
 # Of these modules only what has no effect and no state of its own.
 QUIET_MAY_USE = {"random": {"Random"}, "signal": {"Signals", "strsignal"}}

@@ -16,9 +16,9 @@ from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import Space, choice, loguniform, parameter, randint
 from fanwise.tune.experiment import Best, Experiment, load_experiment
-from fanwise.tune.record.history import Failure
 from fanwise.tune.record.lock import is_held
 from fanwise.tune.record.log import Record
+from fanwise.tune.record.trials import Failure
 
 META = {
     "name": "lenet",

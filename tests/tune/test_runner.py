@@ -109,7 +109,8 @@ def test_a_trial_that_leaves_a_thread_is_named_at_once_in_the_news_and_on_record
     stage.ended(job, Outcome("returned", threads=("'saver' in save, train.py:7",)))
     news, _ = stage.search.look()
     assert any(
-        "trial 0 left a thread running: 'saver' in save, train.py:7; its worker is free" in line for line in news
+        "trial 0 left a thread running ('saver' in save, train.py:7), which keeps its worker busy" in line
+        for line in news
     )
     ((_, body),) = stage.events("ended")
     assert body["outcome"]["threads"] == ["'saver' in save, train.py:7"]

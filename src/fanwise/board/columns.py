@@ -1,6 +1,6 @@
 """The reports of a search as arrays, for what looks at all of them at once: half a million in some 100 ms.
 
-    History --columns_of--> Columns --best_of_trials--> each trial's best value
+    SearchState --columns_of--> Columns --best_of_trials--> each trial's best value
                                     --incumbents------> the reports that were better than all before them
                                     --curves----------> the reports of some trials, thinned
                                     --crowd-----------> what the reports of all trials were like
@@ -19,7 +19,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tune.record.history import History
+from ..tune.record.state import SearchState
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -114,7 +114,7 @@ class Columns:
         return crowd
 
 
-def columns_of(history: History) -> Columns:
+def columns_of(history: SearchState) -> Columns:
     """The reports that count, with the search's first objective as value."""
     reports, count = history.reports, len(history.reports)
     column: Sequence[Any] = reports.values.get(history.metric) or [None] * count  # Any: what was reported

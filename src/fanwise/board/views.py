@@ -21,8 +21,9 @@ from ..plot.scales import value_scale
 from ..tune.constraints import in_words
 from ..tune.experiment import Experiment
 from ..tune.pictures import front_data, search_data, search_without_reports
-from ..tune.record.history import History, Trial, worker_time_s
 from ..tune.record.overview import State
+from ..tune.record.state import SearchState
+from ..tune.record.trials import Trial
 from ..tune.stopping import StoppingCriterion
 from ..tune.terminal.method import method_line
 from .columns import Columns, thin
@@ -52,7 +53,7 @@ class Look:
 
     path: Path
     meta: Mapping[str, Any]  # Any: JSON
-    history: History
+    history: SearchState
     columns: Columns
     state: State
     now_s: float
@@ -70,7 +71,7 @@ class Look:
 
 def summary(look: Look) -> Json:
     """The state, the best so far, what is left of the budget: all that changes with each report."""
-    progress, meta = look.history.progress, look.meta
+    progress, meta = look.history, look.meta
     shot = progress.snapshot(now_s=look.now_s, dead=look.is_dead)
     return {
         "name": look.name,
@@ -104,7 +105,7 @@ def summary(look: Look) -> Json:
 
 
 def _best(look: Look) -> Json | None:
-    best = look.history.progress.best()
+    best = look.history.best()
     if best is None:
         return None
     config = dict(look.history.trials[best.trial_id].config)
@@ -114,10 +115,10 @@ def _best(look: Look) -> Json | None:
 
 def _budget(look: Look) -> list[Json]:
     """Each limit of the stopping criterion, and how much of it is used where that is a number."""
-    over = look.history.progress.num_over
+    over = look.history.num_over
     used = {
         "max_wallclock_time": look.now_s,
-        "max_num_trials_started": look.history.progress.num_trials,
+        "max_num_trials_started": look.history.num_trials,
         "max_num_trials_completed": over.get("Completed", 0),
         "max_num_evaluations": len(look.history.reports),
     }
@@ -246,7 +247,7 @@ def trial_rows(look: Look) -> list[Json]:
                 "best": None if loss is None or not math.isfinite(loss) else sign * loss,
                 "last": {} if row is None else {name: _told(column[row]) for name, column in values.items()},
                 "config": dict(trial.config),
-                "seconds": worker_time_s(history, trial),
+                "seconds": history.worker_time_s(trial),
                 "started": trial.attempts[0].started_s,
                 "reason": None if failure is None else f"{failure.kind}: {failure.text}",
             }
@@ -329,7 +330,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         "python": as_python(trial.config),
         "source": trial.source,
         "reports": trial.num_reports,
-        "seconds": worker_time_s(history, trial),
+        "seconds": history.worker_time_s(trial),
         "checkpoint": trial.checkpoint,
         "violated": in_words(history.violated(trial.last.last_row)) if trial.last.last_row is not None else "",
         "values": {name: _series(history, name, rows) for name in names},
@@ -353,7 +354,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
     }
 
 
-def _series(history: History, name: str, rows: Sequence[int]) -> Json:
+def _series(history: SearchState, name: str, rows: Sequence[int]) -> Json:
     reports, column = history.reports, history.reports.values[name]
     numbers = [row for row in rows if type(column[row]) in (int, float) and math.isfinite(column[row])]
     kept = [numbers[place] for place in thin(np.array([column[row] for row in numbers], np.float64), 1_000)]

@@ -25,12 +25,12 @@ from ..base.text import printable, printable_line
 from ..links.status_files import statuses
 from ..pool.output import tail
 from ..tune.experiment import Experiment
-from ..tune.record.history import History
 from ..tune.record.lock import is_held
 from ..tune.record.names import output_files
 from ..tune.record.overview import Overview, overview_of, state_of
 from ..tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME, EventReader, read_meta
 from ..tune.record.restoring import last_settings
+from ..tune.record.state import SearchState
 from ..tune.tracebacks import of_the_user
 from .columns import Columns, columns_of
 from .programs import program_of, programs_of
@@ -137,7 +137,7 @@ class Watched:
         self.folder = folder
         self.inode = inode
         self._lock = threading.RLock()
-        self._history: History | None = None
+        self._history: SearchState | None = None
         self._reader: EventReader | None = None
         self._look: Look | None = None
         self._again_s = 0.0  # the clock's time of the next look
@@ -178,7 +178,7 @@ class Watched:
         meta = read_meta(self.folder)
         is_running = is_held(self.folder)  # before the events: what it wrote last is seen
         if self._history is None or self._reader is None:
-            self._history, self._reader = History(meta), EventReader(self.folder)
+            self._history, self._reader = SearchState(meta, full=True), EventReader(self.folder)
         history = self._history
         for events in self._reader.read():
             history.fold(events)
@@ -232,7 +232,7 @@ class Watched:
         """
         with self._lock:
             look, known = self.look(), self._made.get("importance")
-            over = look.history.progress.num_over
+            over = look.history.num_over
             mark = (sum(over.values()), look.state)
             is_due = time.monotonic() >= self._think_again_s and not self._is_thinking
             if (known is None or known[0] != mark) and is_due:

@@ -14,10 +14,10 @@ from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.checkpoints import checkpoint_root, is_local
 from ..tune.constraints import in_words
-from ..tune.record.history import Attempt, Trial, best_rows, worker_time_s
 from ..tune.record.names import output_files
 from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
+from ..tune.record.trials import Attempt, Trial
 from ..tune.terminal.method import method_line
 from ..tune.terminal.table import final_block
 from ..tune.tracebacks import of_the_user
@@ -149,7 +149,7 @@ def trial_json(name: str, trial_id: int) -> str:
         "source": trial.source,
         "metric": experiment.metadata["metric"],
         "best": None if best is None else {"value": best[0], "iter": best[1]},
-        "worker_time_s": worker_time_s(history, trial),
+        "worker_time_s": history.worker_time_s(trial),
         "attempts": [
             {
                 "attempt": attempt.number,
@@ -190,7 +190,7 @@ def _rows(experiment: Experiment) -> Iterator[TrialRow]:
     for trial in history.trials.values():
         row = trial.last.last_row
         last = {} if row is None else {name: column[row] for name, column in values.items()}
-        status, spent_s = history.status_of(trial, dead=dead), worker_time_s(history, trial)
+        status, spent_s = history.status_of(trial, dead=dead), history.worker_time_s(trial)
         yield TrialRow(trial.trial_id, status, trial.num_reports or None, trial.config, last, spent_s)
 
 
@@ -205,7 +205,7 @@ def _rows_of(experiment: Experiment, trial_id: int) -> list[int]:
 def _best_of(experiment: Experiment, trial_id: int) -> tuple[float, int, int] | None:
     """The best value of the metric, which report it was, and its row."""
     history = experiment.history()
-    row = best_rows(history).get(trial_id)
+    row = history.best_rows().get(trial_id)
     return None if row is None else (history.reports.values[history.metric][row], history.reports.iters[row], row)
 
 

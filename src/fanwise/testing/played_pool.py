@@ -20,8 +20,8 @@ from ..tune.checkpoints import CheckpointStore
 from ..tune.decisions import facts
 from ..tune.decisions.tuning import Tuning
 from ..tune.record.log import Record
-from ..tune.record.progress import Progress
 from ..tune.record.reading import read_events
+from ..tune.record.state import SearchState
 from ..tune.runner import Plan, Search
 from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
@@ -97,7 +97,7 @@ class Stage:
         root = str(self.folder / "checkpoints")
         plan = Plan("e", pack(print), Resources(), 0, False, self.folder, root)
         record = cast(Record, self.record)
-        self.search = Search(self.engine, record, plan, Progress(self.meta), checkpoints=CheckpointStore(root))
+        self.search = Search(self.engine, record, plan, SearchState(self.meta), checkpoints=CheckpointStore(root))
         suggester = self.search.suggester(scheduler.searcher)
         stop = stop or StoppingCriterion(max_num_trials_started=1_000_000)
         tuning = Tuning(scheduler, space, stop, searcher=suggester, **{"n_workers": 2, **options})

@@ -41,10 +41,10 @@ from .opening import check_same, checked_stop, copied, described, scheduler_for,
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.log import Record
 from .record.names import check_name, experiments_folder, new_name
-from .record.notes import Notes
-from .record.progress import Progress
 from .record.reading import read_meta
+from .record.recorder import Recorder
 from .record.restoring import fresh_tuning, restore
+from .record.state import SearchState
 from .remote.commands import check_may_enqueue, completed
 from .schedulers.base import Decision, Scheduler, Status, checked_objectives, checked_seed, seed_of
 from .searchers.base import Mode, Objective, Searcher
@@ -131,11 +131,11 @@ class OpenSearch:
         meta = read_meta(self.path)
         self.seed = int(meta["seed"])
         self._tuning = fresh_tuning(meta, self._scheduler)
-        progress = restore(self.path, self._tuning, self._scheduler.searcher) if restored else Progress(meta)
-        self._zero_s = time.monotonic() - progress.last_s
-        self._listening = Listening(checked_callbacks(callbacks), progress.alive())
-        progress.on_line = self._listening.told
-        self._notes = Notes(self._record, progress, self._listening.heard)
+        state = restore(self.path, self._tuning, self._scheduler.searcher) if restored else SearchState(meta)
+        self._zero_s = time.monotonic() - state.last_s
+        self._listening = Listening(checked_callbacks(callbacks), state.alive())
+        state.news.on_line = self._listening.told
+        self._recorder = Recorder(self._record, state, self._listening.heard)
         objectives = self._scheduler.objectives
         self._listening.start(
             SearchStarted(
@@ -275,7 +275,7 @@ class OpenSearch:
         """
         with self._lock, Uninterrupted():
             self._check_open()
-            check_may_enqueue(self._notes.progress)
+            check_may_enqueue(self._recorder.state)
             self._hand_in(facts.Enqueued(self._now_s(), completed(config, self._space, self.seed)))
             self._record.commit()
 
@@ -289,7 +289,7 @@ class OpenSearch:
                     self._hand_in(facts.Interrupt(self._now_s(), "closed"))
                 for trial, _ in list(self._in_flight.values()):
                     self._end(trial, Outcome("stopped"))
-                self._record.set_summary(self._notes.progress.summary())
+                self._record.set_summary(self._recorder.state.summary())
             finally:
                 self._is_closed = True
                 try:
@@ -297,7 +297,7 @@ class OpenSearch:
                 finally:
                     reason = "closed" if self._finish is None else self._finish.reason
                     error = None if self._finish is None else self._finish.error
-                    end = SearchEnded(self._notes.progress.last_s, self.name, self.path, reason, error)
+                    end = SearchEnded(self._recorder.state.last_s, self.name, self.path, reason, error)
                     self._listening.close(end)
 
     def __enter__(self) -> Self:
@@ -347,7 +347,7 @@ class OpenSearch:
         all_orders: list[Order] = []
 
         def note(fact: Fact, orders: list[Order]) -> None:
-            self._notes.write(fact, orders)
+            self._recorder.write(fact, orders)
             all_orders.extend(orders)
 
         handle(self._tuning, fact, self._scheduler.searcher, note)

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 from ..base.errors import RecordError
 from .exporting import write_results
 from .fronts import ParetoPoint, objectives_of, pareto_of
-from .record import history as _history
 from .record.frames import results_frame, trials_frame
-from .record.history import Failure, History
 from .record.lock import is_held
 from .record.names import experiments_folder, list_experiments
 from .record.overview import State as State
 from .record.overview import state_of
 from .record.reading import FILE_NAME, EventReader, read_meta
 from .record.snapshot import SearchSnapshot
+from .record.state import SearchState
+from .record.trials import Failure
 from .terminal.cells import is_shown
 from .terminal.method import method_line
 from .terminal.page import search_page
@@ -83,7 +83,7 @@ class Experiment:
         place = Path(path)
         self.path = place.parent if place.name == FILE_NAME else place
         self._meta = read_meta(self.path)
-        self._state = History(self._meta)
+        self._state = SearchState(self._meta, full=True)
         self._reader = EventReader(self.path)
 
     def __repr__(self) -> str:
@@ -139,14 +139,10 @@ class Experiment:
         Where the search has constraints, the best one that meets them; as long as none does, the one that is nearest to
         that, with `violations`.
         """
-        state = self.history()
-        row = _history.best_row(state)
-        if row is None:
+        best = self.history().best()
+        if best is None:
             return None
-        trial_id = state.reports.trial_ids[row]
-        value = state.reports.values[state.metric][row]
-        config = dict(state.trials[trial_id].config)
-        return Best(trial_id, value, config, state.reports.iters[row], state.violated(row))
+        return Best(best.trial_id, best.value, dict(best.config), best.iter, best.violations)
 
     def pareto(self) -> list[ParetoPoint]:
         """The reports that no other report dominates in all objectives, the best in the first objective first.
@@ -179,7 +175,7 @@ class Experiment:
         The worker time is n_workers times the time from the first objective's beginning to the moment when trials were
         no longer started (in a running search: to the last event). Start-up and winding down are not part of it.
         """
-        return self.history().progress.utilisation()
+        return self.history().utilisation()
 
     @property
     def finished(self) -> bool:
@@ -202,8 +198,8 @@ class Experiment:
     @property
     def end_reason(self) -> str | None:
         """Why the search ended, e.g. "max_wallclock_time=60 s is over" or "interrupted"; None until it has finished."""
-        progress = self.history().progress
-        return progress.reason if progress.finished else None
+        state = self.history()
+        return state.reason if state.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
         """Why a trial failed, with traceback and last output; None if it did not.
@@ -263,7 +259,7 @@ class Experiment:
     def snapshot(self) -> SearchSnapshot:
         """What the terminal shows of it: the same as while it runs."""
         history = self.history()
-        return history.progress.snapshot(dead=self.state == "broken-off")
+        return history.snapshot(dead=self.state == "broken-off")
 
     def plot(self) -> "Figure":
         """The best value so far over wall-clock time, as a matplotlib figure."""
@@ -359,7 +355,7 @@ class Experiment:
 
         return hypervolumes.hypervolume(self.volume_data(reference_point))
 
-    def history(self) -> History:
+    def history(self) -> SearchState:
         """What the events add up to so far: the plain data behind the tables. Do not change it."""
         self.refresh()
         return self._state

@@ -1,6 +1,6 @@
 """The results of a search with several objectives: who is on the Pareto front, and how the hypervolume grew.
 
-    History --results_of--> Result(trial, time, values, losses, feasible)   reports that count and are finite
+    SearchState --results_of--> Result(trial, time, values, losses, feasible)   reports that count and are finite
                |--pareto_of--> ParetoPoint                                  those that nothing else dominates
                |--volumes_of-> (time, hypervolume), up to a reference point
                '--reference_losses-> the point that was given, or one by a rule
@@ -17,7 +17,7 @@ from typing import Any, final
 
 from .hypervolume import Front, reference_of
 from .pareto import first_front
-from .record.history import History
+from .record.state import SearchState
 from .searchers.base import Objective
 from .values import is_number
 
@@ -51,7 +51,7 @@ def objectives_of(meta: Mapping[str, Any]) -> tuple[Objective, ...]:  # Any: JSO
     return tuple(Objective(str(metric), mode) for metric, mode in meta["objectives"])
 
 
-def results_of(history: History, objectives: Sequence[Objective]) -> tuple[list[Result], int]:
+def results_of(history: SearchState, objectives: Sequence[Objective]) -> tuple[list[Result], int]:
     """The results in the order of reporting, and how many reports were left out since a value was not finite."""
     reports = history.reports
     columns = [reports.values.get(one.metric) or [None] * len(reports) for one in objectives]
@@ -75,7 +75,7 @@ def front_of(results: Sequence[Result]) -> list[int]:
     return [places[i] for i in first_front([results[place].losses for place in places])] if places else []
 
 
-def pareto_of(history: History, objectives: Sequence[Objective]) -> list[ParetoPoint]:
+def pareto_of(history: SearchState, objectives: Sequence[Objective]) -> list[ParetoPoint]:
     """The Pareto front, the best in the first objective first; of equal reports the first."""
     results, _ = results_of(history, objectives)
     first: dict[tuple[float, ...], Result] = {}

@@ -1,6 +1,6 @@
 """What a search has learnt: how much each hyperparameter matters, in which direction, and whether a model can tell.
 
-    History --importances_of--> Importances: a share for each hyperparameter, with its spread
+    SearchState --importances_of--> Importances: a share for each hyperparameter, with its spread
                                              predicted against seen, of trials that the model has not seen
             --dependences_of--> Dependences: what is predicted at each value of a hyperparameter
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from ..base.nearest import nearest
 from .fronts import objectives_of
-from .record.history import History, best_rows
+from .record.state import SearchState
 from .searchers.base import Objective
 from .searchers.with_sklearn import check_forests, folds, random_forest
 from .spaces import Space
@@ -118,7 +118,7 @@ class _Data:
     num_stopped: int
 
 
-def importances_of(meta: Mapping[str, Any], history: History, metric: str | None = None) -> Importances:  # Any: JSON
+def importances_of(meta: Mapping[str, Any], history: SearchState, metric: str | None = None) -> Importances:
     """See the module; takes about a second for a few hundred trials.
 
     Raises:
@@ -144,7 +144,7 @@ def importances_of(meta: Mapping[str, Any], history: History, metric: str | None
     )
 
 
-def dependences_of(meta: Mapping[str, Any], history: History, metric: str | None = None) -> Dependences:  # Any: JSON
+def dependences_of(meta: Mapping[str, Any], history: SearchState, metric: str | None = None) -> Dependences:
     """Partial dependence (Friedman 2001, section 8.2), with its spread. See the module. Raises as `importances_of`."""
     import numpy as np
 
@@ -170,7 +170,7 @@ def dependences_of(meta: Mapping[str, Any], history: History, metric: str | None
     return Dependences(data.objective.metric, found, quarters, _correlation(predicted, data.ranks))
 
 
-def _data(meta: Mapping[str, Any], history: History, metric: str | None) -> _Data:  # Any: JSON
+def _data(meta: Mapping[str, Any], history: SearchState, metric: str | None) -> _Data:  # Any: JSON
     import numpy as np
 
     from .searchers.encoding import Encoder
@@ -180,7 +180,7 @@ def _data(meta: Mapping[str, Any], history: History, metric: str | None) -> _Dat
     beyond = history.infeasibilities()
     rows = {
         trial_id: row
-        for trial_id, row in best_rows(history, objective).items()
+        for trial_id, row in history.best_rows(objective).items()
         if not beyond[row] and history.status_of(history.trials[trial_id]) != "Failed"
     }
     if len(rows) < FEWEST_TRIALS or not encoder.names:

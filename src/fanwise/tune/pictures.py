@@ -1,6 +1,6 @@
 """An experiment as the plain data that `fanwise.plot` draws.
 
-    History, meta --search_data--> SearchData      reports that count, stays on workers, the space's axes
+    SearchState, meta --search_data--> SearchData      reports that count, stays on workers, the space's axes
                   --search_without_reports->       the same without the reports
                   --front_data---> FrontData       reports with all their objectives, and the Pareto front
                   --volume_data--> VolumeData      how the hypervolume grew
@@ -22,7 +22,8 @@ from ..plot.fronts import FrontData
 from ..plot.hypervolumes import VolumeData
 from .fronts import front_of, objectives_of, reference_losses, results_of, volumes_of
 from .insight import Dependence
-from .record.history import History, Trial, spans
+from .record.state import SearchState
+from .record.trials import Trial
 from .spaces import Space
 from .spaces.domains import Domain
 from .values import is_number, rounded_resource
@@ -31,7 +32,7 @@ _MAX_TICKS = 8
 _UNITS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
 
 
-def search_data(name: str, meta: Mapping[str, Any], history: History) -> SearchData:  # Any: JSON
+def search_data(name: str, meta: Mapping[str, Any], history: SearchState) -> SearchData:  # Any: JSON
     """See the module. Reports without a number as metric are left out."""
     reports, metric, resource_attr = history.reports, str(meta["metric"]), meta.get("resource_attr")
     values = reports.values.get(metric) or [None] * len(reports)
@@ -50,30 +51,30 @@ def search_data(name: str, meta: Mapping[str, Any], history: History) -> SearchD
     )
 
 
-def search_without_reports(name: str, meta: Mapping[str, Any], history: History) -> SearchData:  # Any: JSON
+def search_without_reports(name: str, meta: Mapping[str, Any], history: SearchState) -> SearchData:  # Any: JSON
     """What is small of it, however many reports there are: the stays on workers and the space's axes."""
     resource_attr = meta.get("resource_attr")
     return SearchData(
         name=name,
         metric=str(meta["metric"]),
         mode=str(meta["mode"]),
-        n_workers=int(meta["n_workers"]) or 1 + max((a.slot for _, a in spans(history)), default=0),
+        n_workers=int(meta["n_workers"]) or 1 + max((a.slot for _, a in history.attempts()), default=0),
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=(),
         spans=[
             Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
-            for trial, a in spans(history)
+            for trial, a in history.attempts()
         ],
-        first_ready_s=history.progress.first_ready_s,
+        first_ready_s=history.first_ready_s,
         stop_s=history.stop_s,
         last_s=history.last_s,
-        windows=history.progress.counted_windows(),
+        windows=history.utilisation_windows(),
         resource_name="reports of a trial" if resource_attr is None else str(resource_attr),
         hyperparameters=_hyperparameters(Space.from_json(meta["space"]), list(history.trials.values())),
     )
 
 
-def front_data(name: str, meta: Mapping[str, Any], history: History) -> FrontData:  # Any: JSON
+def front_data(name: str, meta: Mapping[str, Any], history: SearchState) -> FrontData:  # Any: JSON
     """See the module.
 
     Raises:
@@ -92,7 +93,7 @@ def front_data(name: str, meta: Mapping[str, Any], history: History) -> FrontDat
 
 
 def volume_data(
-    searches: Sequence[tuple[str, Mapping[str, Any], History]],  # Any: JSON
+    searches: Sequence[tuple[str, Mapping[str, Any], SearchState]],  # Any: JSON
     reference_point: Mapping[str, float] | None,
 ) -> list[VolumeData]:
     """Of each search (name, meta, history), all up to one reference point: the one given, or one made of all results.
@@ -108,7 +109,7 @@ def volume_data(
     point = {} if reference is None else {o.metric: o.loss(x) for o, x in zip(objectives, reference, strict=True)}
     data = []
     for (name, _, history), results in zip(searches, found, strict=True):
-        zero_s = history.progress.first_ready_s or 0.0
+        zero_s = history.first_ready_s or 0.0
         volumes = [] if reference is None else volumes_of(results, reference)
         steps = [(max(0.0, t_s - zero_s), volume) for t_s, volume in volumes]
         data.append(VolumeData(name, point, steps, max(0.0, history.last_s - zero_s)))
@@ -117,7 +118,7 @@ def volume_data(
 
 def dependence_data(
     meta: Mapping[str, Any],  # Any: JSON
-    history: History,
+    history: SearchState,
     dependences: Sequence[Dependence],
 ) -> list[DependenceData]:
     """See the module."""

@@ -33,9 +33,9 @@ from .decisions.orders import Answer, Discard, Finish, Judged, Kill, Order, Reje
 from .decisions.tuning import Tuning
 from .record.log import Record
 from .record.names import output_stem
-from .record.notes import Notes
-from .record.progress import Progress
+from .record.recorder import Recorder
 from .record.snapshot import SearchSnapshot
+from .record.state import SearchState
 from .reporting import is_plain
 from .schedulers.base import Decision
 from .searchers.base import Searcher
@@ -100,7 +100,7 @@ class Search:
     Args:
         tuning: the decisions, fresh or restored from a record.
         searcher: the scheduler's, which `tuning` tells through `suggester`; None: it has none.
-        progress: the fold of what the record holds so far.
+        state: the fold of what the record holds so far.
         began_s: what the search's clock shows at the beginning: 0, or for a resumed one its last time.
         listener: is told every fact and its orders, on the loop's thread; must not block.
     """
@@ -110,7 +110,7 @@ class Search:
         engine: Engine,
         record: Record,
         plan: Plan,
-        progress: Progress,
+        state: SearchState,
         *,
         began_s: float = 0.0,
         checkpoints: Checkpoints,
@@ -125,7 +125,7 @@ class Search:
         self._record = record
         self._plan = plan
         self._checkpoints = checkpoints
-        self._notes = Notes(record, progress, listener)
+        self._recorder = Recorder(record, state, listener)
         self._zero_s = engine.loop.now_s() - began_s
         self._tuning: Tuning | None = None
         self._suggester: Suggester | None = None
@@ -141,14 +141,14 @@ class Search:
         self._summary_due_s = -math.inf
 
     @property
-    def progress(self) -> Progress:
+    def state(self) -> SearchState:
         """What the record holds so far, added up. On the loop's thread."""
-        return self._notes.progress
+        return self._recorder.state
 
     @property
     def num_trials(self) -> int:
         """The number of trials that have started. By any thread."""
-        return self._notes.num_trials
+        return self._recorder.num_trials
 
     @property
     def searcher_failure(self) -> BaseException | None:
@@ -291,7 +291,7 @@ class Search:
             orders = tuning.handle(fact)
             if type(fact) is facts.Ended and job is not None:
                 fact = self._with_last_output(fact, orders, job)
-            self._notes.write(fact, orders)
+            self._recorder.write(fact, orders)
             for order in orders:
                 if self.failure is not None:
                     return
@@ -371,7 +371,7 @@ class Search:
                 now_s = self._loop.now_s() - self._zero_s
                 if now_s >= self._summary_due_s:
                     self._summary_due_s = now_s + self._plan.summary_interval_s
-                    self._record.set_summary(self.progress.summary(now_s=now_s))
+                    self._record.set_summary(self.state.summary(now_s=now_s))
         except BaseException as error:
             self._break_off(error)
         try:
@@ -446,8 +446,8 @@ class Search:
 
     def look(self) -> tuple[list[str], SearchSnapshot]:
         """The news since the last look, in lines, and the state. On the loop's thread."""
-        progress = self.progress
-        return progress.news(), progress.snapshot(now_s=self.now_s())
+        state = self.state
+        return state.news.take(), state.snapshot(now_s=self.now_s())
 
 
 _REPLIES = {

@@ -55,9 +55,9 @@ from .own_board import check_board_is_there, own_board
 from .program import ASKED, Program, load_cluster, load_program, save_cluster, save_program
 from .record.log import Record
 from .record.names import check_name, experiments_folder, new_name
-from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
+from .record.state import SearchState
 from .remote.commands import check_is_trial, check_may_enqueue, command_for, completed
 from .remote.listening import CommandListener
 from .reporting import run_objective
@@ -80,7 +80,7 @@ class _Begun:
     """A search that can start: its record, and where its decisions stand."""
 
     record: Record
-    progress: Progress
+    state: SearchState
     began_s: float
     tuning: Tuning
     first: Callable[[float], Fact]
@@ -373,13 +373,13 @@ class Tuner:
             begun = self._reopen() if self._resumes else self._create()
             self._ran = True
             store = CheckpointStore(self._checkpoint_root())
-            listening = Listening(self._callbacks, begun.progress.alive())
-            begun.progress.on_line = listening.told
+            listening = Listening(self._callbacks, begun.state.alive())
+            begun.state.news.on_line = listening.told
             search = Search(
                 engine,
                 begun.record,
                 self._plan(packed),
-                begun.progress,
+                begun.state,
                 began_s=begun.began_s,
                 checkpoints=store,
                 listener=listening.heard if self._callbacks else None,
@@ -447,7 +447,7 @@ class Tuner:
 
         def enqueue() -> None:
             self._running()
-            check_may_enqueue(search.progress)
+            check_may_enqueue(search.state)
             search.command(lambda now_s: facts.Enqueued(now_s, complete))
 
         call_on(hub, enqueue)
@@ -474,7 +474,7 @@ class Tuner:
         """What another process wants, on the hub's thread. ValueError: it cannot be."""
         if search.finished.is_set() or search.failure is not None:
             raise ValueError(f"the search {self.name!r} is over")
-        command = command_for(word, args, progress=search.progress, space=self.space, seed=self.seed)
+        command = command_for(word, args, state=search.state, space=self.space, seed=self.seed)
         search.command(command.make, lambda: answer(command.answer))
 
     # -- before ----------------------------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ class Tuner:
         try:
             save_program(self.path, Program(self.objective, self._pristine, self.space))
             tuning = fresh_tuning(meta, self.scheduler)
-            return _Begun(record, Progress(meta), 0.0, tuning, facts.Begin, self._earlier)
+            return _Begun(record, SearchState(meta), 0.0, tuning, facts.Begin, self._earlier)
         except BaseException:
             record.close()
             raise
@@ -512,7 +512,7 @@ class Tuner:
             meta = read_meta(self.path)
             claim(self._checkpoint_root(), meta["id"], self.path)
             tuning = fresh_tuning(meta, self.scheduler)
-            progress = restore(self.path, tuning, self.scheduler.searcher)
+            state = restore(self.path, tuning, self.scheduler.searcher)
         except BaseException:
             record.close()
             raise
@@ -520,7 +520,7 @@ class Tuner:
         def resumed(now_s: float) -> Fact:
             return facts.Resumed(now_s, self.n_workers, self.stop_criterion.to_json(), versions_of(self.scheduler))
 
-        return _Begun(record, progress, progress.last_s, tuning, resumed)
+        return _Begun(record, state, state.last_s, tuning, resumed)
 
     def _meta(self) -> dict[str, object]:
         return {
@@ -628,7 +628,7 @@ class Tuner:
         finish = search.finish
         reason = f"broken off: {search.failure}" if finish is None else finish.reason
         error = str(search.failure) if finish is None else finish.error
-        return SearchEnded(search.progress.last_s, self.name, self.path, reason, error)
+        return SearchEnded(search.state.last_s, self.name, self.path, reason, error)
 
     def _first_lines(self, address: str | None, notices: Sequence[str]) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
@@ -685,7 +685,7 @@ def _close(record: Record, search: Search) -> None:
     """Close the record. When the search has failed, that is what the caller hears of."""
     try:
         if search.failure is None:
-            record.set_summary(search.progress.summary())
+            record.set_summary(search.state.summary())
         record.close()
     except RecordError:
         if search.failure is None:

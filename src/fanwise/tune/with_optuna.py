@@ -9,7 +9,8 @@ from typing import Any
 
 from ..base.errors import NotInstalled
 from .constraints import violations_of
-from .record.history import History, Trial
+from .record.state import SearchState
+from .record.trials import Trial
 from .spaces import Space
 
 try:
@@ -22,7 +23,7 @@ except ImportError as error:
 _STATES: Any = {"Completed": "COMPLETE", "Stopped": "PRUNED", "Failed": "FAIL"}  # Any: names of Optuna's states
 
 
-def study_of(history: History, meta: dict[str, Any]) -> "optuna.Study":  # Any: JSON
+def study_of(history: SearchState, meta: dict[str, Any]) -> "optuna.Study":  # Any: JSON
     """A study in memory, with the trials in the order in which they started. `meta`: the record's.
 
     Raises:
@@ -55,7 +56,7 @@ def study_of(history: History, meta: dict[str, Any]) -> "optuna.Study":  # Any: 
     return study
 
 
-def _reports(history: History) -> dict[int, list[int]]:
+def _reports(history: SearchState) -> dict[int, list[int]]:
     """The rows of each trial's reports that count."""
     rows: dict[int, list[int]] = {}
     for row, (trial_id, counts) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
@@ -64,11 +65,11 @@ def _reports(history: History) -> dict[int, list[int]]:
     return rows
 
 
-def _values(history: History, rows: list[int], objectives: list[tuple[str, str]]) -> list[float]:
+def _values(history: SearchState, rows: list[int], objectives: list[tuple[str, str]]) -> list[float]:
     return [float(history.reports.values[metric][rows[-1]]) for metric, _ in objectives]
 
 
-def _constraints(history: History, rows: list[int]) -> dict[str, Any]:  # Any: as Optuna keeps them
+def _constraints(history: SearchState, rows: list[int]) -> dict[str, Any]:  # Any: as Optuna keeps them
     """By how much the last report violates each constraint, where Optuna's samplers and `best_trial` look for it."""
     if not history.constraints or not rows:
         return {}
@@ -76,7 +77,7 @@ def _constraints(history: History, rows: list[int]) -> dict[str, Any]:  # Any: a
     return {"constraints": [float(violation) for violation in violations_of(history.constraints, last)]}
 
 
-def _curve(history: History, rows: list[int], objectives: list[tuple[str, str]]) -> dict[int, float]:
+def _curve(history: SearchState, rows: list[int], objectives: list[tuple[str, str]]) -> dict[int, float]:
     if len(objectives) > 1:  # Optuna has curves of one objective only
         return {}
     metric = objectives[0][0]

@@ -29,7 +29,7 @@ from fanwise.tune import (
 from fanwise.tune.callbacks.listening import Listening, checked_callbacks
 from fanwise.tune.decisions.facts import Tick
 from fanwise.tune.decisions.orders import Judged, Start
-from fanwise.tune.record.progress import Progress
+from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import Decision, Status
 
 SPACE = {"x": uniform(0, 1), "epochs": 2}
@@ -111,11 +111,11 @@ def test_a_callback_hears_the_life_of_a_search_in_order(pool: Pool) -> None:
 
 
 def test_a_command_from_a_callback_folds_no_reports_in_its_thread(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    fold, threads = Progress.fold, set()
+    add, threads = SearchState.add, set()
 
-    def noting_fold(self: Progress, *row: Any) -> None:  # Any: JSON
+    def noting_add(self: SearchState, *row: Any) -> None:  # Any: JSON
         threads.add(threading.current_thread().name)
-        fold(self, *row)
+        add(self, *row)
 
     class Unpauses:
         def on_report(self, event: TrialReported) -> None:
@@ -123,7 +123,7 @@ def test_a_command_from_a_callback_folds_no_reports_in_its_thread(pool: Pool, mo
             with pytest.raises(ValueError, match="no trial 99"):
                 made.stop_trial(99)
 
-    monkeypatch.setattr(Progress, "fold", noting_fold)
+    monkeypatch.setattr(SearchState, "add", noting_add)
     made = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=1, pool=pool, callbacks=[Unpauses()])
     made.run()
     assert threads and "fanwise-callbacks" not in threads

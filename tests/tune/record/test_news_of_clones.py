@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fanwise.testing.played_search import PlayedSearch
-from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.rows import to_row
+from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import PBT
 from fanwise.tune.spaces import Space, uniform
 
@@ -24,12 +24,12 @@ def news_of(*, saves: bool) -> list[str]:
     search = PlayedSearch(scheduler, SPACE, train, saves=saves)
     search.play()
     meta = {"name": "toy", "metric": "loss", "mode": "min", "space": SPACE.to_json(), "n_workers": 4, "stop": None}
-    progress = Progress(meta)
+    state = SearchState(meta)
     lines: list[str] = []
     for fact, orders in zip(search.facts, search.orders, strict=True):
         kind, trial_id, body = to_row(fact, orders)
-        progress.fold(fact.now_s, kind, trial_id, body)
-        lines += progress.news()
+        state.add(fact.now_s, kind, trial_id, body)
+        lines += state.news.take()
     return lines
 
 

@@ -1,7 +1,7 @@
 """Who listens to a search: callbacks and `logging`, each in a thread of its own, in order.
 
     hub's thread:    fact, orders --heard--> events --.
-                     a line of the progress --told----|--> a `Lane` for each --> callback.on_...(event), log
+                     a line of the state --told----|--> a `Lane` for each --> callback.on_...(event), log
     caller's thread: start() ... close() -------------'
 
 No decision waits for a callback, and no callback for another. One that is slower than the search is told everything:

@@ -1,4 +1,4 @@
-"""The tables of an experiment as pandas data frames, made of a `History`.
+"""The tables of an experiment as pandas data frames, made of a `SearchState`.
 
 Knows which columns there are and what they are called. Knows nothing of files. pandas is imported inside the functions:
 it takes a third of a second, and a search does not need it.
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from .history import History, Trial, best_rows, worker_time_s
+from .state import SearchState
+from .trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,7 @@ _TRIALS_BEFORE = ("trial_id", "status", "attempt", "iter")
 _TRIALS_AFTER = ("feasible", "worker_time", "started_s", "ended_s", "reason", "reason_text")
 
 
-def results_frame(history: History, *, all_attempts: bool, dead: bool = False) -> "pd.DataFrame":
+def results_frame(history: SearchState, *, all_attempts: bool, dead: bool = False) -> "pd.DataFrame":
     """One row a report, in the order of reporting; of the last attempts only, unless `all_attempts`.
 
     `dead`: the tuner was killed, and what ran is lost.
@@ -64,13 +65,13 @@ def results_frame(history: History, *, all_attempts: bool, dead: bool = False) -
     return pd.DataFrame(columns)
 
 
-def trials_frame(history: History, *, dead: bool = False) -> "pd.DataFrame":
+def trials_frame(history: SearchState, *, dead: bool = False) -> "pd.DataFrame":
     """One row a trial, in the order of starting, with what its last attempt reported last. `dead`: see above."""
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
     last_rows = [trial.last.last_row for trial in trials]
-    best = best_rows(history)
+    best = history.best_rows()
     configs, best_name = _configs(trials), f"best_{history.metric}"
     taken = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
     columns: dict[str, Any] = {  # Any: whatever pandas takes for a column
@@ -89,7 +90,7 @@ def trials_frame(history: History, *, dead: bool = False) -> "pd.DataFrame":
     if history.constraints:
         beyond = history.infeasibilities()
         columns["feasible"] = [not beyond[best[t.trial_id]] if t.trial_id in best else None for t in trials]
-    columns["worker_time"] = [worker_time_s(history, trial) for trial in trials]
+    columns["worker_time"] = [history.worker_time_s(trial) for trial in trials]
     columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
     columns["ended_s"] = _ended_s(history, trials)
     columns["reason"] = [trial.last.failure.kind if trial.last.failure else None for trial in trials]
@@ -97,7 +98,7 @@ def trials_frame(history: History, *, dead: bool = False) -> "pd.DataFrame":
     return pd.DataFrame({name: _series(values) for name, values in columns.items()})
 
 
-def _ended_s(history: History, trials: Iterable[Trial]) -> list[float]:
+def _ended_s(history: SearchState, trials: Iterable[Trial]) -> list[float]:
     """NaN for a trial that still runs or waits for its next attempt."""
     ended = []
     for trial in trials:

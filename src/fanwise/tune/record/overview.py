@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .lock import is_held
-from .progress import Progress
 from .reading import iter_events, read_meta
+from .state import SearchState
 
 State = Literal["running", "finished", "broken-off", "unknown"]
 
@@ -51,7 +51,7 @@ def overview_of(folder: Path) -> Overview:
         meta = read_meta(folder)  # it may have come to its end between the two looks
     summary = meta.get("summary")
     if summary is None or (not summary["finished"] and not held):
-        summary = read_progress(folder, meta).summary()
+        summary = _read_state(folder, meta).summary()
     state = state_of(finished=summary["finished"], held=held)
     running = summary["num_running"]
     return Overview(
@@ -79,10 +79,8 @@ def state_of(*, finished: bool, held: bool | None) -> State:
     return "running" if held else "unknown" if held is None else "broken-off"
 
 
-def read_progress(folder: Path, meta: Mapping[str, Any]) -> Progress:  # Any: JSON
-    """All rows of a record, folded into what is shown of a search."""
-    progress = Progress(meta)
+def _read_state(folder: Path, meta: Mapping[str, Any]) -> SearchState:  # Any: JSON
+    state = SearchState(meta)
     for events in iter_events(folder):
-        for event in events:
-            progress.fold(event.t_s, event.kind, event.trial_id, event.body)
-    return progress
+        state.fold(events)
+    return state

@@ -6,7 +6,7 @@
 
 A reader keeps its position in `events.jsonl` and goes on from there, so that following a running search costs as much
 as what is new. It never writes and takes no locks. A last line without an end is one that is being written, or one that
-a crash has cut off: it is left out. What the events mean is the business of `history.py`.
+a crash has cut off: it is left out. What the events mean is the business of `state.py`.
 """
 
 import json
@@ -97,16 +97,18 @@ class EventReader:
                     raise RecordError(f"{self.file} is shorter than before: it was replaced or cut.")
                 log.seek(self.offset)
                 while lines := log.readlines(_CHUNK_BYTES):
-                    num_intact = self._num_intact(lines)
-                    if num_intact < len(lines):
-                        torn = lines[num_intact:]
-                        if any(map(is_intact, torn)) or any(map(is_intact, log)):
+                    is_end = not lines[-1].endswith(b"\n")  # more of this line may be there when it is read again
+                    whole = lines[:-1] if is_end else lines
+                    num_intact = self._num_intact(whole)
+                    if num_intact < len(whole):
+                        # A crash leaves no intact line behind a torn one.
+                        if any(map(is_intact, whole[num_intact:])) or (not is_end and any(map(is_intact, log))):
                             raise self._damaged(num_intact, "its checksum is wrong")
-                        lines = lines[:num_intact]
-                        self.torn_bytes = size - self.offset - sum(map(len, lines))
-                    if events := self._decode(lines, kinds):
+                        is_end = True
+                    if events := self._decode(whole[:num_intact], kinds):
                         yield events
-                    if self.torn_bytes:
+                    if is_end:
+                        self.torn_bytes = max(0, size - self.offset)
                         return
         except OSError as error:
             raise RecordError(f"{self.file} cannot be read: {error.strerror}.") from error

@@ -17,9 +17,9 @@ from ..schedulers.base import Scheduler, seed_of
 from ..searchers.base import Searcher
 from ..spaces import Space
 from ..stopping import StoppingCriterion
-from .progress import Progress
 from .reading import iter_events, read_meta
 from .rows import RowOrders, fact_of
+from .state import SearchState
 
 _SETTINGS = (
     "asynchronous",
@@ -56,8 +56,8 @@ def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # An
     )
 
 
-def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress:
-    """Bring fresh decisions to where the record ends, and return its progress, whose news are taken.
+def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> SearchState:
+    """Bring fresh decisions to where the record ends, and return its state, whose news are taken.
 
     Args:
         folder: the experiment's.
@@ -66,9 +66,9 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress
     Raises:
         RecordError: the scheduler does not decide as it did then, or the record is of a newer version.
     """
-    progress = Progress(read_meta(folder))
-    found = replay(tuning, searcher, _rows(folder, progress), asks_anew=False)
-    progress.news()
+    state = SearchState(read_meta(folder))
+    found = replay(tuning, searcher, _rows(folder, state), asks_anew=False)
+    state.news.take()
     if found.differences:
         first = found.differences[0]
         raise RecordError(
@@ -77,7 +77,7 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress
             f"Has its code changed since, or does it use chance or a clock of its own? "
             f"`fanwise tune replay {folder.name}` lists the differences. Go on with the code of then."
         )
-    return progress
+    return state
 
 
 def rehearse(folder: Path, tuning: Tuning, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
@@ -88,12 +88,12 @@ def rehearse(folder: Path, tuning: Tuning, searcher: Searcher | None, *, asks_an
     return replay(tuning, searcher, _rows(folder, None), asks_anew=asks_anew)
 
 
-def _rows(folder: Path, progress: Progress | None) -> Iterator[Row]:
+def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
     for events in iter_events(folder):
         for event in events:
             kind, body = event.kind, event.body
-            if progress is not None:
-                progress.fold(event.t_s, kind, event.trial_id, body)
+            if state is not None:
+                state.add(event.t_s, kind, event.trial_id, body)
             try:
                 fact = fact_of(kind, event.t_s, event.trial_id, body)
             except (KeyError, TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
 """What a person may tell a running search to do, in words, as facts for it.
 
-    "pause", (3,)  --command_for(progress)-->  Command(now_s, "pause", 3) and what will come of it, in a sentence
+    "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and what will come of it, in a sentence
 
     stop                  the search ends; once more: what still runs is killed
     stop_trial 3          this trial ends for good
@@ -18,7 +18,7 @@ from typing import Literal
 from ..chance import Chance
 from ..decisions import facts
 from ..decisions.facts import Fact
-from ..record.progress import Progress
+from ..record.state import SearchState
 from ..schedulers.base import Status
 from ..spaces import Space
 
@@ -31,7 +31,7 @@ class UserCommand:
     answer: str
 
 
-def command_for(word: str, args: Sequence[object], *, progress: Progress, space: Space, seed: int) -> UserCommand:
+def command_for(word: str, args: Sequence[object], *, state: SearchState, space: Space, seed: int) -> UserCommand:
     """The command behind a word and its arguments.
 
     Raises:
@@ -39,15 +39,15 @@ def command_for(word: str, args: Sequence[object], *, progress: Progress, space:
     """
     match word, list(args):
         case "stop", []:
-            return _stop(progress)
+            return _stop(state)
         case "stop_trial", [int(trial_id)]:
-            return _stop_trial(trial_id, progress)
+            return _stop_trial(trial_id, state)
         case "pause", [int(trial_id)]:
-            return _pause(trial_id, progress)
+            return _pause(trial_id, state)
         case "unpause", [int(trial_id)]:
-            return _unpause(trial_id, progress)
+            return _unpause(trial_id, state)
         case "enqueue", [Mapping() as config]:
-            return _enqueue(config, progress, space, seed)
+            return _enqueue(config, state, space, seed)
     raise ValueError(f"a search takes no command {word!r} with {len(args)} arguments; both sides must run one version")
 
 
@@ -62,27 +62,27 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
     return space.complete(config, Chance(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
 
 
-def check_may_enqueue(progress: Progress) -> None:
+def check_may_enqueue(state: SearchState) -> None:
     """Raise ValueError if the search starts no new trials any more."""
-    if progress.reason is not None:
-        raise ValueError(f"the configuration is refused, since no new trials start: {progress.reason}")
+    if state.reason is not None:
+        raise ValueError(f"the configuration is refused, since no new trials start: {state.reason}")
 
 
-def _stop(progress: Progress) -> UserCommand:
-    ends = f"the search is ending already ({progress.reason})" if progress.reason else "the search ends"
+def _stop(state: SearchState) -> UserCommand:
+    ends = f"the search is ending already ({state.reason})" if state.reason else "the search ends"
     return UserCommand(
         lambda now_s: facts.Interrupt(now_s, "stopped by hand"),
         f"{ends}: its trials are told to stop, and everything is kept; once more kills what still runs",
     )
 
 
-def _stop_trial(trial_id: int, progress: Progress) -> UserCommand:
-    _living(trial_id, progress)
+def _stop_trial(trial_id: int, state: SearchState) -> UserCommand:
+    _living(trial_id, state)
     return UserCommand(_command("stop", trial_id), f"trial {trial_id} is told to stop")
 
 
-def _pause(trial_id: int, progress: Progress) -> UserCommand:
-    if _living(trial_id, progress) is Status.PAUSED:
+def _pause(trial_id: int, state: SearchState) -> UserCommand:
+    if _living(trial_id, state) is Status.PAUSED:
         return UserCommand(
             _command("pause", trial_id), f"trial {trial_id} is paused, and stays so until it is unpaused"
         )
@@ -93,16 +93,16 @@ def _pause(trial_id: int, progress: Progress) -> UserCommand:
     )
 
 
-def _unpause(trial_id: int, progress: Progress) -> UserCommand:
-    if _living(trial_id, progress) is Status.PAUSED:
+def _unpause(trial_id: int, state: SearchState) -> UserCommand:
+    if _living(trial_id, state) is Status.PAUSED:
         answer = f"trial {trial_id} may go on: it does when a worker is free and the scheduler wants it"
     else:
         answer = f"trial {trial_id} is running, and goes on past its next report"
     return UserCommand(_command("resume", trial_id), answer)
 
 
-def _enqueue(config: Mapping[str, object], progress: Progress, space: Space, seed: int) -> UserCommand:
-    check_may_enqueue(progress)
+def _enqueue(config: Mapping[str, object], state: SearchState, space: Space, seed: int) -> UserCommand:
+    check_may_enqueue(state)
     whole = completed(config, space, seed)
     shown = ", ".join(f"{name}={value}" for name, value in whole.items())
     return UserCommand(lambda now_s: facts.Enqueued(now_s, whole), f"tried next: {shown}")
@@ -112,12 +112,12 @@ def _command(what: Literal["pause", "resume", "stop"], trial_id: int) -> Callabl
     return lambda now_s: facts.Command(now_s, what, trial_id)
 
 
-def _living(trial_id: int, progress: Progress) -> Status:
+def _living(trial_id: int, state: SearchState) -> Status:
     """The status of a trial that is not over, or ValueError."""
-    status = progress.state_of(trial_id)
+    status = state.living_status(trial_id)
     if status in (Status.IN_PROGRESS, Status.PAUSED):
         return status
-    check_is_trial(trial_id, progress.num_trials)
+    check_is_trial(trial_id, state.num_trials)
     raise ValueError(f"trial {trial_id} is over")
 
 

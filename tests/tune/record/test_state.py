@@ -1,7 +1,6 @@
 """What events add up to, held against a model that looks through the whole list of events for every answer."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,22 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune.record.history import History, Trial, best_row, best_rows, worker_time_s
+from fanwise.tune.record.lines import Event
+from fanwise.tune.record.state import SearchState
+from fanwise.tune.record.trials import Trial
 
 N_WORKERS = 3
 # Few values, so that there are ties.
 LOSSES: st.SearchStrategy[object] = st.sampled_from(
     [1.0, 2, 0, -1.5, math.nan, math.inf, -math.inf, None, "text", True]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    seq: int
-    t_s: float
-    kind: str
-    trial_id: int | None
-    body: dict[str, Any]  # Any: JSON
 
 
 META = {"name": "e", "metric": "loss", "mode": "min", "n_workers": N_WORKERS, "space": {"lr": {}}}
@@ -35,12 +27,12 @@ class Search:
     """Collects the rows of a search that nobody runs."""
 
     def __init__(self) -> None:
-        self.events: list[Happened] = []
+        self.events: list[Event] = []
         self.now_s = 0.0
         self.rows = RecordedSearch(self._collect)
 
     def _collect(self, t_s: float, kind: str, trial_id: int | None, body: dict[str, Any]) -> None:  # Any: JSON
-        self.events.append(Happened(len(self.events) + 1, t_s, kind, trial_id, body))
+        self.events.append(Event(len(self.events) + 1, t_s, kind, trial_id, body))
 
     def start(self, trial_id: int, attempt: int = 0, slot: int = 0) -> None:
         self.rows.start(self.now_s, trial_id, {"lr": trial_id / 10}, attempt=attempt, slot=slot)
@@ -63,8 +55,8 @@ class Search:
         reason = failed if status == "Failed" else None
         self.rows.end(self.now_s, trial_id, status, objective_s, attempt=attempt, reason=reason, will_retry=will_retry)
 
-    def folded(self, **meta: Any) -> History:  # Any: JSON
-        history = History({**META, **meta})
+    def folded(self, **meta: Any) -> SearchState:  # Any: JSON
+        history = SearchState({**META, **meta}, full=True)
         history.fold(self.events)
         return history
 
@@ -75,7 +67,7 @@ class Runs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.search = Search()
-        self.history = History(META)
+        self.history = SearchState(META, full=True)
         self.num_trials = 0
         self.busy: dict[int, tuple[int, int, str]] = {}  # slot: trial, attempt, state
         self.waiting: dict[int, int] = {}  # trial: next attempt
@@ -182,7 +174,7 @@ class Runs(RuleBasedStateMachine):
         self.history.fold(self.search.events[self.history.last_seq :])
         again = self.search.folded()
         assert (self.history.trials, self.history.reports) == (again.trials, again.reports)
-        assert self.history.progress.snapshot() == again.progress.snapshot()
+        assert self.history.snapshot() == again.snapshot()
 
     def everything_is_as_the_whole_list_says(self) -> None:
         events, history = self.search.events, self.history
@@ -198,14 +190,19 @@ class Runs(RuleBasedStateMachine):
         assert history.counts() == [model_counts(events, event) for event in reports]
         for mode, bound in (("min", None), ("max", 2), ("min", 2)):
             constraints = [] if bound is None else [f"epoch <= {bound}"]
-            assert best_row(self.search.folded(mode=mode, constraints=constraints)) == model_best(events, mode, bound)
+            folded = self.search.folded(mode=mode, constraints=constraints)
+            best, row = folded.best(), model_best(events, mode, bound)
+            assert (best is None) == (row is None)
+            if best is not None and row is not None:
+                of, columns = (best.trial_id, best.iter, best.value), folded.reports
+                assert of == (columns.trial_ids[row], columns.iters[row], columns.values["loss"][row])
 
     def worker_time_is_as_the_whole_list_says(self) -> None:
         events, history = self.search.events, self.history
         for trial_id, trial in history.trials.items():
-            assert worker_time_s(history, trial) == pytest.approx(model_time_s(events, trial_id, math.inf))
+            assert history.worker_time_s(trial) == pytest.approx(model_time_s(events, trial_id, math.inf))
         expected = model_utilisation(events)
-        found = history.progress.utilisation()
+        found = history.utilisation()
         assert found == (None if expected is None else pytest.approx(min(1.0, expected)))
 
     def every_attempt_is_free_once_its_slot_is(self) -> None:
@@ -215,31 +212,31 @@ class Runs(RuleBasedStateMachine):
                 assert (attempt.free_s is None) == ((trial.trial_id, attempt.number) in held)
 
 
-def has(event: Happened, name: str) -> bool:
+def has(event: Event, name: str) -> bool:
     return any(order["order"] == name for order in event.body.get("orders", ()))
 
 
-def orders(events: list[Happened], name: str, trial_id: int) -> list[tuple[Happened, dict[str, Any]]]:  # Any: JSON
+def orders(events: list[Event], name: str, trial_id: int) -> list[tuple[Event, dict[str, Any]]]:  # Any: JSON
     """The orders of this name about the trial, each with its row."""
     rows = [(event, order) for event in events for order in event.body.get("orders", ())]
     return [(e, order) for e, order in rows if order["order"] == name and order["trial"] == trial_id]
 
 
-def model_counts(events: list[Happened], report: Happened) -> bool:
+def model_counts(events: list[Event], report: Event) -> bool:
     assert report.trial_id is not None
     return bool(
         report.body["attempt"] == max(order["attempt"] for _, order in orders(events, "start", report.trial_id))
     )
 
 
-def model_status(events: list[Happened], trial_id: int) -> str:
+def model_status(events: list[Event], trial_id: int) -> str:
     of_trial = [*orders(events, "start", trial_id), *orders(events, "judged", trial_id)]
     last = max(of_trial, key=lambda found: (found[0].seq, found[1]["order"]))[1]
     will_retry = last.get("will_retry") and not any(has(event, "stop") for event in events)
     return "InProgress" if last["order"] == "start" or will_retry else str(last["status"])
 
 
-def model_best(events: list[Happened], mode: str, bound: int | None) -> int | None:
+def model_best(events: list[Event], mode: str, bound: int | None) -> int | None:
     """Whatever is beyond the bound of "epoch" is worse than all that is not."""
     best: tuple[float, float] | None = None
     found: int | None = None
@@ -256,7 +253,7 @@ def model_best(events: list[Happened], mode: str, bound: int | None) -> int | No
     return found
 
 
-def model_time_s(events: list[Happened], trial_id: int, until_s: float) -> float:
+def model_time_s(events: list[Event], trial_id: int, until_s: float) -> float:
     total_s = 0.0
     for ready in (event for event in events if event.kind == "ready" and event.trial_id == trial_id):
         number = ready.body["attempt"]
@@ -268,7 +265,7 @@ def model_time_s(events: list[Happened], trial_id: int, until_s: float) -> float
     return total_s
 
 
-def model_utilisation(events: list[Happened]) -> float | None:
+def model_utilisation(events: list[Event]) -> float | None:
     ready_s = [event.t_s for event in events if event.kind == "ready"]
     stop_s = [event.t_s for event in events if has(event, "stop")]
     end_s = stop_s[0] if stop_s else (events[-1].t_s if events else 0.0)
@@ -290,17 +287,17 @@ def test_time_in_the_objective_after_the_stop_does_not_count() -> None:
     search.rows.stop(6.0, "time")
     search.now_s = 12.0
     search.end(0, objective_s=9.5)
-    assert search.folded().progress.utilisation() == pytest.approx(1 / N_WORKERS)
+    assert search.folded().utilisation() == pytest.approx(1 / N_WORKERS)
 
 
 def test_a_trial_that_runs_counts_up_to_the_last_event() -> None:
     search = Search()
     search.start(0)
     search.ready(0)
-    assert search.folded().progress.utilisation() is None
+    assert search.folded().utilisation() is None
     search.now_s = 4.0
     search.report(0, loss=1.0)
-    assert search.folded().progress.utilisation() == pytest.approx(1 / N_WORKERS)
+    assert search.folded().utilisation() == pytest.approx(1 / N_WORKERS)
 
 
 def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
@@ -310,9 +307,9 @@ def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
     for number, value in enumerate([math.nan, 2.0, 1.0, 1.0, -math.inf, math.inf], 1):
         search.report(0, number=number, loss=value)
     search.report(1, loss=math.nan)
-    assert best_rows(search.folded()) == {0: 2}
-    assert best_rows(search.folded(mode="max")) == {0: 1}
-    assert best_rows(search.folded(metric="nothing")) == {}
+    assert search.folded().best_rows() == {0: 2}
+    assert search.folded(mode="max").best_rows() == {0: 1}
+    assert search.folded(metric="nothing").best_rows() == {}
 
 
 def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> None:
@@ -339,9 +336,9 @@ def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
     ]:
         search = Search()
         search.start(0)
-        event = Happened(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
+        event = Event(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
         with pytest.raises(RecordError, match=f"damaged: event 2 .'{kind}' of trial {trial_id}"):
-            History(META).fold([*search.events, event])
+            SearchState(META, full=True).fold([*search.events, event])
 
 
 def test_a_trial_without_attempts_never_arises() -> None:

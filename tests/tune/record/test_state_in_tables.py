@@ -9,9 +9,9 @@ from fanwise.testing.learning_curves import curves
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.testing.simulated_record import record_simulated
 from fanwise.tune import StoppingCriterion
-from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.reading import read_events, read_meta
 from fanwise.tune.record.snapshot import MAX_ROWS
+from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.schedulers.base import Status
 from fanwise.tune.simulate import Faults
@@ -22,29 +22,29 @@ META = {"name": "digits", "metric": "loss", "mode": "min", "space": {"depth": {}
 REASON = {"kind": "exception", "text": "ValueError: wrong\nand more", "traceback": "T", "last_output": ""}
 
 
-def searching(**meta: Any) -> tuple[Progress, RecordedSearch]:  # Any: JSON
-    progress = Progress({**META, **meta})
-    return progress, RecordedSearch(progress.fold)
+def searching(**meta: Any) -> tuple[SearchState, RecordedSearch]:  # Any: JSON
+    state = SearchState({**META, **meta})
+    return state, RecordedSearch(state.add)
 
 
 def test_the_utilisation_is_time_in_the_objective_over_the_time_of_all_workers_until_the_stop() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.start(0.0, 1, {"depth": 3}, slot=1)
-    assert progress.snapshot(now_s=9.0).utilisation is None
+    assert state.snapshot(now_s=9.0).utilisation is None
     rows.ready(10.0, 0)
     rows.ready(12.0, 1)
     # 2 s and nothing, of 2 workers x 2 s.
-    assert progress.snapshot(now_s=12.0).utilisation == pytest.approx(2 / 4)
+    assert state.snapshot(now_s=12.0).utilisation == pytest.approx(2 / 4)
     rows.end(16.5, 0, "Completed", 6.0)
-    assert progress.snapshot(now_s=20.0).utilisation == pytest.approx((6 + 8) / 20)
+    assert state.snapshot(now_s=20.0).utilisation == pytest.approx((6 + 8) / 20)
     rows.stop(20.0, "enough")
     rows.end(30.0, 1, "Stopped", 18.0)  # 10 s of it after the stop, which do not count
-    assert progress.snapshot(now_s=40.0).utilisation == pytest.approx((6 + 8) / 20)
+    assert state.snapshot(now_s=40.0).utilisation == pytest.approx((6 + 8) / 20)
 
 
 def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
-    progress, rows = searching(n_workers=1)
+    state, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(1.0, 0)
     rows.report(5.0, 0, 1, {"loss": 1.0})  # here the tuner was killed: 4 s of 4 s
@@ -53,22 +53,22 @@ def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
     rows.ready(8.0, 0, attempt=1)
     rows.end(10.0, 0, "Completed", 1.0, attempt=1)
     rows.stop(12.0, "enough")  # 1 s of 4 s
-    assert progress.utilisation() == pytest.approx(5 / 8)
+    assert state.utilisation() == pytest.approx(5 / 8)
 
 
 def test_another_number_of_workers_counts_from_when_it_holds() -> None:
-    progress, rows = searching(n_workers=1)
+    state, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(0.0, 0)
     rows.report(4.0, 0, 1, {"loss": 1.0})
     rows.add(4.0, "resumed", None, {"n_workers": 3, "stop": None})
     rows.start(4.0, 0, {}, attempt=1)
     rows.ready(4.0, 0, attempt=1)
-    assert progress.utilisation(8.0) == pytest.approx(8 / (4 + 12))
+    assert state.utilisation(8.0) == pytest.approx(8 / (4 + 12))
 
 
 def test_the_news_say_how_trials_ended_and_why() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 3, {"depth": 2})
     rows.ready(0.5, 3)
     rows.report(1.0, 3, 1, {"loss": 0.123456789})
@@ -77,7 +77,7 @@ def test_the_news_say_how_trials_ended_and_why() -> None:
     rows.end(3.0, 4, "Failed", None, reason=REASON, will_retry=True)
     rows.start(3.0, 4, {}, attempt=1)
     rows.stop(4.0, "enough")
-    assert progress.news() == [
+    assert state.news.take() == [
         "trial 3 scheduled: depth=2",
         "trial 3 completed: loss=0.12346 after 1 report, 1.5 s",
         "trial 4 scheduled: depth=2",
@@ -85,17 +85,17 @@ def test_the_news_say_how_trials_ended_and_why() -> None:
         "trial 4 scheduled again, attempt 1: depth=2",
         "no more trials are started: enough",
     ]
-    assert progress.news() == []
+    assert state.news.take() == []
 
 
 def test_the_news_say_where_a_trial_goes_on_and_what_it_is_a_clone_of() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5}, decision="PAUSE", checkpoint="0-0-1")
     rows.end(2.0, 0, "Paused", 1.0)
     rows.start(3.0, 0, {}, attempt=1, from_iter=1, checkpoint="0-0-1")
     rows.start(3.0, 1, {"depth": 4}, slot=1, from_iter=1, checkpoint="0-0-1", source=0)
-    assert progress.news() == [
+    assert state.news.take() == [
         "trial 0 scheduled: depth=2",
         "trial 0 paused: loss=0.5 after 1 report, 0.0 s",
         "trial 0 scheduled again, attempt 1, from its checkpoint of report 1: depth=2",
@@ -104,95 +104,95 @@ def test_the_news_say_where_a_trial_goes_on_and_what_it_is_a_clone_of() -> None:
 
 
 def test_the_news_say_which_configuration_the_searcher_did_not_choose() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2}, fallback=True)
-    assert progress.news() == ["trial 0 scheduled, drawn at random as the searcher took too long: depth=2"]
+    assert state.news.take() == ["trial 0 scheduled, drawn at random as the searcher took too long: depth=2"]
 
 
 def test_text_of_a_trial_cannot_steer_the_terminal() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"layer": "\x1b[31mred\nline"})
     reason = {**REASON, "text": "ValueError: \x1b]0;title\x07"}
     rows.end(3.0, 0, "Failed", None, reason=reason)
-    assert progress.news() == [
+    assert state.news.take() == [
         "trial 0 scheduled: layer=\\x1b[31mred\\nline",
         "trial 0 failed (exception): ValueError: \\x1b]0;title\\x07",
     ]
 
 
 def test_events_that_come_faster_than_anybody_reads_are_counted() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     for trial_id in range(100):
         rows.start(0.0, trial_id, {"depth": 2})
-    news = progress.news()
+    news = state.news.take()
     assert len(news) == 21
     assert news[-1] == "(and 80 more events)"
 
 
 def test_attempts_that_are_tried_again_do_not_count_as_failed() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     for attempt, will_retry in enumerate((True, False)):
         rows.end(1.0, 0, "Failed", None, attempt=attempt, reason=REASON, will_retry=will_retry)
         if will_retry:
             rows.start(1.0, 0, {}, attempt=1)
-    assert progress.snapshot().failed == 1
+    assert state.snapshot().failed == 1
 
 
 def test_a_retry_that_a_person_has_stopped_counts_as_failed_once() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.end(1.0, 0, "Failed", None, reason=REASON, will_retry=True)
-    assert progress.snapshot().failed == 0
+    assert state.snapshot().failed == 0
     rows.end(2.0, 0, "Failed", None)
-    assert progress.snapshot().failed == 1
+    assert state.snapshot().failed == 1
 
 
 def test_the_best_leaves_out_what_became_void() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5}, checkpoint="0-0-1")
     rows.report(2.0, 0, 2, {"loss": 0.001})
-    assert progress.snapshot().best == (0.001, 0)
+    assert state.snapshot().best == (0.001, 0)
     rows.end(3.0, 0, "Failed", None, reason=REASON, will_retry=True)
     rows.start(3.0, 0, {}, attempt=1, from_iter=1, checkpoint="0-0-1")
-    assert progress.snapshot().best == (0.5, 0)
+    assert state.snapshot().best == (0.5, 0)
 
 
 def test_a_checkpoint_on_the_way_there_again_does_not_save_the_best_beyond_it_from_a_crash() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5})
     rows.report(2.0, 0, 2, {"loss": 0.1}, decision="PAUSE")
     rows.end(3.0, 0, "Paused", None)
     rows.start(3.0, 0, {}, attempt=1)
     rows.report(4.0, 0, 1, {"loss": 0.5}, attempt=1, repeated=True, checkpoint="0-1-1")
-    assert progress.snapshot().best == (0.1, 0)
+    assert state.snapshot().best == (0.1, 0)
     rows.end(5.0, 0, "Failed", None, attempt=1, reason=REASON, will_retry=True)
     rows.start(5.0, 0, {}, attempt=2, from_iter=1, checkpoint="0-1-1")
-    assert progress.snapshot().best is None
+    assert state.snapshot().best is None
     rows.report(6.0, 0, 2, {"loss": 0.2}, attempt=2)
-    assert progress.snapshot().best == (0.2, 0)
+    assert state.snapshot().best == (0.2, 0)
 
 
 def test_of_a_dead_tuner_the_running_trials_are_lost_and_paused_ones_wait() -> None:
-    progress, rows = searching()
+    state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.start(0.0, 1, {"depth": 2}, slot=1)
     rows.report(1.0, 1, 1, {"loss": 0.5}, decision="PAUSE")
     rows.end(1.0, 1, "Paused", 1.0)
-    alive, dead = progress.snapshot(), progress.snapshot(dead=True)
+    alive, dead = state.snapshot(), state.snapshot(dead=True)
     assert [row.status for row in alive.rows] == ["InProgress", "Paused"]
     assert [row.status for row in dead.rows] == ["Lost", "Paused"]
     assert (alive.running, alive.paused, alive.lost) == (1, 1, 0)
     assert (dead.running, dead.paused, dead.lost) == (0, 1, 1)
 
 
-def counted_anew(progress: Progress) -> tuple[object, ...]:
+def counted_anew(state: SearchState) -> tuple[object, ...]:
     """Best, running and paused, looked for among all trials."""
-    alive = progress._trials.values()
-    best = min([one.best for one in alive if one.best] + ([progress._best] if progress._best else []), default=None)
-    running = sum(progress._is_running(one) for one in alive)
+    alive = state.trials.values()
+    best = min([one.best for one in alive if one.best] + ([state._best] if state._best else []), default=None)
+    running = sum(state.living_status(one.trial_id) is Status.IN_PROGRESS for one in alive)
     return best, running, sum(one.status is Status.PAUSED for one in alive)
 
 
@@ -210,21 +210,23 @@ def test_what_is_counted_along_is_what_a_count_of_all_trials_gives(tmp_path: Pat
         max_equal_failures=None,
         faults=Faults(crashes_per_hour=400.0),
     )
-    progress, num_retried = Progress(read_meta(tmp_path / "e")), 0
+    state, num_retried = SearchState(read_meta(tmp_path / "e")), 0
     for event in read_events(tmp_path / "e"):
-        progress.fold(event.t_s, event.kind, event.trial_id, event.body)
-        summary, best = progress.summary(), progress.best()
-        assert (best, summary["num_running"], summary["num_paused"]) == counted_anew(progress)
+        state.add(event.t_s, event.kind, event.trial_id, event.body)
+        summary, best = state.summary(), state.best()
+        assert (best, summary["num_running"], summary["num_paused"]) == counted_anew(state)
         num_retried += sum(order.get("will_retry", False) for order in event.body.get("orders", ()))
     assert num_retried > 5
 
 
 def test_a_look_at_many_trials_has_the_latest_rows_and_counts_all() -> None:
-    progress = Progress({"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 1000})
+    state = SearchState({"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 1000})
     for trial_id in range(1000):
         order = {"order": "start", "trial": trial_id, "attempt": 0, "slot": trial_id, "config": {"x": 1.0}}
-        progress.fold(0.0, "suggested", None, {"orders": [order]})
-    progress.fold(1.0, "report", 3, {"attempt": 0, "iter": 1, "values": {"loss": 0.5}, "worker_time": 1.0})
-    seen = progress.snapshot()
+        state.add(0.0, "suggested", None, {"orders": [order]})
+    state.add(
+        1.0, "report", 3, {"attempt": 0, "iter": 1, "decision": "CONTINUE", "values": {"loss": 0.5}, "worker_time": 1.0}
+    )
+    seen = state.snapshot()
     assert seen.running == 1000
     assert [row.trial_id for row in seen.rows] == [3, *range(1000 - MAX_ROWS, 1000)]

@@ -10,10 +10,10 @@ import pytest
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.decisions.facts import Reported
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.notes import Notes
-from fanwise.tune.record.progress import Progress
 from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.recorder import Recorder
 from fanwise.tune.record.rows import to_row
+from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.spaces import Space, uniform
 
@@ -36,16 +36,16 @@ def search() -> PlayedSearch:
 
 @pytest.mark.parametrize("looks_every", [1, 7, 10**9])
 def test_who_looks_sees_all_that_was_written(tmp_path: Path, search: PlayedSearch, looks_every: int) -> None:
-    one_by_one = Progress(META)
+    one_by_one = SearchState(META)
     with Record.create(tmp_path / "e", META) as record:
-        notes = Notes(record, Progress(META))
+        recorder = Recorder(record, SearchState(META))
         for number, (fact, orders) in enumerate(zip(search.facts, search.orders, strict=True)):
-            notes.write(fact, orders)
-            one_by_one.fold(fact.now_s, *to_row(fact, orders))
+            recorder.write(fact, orders)
+            one_by_one.add(fact.now_s, *to_row(fact, orders))
             if number % looks_every == 0:
-                assert notes.progress.snapshot() == one_by_one.snapshot()
-        assert notes.progress.summary() == one_by_one.summary()
-        assert notes.progress.news() == one_by_one.news()
+                assert recorder.state.snapshot() == one_by_one.snapshot()
+        assert recorder.state.summary() == one_by_one.summary()
+        assert recorder.state.news.take() == one_by_one.news.take()
     assert sum(event.kind == "report" for event in read_events(tmp_path / "e")) > 100, "more than are kept apart"
 
 
@@ -53,14 +53,14 @@ def test_reports_are_kept_apart_up_to_a_number_and_all_else_is_told_at_once(
     tmp_path: Path, search: PlayedSearch
 ) -> None:
     lines, expected = list[str](), list[str]()
-    progress, one_by_one = Progress(META), Progress(META)
-    progress.on_line = lambda line, _: lines.append(line)
-    one_by_one.on_line = lambda line, _: expected.append(line)
+    state, one_by_one = SearchState(META), SearchState(META)
+    state.news.on_line = lambda line, _: lines.append(line)
+    one_by_one.news.on_line = lambda line, _: expected.append(line)
     with Record.create(tmp_path / "e", META) as record:
-        notes = Notes(record, progress)
+        recorder = Recorder(record, state)
         for fact, orders in zip(search.facts, search.orders, strict=True):
-            notes.write(fact, orders)
-            one_by_one.fold(fact.now_s, *to_row(fact, orders))
+            recorder.write(fact, orders)
+            one_by_one.add(fact.now_s, *to_row(fact, orders))
             assert lines == expected
         assert len(expected) > 10
         report, answer = next(
@@ -70,6 +70,6 @@ def test_reports_are_kept_apart_up_to_a_number_and_all_else_is_told_at_once(
         )
         behind = set()
         for now_s in range(1000, 1300):
-            notes.write(replace(report, now_s=float(now_s)), answer)
-            behind.add(now_s - max(999.0, progress.last_s))
+            recorder.write(replace(report, now_s=float(now_s)), answer)
+            behind.add(now_s - max(999.0, state.last_s))
         assert behind == set(range(101))

@@ -1,0 +1,87 @@
+"""What happened in a search, in lines of text for a terminal and for `logging`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from ...base.text import counted, printable
+from .snapshot import TrialRow
+from .trials import Trial
+
+# Lines that are kept between two looks.
+_MOST_LINES = 20
+
+
+@final
+class News:
+    """The lines since the last look.
+
+    Attributes:
+        on_line: called with every line at once, and whether it reports a failure.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._num_left_out = 0
+        self.on_line: Callable[[str, bool], None] | None = None
+
+    def add(self, line: Callable[[], str], *, is_failure: bool = False) -> None:
+        """Add a line. It is made only if somebody reads it: else half of the time to read a long record is text."""
+        if self.on_line is None and len(self._lines) >= _MOST_LINES:
+            self._num_left_out += 1
+            return
+        shown = printable(line())
+        if self.on_line is not None:
+            self.on_line(shown, is_failure)
+        if len(self._lines) < _MOST_LINES:
+            self._lines.append(shown)
+        else:
+            self._num_left_out += 1
+
+    def take(self) -> list[str]:
+        """Return the lines since the last call, and how many more there were."""
+        lines, self._lines = self._lines, []
+        if self._num_left_out:
+            lines.append(f"(and {self._num_left_out} more events)")
+            self._num_left_out = 0
+        return lines
+
+
+def start_line(trial: Trial, order: Mapping[str, Any]) -> str:  # Any: JSON
+    settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
+    attempt, from_iter = order["attempt"], order.get("from_iter", 0)
+    again = f" again, attempt {attempt}" if attempt else ""
+    if attempt and from_iter:
+        again += f", from its checkpoint of report {from_iter}"
+    if "source" in order:
+        again += f", a clone of trial {order['source']}"
+    if order.get("fallback"):
+        again += ", drawn at random as the searcher took too long"
+    return f"trial {trial.trial_id} scheduled{again}: {settings}"
+
+
+def clone_line(trial_id: int, source: int) -> str:
+    return (
+        f"trial {source} has saved no checkpoint, so its clone, trial {trial_id}, starts from scratch; save one with "
+        f"report(..., checkpoint=save). This is said once."
+    )
+
+
+def end_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_retry: bool) -> str:
+    worker_time = "" if row.worker_time_s is None else f", {row.worker_time_s:.1f} s"
+    line = f"trial {row.trial_id} {row.status.lower()}"
+    if metric in row.values:
+        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
+    if reason is not None:
+        line += f" ({reason[0]}): {reason[1].partition(chr(10))[0]}"
+    return line + (", it is tried again" if will_retry else "")
+
+
+def thread_line(trial_id: int, thread: str) -> str:
+    return (
+        f"trial {trial_id} left a thread running ({thread}), which keeps its worker busy until it ends. "
+        f"Join it before the objective returns, or make it a daemon."
+    )
+
+
+def _short(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value).replace("\n", "\\n")

@@ -44,13 +44,13 @@ def watch_search(name: str) -> None:
     if overview.state in ("finished", "broken-off"):
         raise ClosedError(not_running(overview.name, overview.state, overview.reason))
     following = Following(folder)
-    following.look()
+    following.update()
     following.news()  # of before
     screen = screen_for(_PRINT_S, quiet=False)
     shown = printable_line(overview.name)
     screen.begin([f"watching {shown}: {counts_line(following.snapshot())}; Ctrl-C ends the watching, not the search"])
     try:
-        while (state := following.look()) not in ("finished", "broken-off"):
+        while (state := following.update()) not in ("finished", "broken-off"):
             screen.show(following.news(), following.snapshot())
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:

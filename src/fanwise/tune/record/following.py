@@ -23,16 +23,16 @@ class Following:
         self._at_s = 0.0
         self._seen_s = time.monotonic()
 
-    def look(self) -> State:
-        """Read what is new; returns whether the search runs, has finished or was broken off."""
+    def update(self) -> State:
+        """Read the new events. Return the state of the search."""
         meta = read_meta(self._folder)
-        held = is_held(self._folder)  # before the events: what it wrote last is seen
+        is_running = is_held(self._folder)  # before the events, so that the last ones it wrote are read
         for events in self._reader.read():
             self._search.fold(events)
         known_s = max(self._search.last_s, meta.get("summary", {}).get("last_s", 0.0))
         if known_s > self._at_s:
             self._at_s, self._seen_s = known_s, time.monotonic()
-        self._state = state_of(finished=self._search.finished, held=held)
+        self._state = state_of(finished=self._search.finished, held=is_running)
         return self._state
 
     @property
@@ -45,7 +45,7 @@ class Following:
         return self._search.news.take()
 
     def snapshot(self) -> SearchSnapshot:
-        """What a table shows of the search. While it runs, its clock goes on between two events."""
+        """The table of the search. While it runs, time passes between two events."""
         if self._state in ("finished", "broken-off"):
             return self._search.snapshot(dead=self._state == "broken-off")
         return self._search.snapshot(now_s=self._at_s + time.monotonic() - self._seen_s)

@@ -1,7 +1,6 @@
 """The tables of an experiment as pandas data frames, made of a `SearchState`.
 
-Knows which columns there are and what they are called. Knows nothing of files. pandas is imported inside the functions:
-it takes a third of a second, and a search does not need it.
+pandas is imported inside the functions: that takes a third of a second, and a search does not need it.
 
 A reported value whose name is a column of ours appears as `reported_<name>`.
 """
@@ -48,7 +47,7 @@ def results_frame(history: SearchState, *, all_attempts: bool, dead: bool = Fals
     ids = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids)
     of_trial = order[np.searchsorted(ids[order], trial_ids)] if len(trials) else np.zeros(0, np.int64)
-    columns: dict[str, Any] = {"trial_id": trial_ids}  # Any: whatever pandas takes for a column
+    columns: dict[str, Any] = {"trial_id": trial_ids}  # Any: columns of any type
     for name, values in reports.values.items():
         columns[_reported(name, taken)] = _series(values if all_attempts else list(compress(values, kept)))
     for name, values in configs.items():
@@ -74,7 +73,7 @@ def trials_frame(history: SearchState, *, dead: bool = False) -> "pd.DataFrame":
     best = history.best_rows()
     configs, best_name = _configs(trials), f"best_{history.metric}"
     taken = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
-    columns: dict[str, Any] = {  # Any: whatever pandas takes for a column
+    columns: dict[str, Any] = {  # Any: columns of any type
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],

@@ -38,7 +38,7 @@ def line_of(seq: int, t_s: float, kind: str, trial_id: int | None, body: Mapping
 
 
 def is_intact(line: bytes) -> bool:
-    """Whether the line is complete and its checksum right."""
+    """Return True if the line is complete and its checksum right."""
     return line[-_TAIL:] == b',"crc":"%08x"}\n' % zlib.crc32(line[:-_TAIL])
 
 

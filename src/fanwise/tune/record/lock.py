@@ -72,7 +72,7 @@ def remove(folder: Path) -> None:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Whether a writer holds the lock of this folder; None if that cannot be known. Does not block."""
+    """Return True if a writer holds the lock of this folder, None if that cannot be known. Does not block."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
 """Write the record of an experiment: an append-only log of events, `events.jsonl`, with one writer.
 
     search's thread:  append, append, ...   buffered
-                      commit                one write() of all that is buffered; then the answers may leave
-    thread:           fdatasync             0.1 s after the last one, if something was written
+                      commit                one write() of all buffered events; then the answers may leave
+    sync thread:      fdatasync             every 0.1 s, if there are new events
 
-What was committed survives the death of the process at once, also by kill -9, and a power cut once it was synced: at
-most the last 0.15 s are lost where a sync takes up to 50 ms. A lock (`lock`) is held while the record is open.
+Committed events survive the death of the process, also by kill -9, and once synced a power cut: at most the last 0.15 s
+are lost, if a sync takes up to 50 ms. The writer holds a lock (`lock`) as long as the record is open.
 
 Invariants: sequence numbers are 1, 2, 3, ... without a gap; lines are never changed; one thread at a time uses a
 `Record`; after a fork, the child cannot write.
@@ -31,13 +31,13 @@ from .reading import FILE_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, re
 
 SYNC_EVERY_S: Final = 0.1
 
-# The one process-wide state: the records that a fork must make unusable in the child.
+# Process-wide: a fork makes these records unusable in the child.
 _open_records: "weakref.WeakSet[Record]" = weakref.WeakSet()
 _fork_hook_set = False
 
 
 def sync_data(fd: int) -> None:
-    """Wait until what was written to the file is on the disk."""
+    """Wait until the file's data is on the disk."""
     getattr(os, "fdatasync", os.fsync)(fd)  # macOS has no fdatasync
 
 
@@ -47,7 +47,7 @@ class Record:
 
     Attributes:
         folder: the experiment's.
-        notices: lines that whoever runs the search should see.
+        notices: lines to show to the user.
 
     >>> record = Record.create(folder, {"name": "lenet"})
     >>> record.append(0.25, "start", 0, {"config": {"lr": 0.1}, "attempt": 0})
@@ -66,7 +66,7 @@ class Record:
         self._held: int | None = held
         self._next_seq = last_seq + 1
         self._lines: list[bytes] = []
-        self._size = size  # of what was committed, in bytes
+        self._size = size  # bytes that are committed
         self._ended: str | None = None
         self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._sync = _Sync(self._fd, fdatasync)
@@ -96,7 +96,7 @@ class Record:
         _make_folder(folder)
         held: int | None = None
         try:
-            held = hold(folder)  # before there is a record: whoever finds one finds it locked
+            held = hold(folder)  # before the record exists, so that nobody finds it unlocked
             _replace(folder / META_NAME, encoded, sync=True)
             os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
@@ -205,7 +205,7 @@ class Record:
         self._sync.wake()
 
     def close(self) -> None:
-        """Commit what is buffered, sync, and let go of the lock. Closing twice is fine.
+        """Commit the buffered events, sync, and release the lock. Closing twice is fine.
 
         Raises:
             RecordError: something could not be written. The record is closed all the same.
@@ -264,7 +264,7 @@ class Record:
         )
 
     def _abandon(self) -> None:
-        """In the child of a fork: never write again. Closes the child's descriptors; the parent keeps its lock."""
+        """Called in the child of a fork: never write again. The parent keeps its lock."""
         self._ended = f"The record of {self.folder} belongs to the process that this one was forked from."
         with suppress(OSError):
             os.close(self._fd)
@@ -293,7 +293,7 @@ class _Sync:
         self._thread.start()
 
     def close(self) -> None:
-        """Sync what was written last and end the thread."""
+        """Sync a last time and end the thread."""
         self._closing.set()
         self._written.set()
         self._thread.join()
@@ -307,7 +307,7 @@ class _Sync:
                 if self._closing.wait(SYNC_EVERY_S):
                     self._fdatasync(self._fd)
                     return
-        except BaseException as error:  # whatever it is, nothing is synced from now on
+        except BaseException as error:  # nothing is synced from now on
             self.failure = error
 
 

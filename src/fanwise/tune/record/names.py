@@ -1,4 +1,4 @@
-"""Where experiments live and what they are called.
+"""Names and folders of experiments.
 
     $FANWISE_HOME or ~/fanwise               base.home
       train-2026-03-01-14-05-09-1f3a7c/      one folder an experiment
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
 
 
 def output_stem(folder: Path, trial_id: int, attempt: int) -> str:
-    """Where an attempt of a trial prints to, without the ending."""
+    """The path of an attempt's output files, without the ending."""
     return str(folder / "output" / (f"{trial_id}-{attempt}" if attempt else str(trial_id)))
 
 
@@ -56,7 +56,7 @@ def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
     Args:
         objective_name: name of the user's function; characters that no name may hold are replaced.
         wall_s: seconds since 1970.
-        entropy: random bytes, of which the first three are used, so that two searches of one second differ.
+        entropy: random bytes; the first three are used, so that two searches that begin in the same second differ.
     """
     moment = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
     return check_name(f"{_cleaned(objective_name)[:60]}-{moment}-{entropy[:3].hex()}")

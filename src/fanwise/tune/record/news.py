@@ -1,4 +1,4 @@
-"""What happened in a search, in lines of text for a terminal and for `logging`."""
+"""Lines of text about a search, for the terminal and for `logging`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -62,7 +62,7 @@ def start_line(trial: Trial, order: Mapping[str, Any]) -> str:  # Any: JSON
 def clone_line(trial_id: int, source: int) -> str:
     return (
         f"trial {source} has saved no checkpoint, so its clone, trial {trial_id}, starts from scratch; save one with "
-        f"report(..., checkpoint=save). This is said once."
+        f"report(..., checkpoint=save). Shown once."
     )
 
 

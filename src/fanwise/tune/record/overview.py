@@ -1,4 +1,4 @@
-"""What a list shows of an experiment, without opening its rows: the summary that its tuner keeps in the record.
+"""One line about an experiment for lists, from the summary that its tuner writes, without reading the events.
 
 meta, lock --overview_of--> Overview       the tuner's summary, a few seconds old while it runs
                  '--------> rows, folded   where there is none to trust: the tuner was killed, or has just begun
@@ -48,7 +48,7 @@ def overview_of(folder: Path) -> Overview:
     meta = read_meta(folder)
     held = is_held(folder)
     if held is False:
-        meta = read_meta(folder)  # it may have come to its end between the two looks
+        meta = read_meta(folder)  # it may have ended in between
     summary = meta.get("summary")
     if summary is None or (not summary["finished"] and not held):
         summary = _read_state(folder, meta).summary()

@@ -1,12 +1,11 @@
 """Read the record of an experiment: while it is written, after a crash, or years later.
 
-    meta.json       what was known when the experiment began
-    summary.json    what a list of experiments shows; replaced every few seconds while the search runs
+    meta.json       name, space, scheduler, seed, versions; written when the experiment begins
+    summary.json    counts and the best report, for lists of experiments; replaced every few seconds
     events.jsonl    one event in each line (`lines`); only appended to
 
-A reader keeps its position in `events.jsonl` and goes on from there, so that following a running search costs as much
-as what is new. It never writes and takes no locks. A last line without an end is one that is being written, or one that
-a crash has cut off: it is left out. What the events mean is the business of `state.py`.
+A reader keeps its position in `events.jsonl`, so that following a running search costs only as much as its new events.
+It never writes and takes no locks. An incomplete last line is being written, or was cut off by a crash: it is skipped.
 """
 
 import json
@@ -30,7 +29,7 @@ _OLD_NAME = "record.sqlite"
 
 
 def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:  # Any: JSON
-    """Read what was known when the experiment began (name, space, metric, seed, ...), and the last `summary`, if any.
+    """Read `meta.json` (name, space, metric, seed, ...), and the last `summary`, if any.
 
     Args:
         path: the experiment's folder, or its `events.jsonl`.
@@ -69,7 +68,7 @@ def iter_events(path: str | os.PathLike[str], kinds: Sequence[str] = ()) -> Iter
 
 @final
 class EventReader:
-    """Reads events in order. Each `read` goes on where the last one ended.
+    """Reads events in order. Each `read` continues where the last one ended.
 
     Attributes:
         last_seq: the sequence number of the last event that was read; 0: none.
@@ -141,7 +140,7 @@ class EventReader:
     def _damaged(self, index: int, why: str) -> RecordError:
         return RecordError(
             f"{self.file} is damaged in line {self.last_seq + 1 + index}: {why}. Take it from a backup, or delete this "
-            f"line and all lines after it to go on with what came before."
+            f"line and all lines after it to continue from there."
         )
 
 

@@ -1,8 +1,7 @@
-"""Record what happens in a search: append each event, pass it to whoever listens, and update the search's state.
+"""Record the events of a search, pass them to a listener, and update the search's state.
 
-A report that led to nothing but its answer is added to the state when somebody looks, or when a hundred have come: one
-after another they cost a quarter of what they cost one by one, because the caches are warm. Everything else is added at
-once. Nothing is committed here.
+Reports are added to the state together, when the state is read or when there are a hundred: this takes a quarter of
+the time, because the caches are warm. Everything else is added at once. Nothing is committed here.
 """
 
 from collections.abc import Callable, Mapping

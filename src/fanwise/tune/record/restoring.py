@@ -72,10 +72,10 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> SearchSt
     if found.differences:
         first = found.differences[0]
         raise RecordError(
-            f"{folder.name} cannot go on: from event {first.seq} on its scheduler decides otherwise than it did when "
-            f"the record was written.\n  then: {first.recorded!r}\n  now:  {first.replayed!r}\n"
-            f"Has its code changed since, or does it use chance or a clock of its own? "
-            f"`fanwise tune replay {folder.name}` lists the differences. Go on with the code of then."
+            f"{folder.name} cannot be resumed: from event {first.seq} on, its scheduler makes other decisions than "
+            f"when the record was written.\n  then: {first.recorded!r}\n  now:  {first.replayed!r}\n"
+            f"Has its code changed, or does it use random numbers or a clock of its own? "
+            f"`fanwise tune replay {folder.name}` lists the differences. Resume with the code of the original search."
         )
     return state
 
@@ -105,7 +105,7 @@ def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
 
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON
-    """Of each library, all versions with which the search ran, the first one first; it may have been resumed."""
+    """The versions of each library with which the search ran, in order; a resumed search may have several."""
     found = {name: [version] for name, version in meta.get("versions", {}).items()}
     for events in iter_events(folder, kinds=("resumed",)):
         for event in events:

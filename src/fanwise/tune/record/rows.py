@@ -3,7 +3,7 @@
     fact, orders  --to_row-->  kind, trial id, body (JSON)  --fact_of, RowOrders-->  fact, orders
 
 The fact is what happened; the orders are kept beside it so that readers need not decide again, and so that replay can
-compare. The answer to a report stands in the report's own body. What the scheduler raised is kept as text only.
+compare. The answer to a report stands in the report's own body. An error of the scheduler is kept as text only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -177,9 +177,9 @@ _PLAIN: Mapping[str, Callable[[float], Fact]] = {
 class RowOrders:
     """The orders of a row as far as it keeps them: no Suggest, no cause, no configuration of later attempts.
 
-    To compare, orders are made into rows and not rows into orders: most facts lead to none or to an answer. Decisions
-    are compared, and texts are not: the text of a failure has the output and traceback of one process, and another
-    version of this library words it differently.
+    Orders are converted to rows for a comparison, and not rows to orders: most facts lead to none or to an answer.
+    Only decisions are compared, not texts: the text of a failure has the output and traceback of one process, and
+    another version of this library words it differently.
     """
 
     __slots__ = ("_body", "_is_report", "_trial_id")

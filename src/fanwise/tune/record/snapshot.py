@@ -1,4 +1,4 @@
-"""All that is shown of a search at one moment, as plain values."""
+"""The values that a table of a search shows at one moment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +21,15 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class SearchSnapshot:
-    """All that the terminal shows of a search at one moment.
+    """The values that a table shows at one moment.
 
-    `finished` counts all trials that ended, `completed` those that ran until their end, `failed` those that failed.
-    `rows` may leave out finished trials; what is not shown is counted. `best` is (value, trial id); `violated` says
-    which constraints it violates, as the least of all, where none meets them: "" else. `constraints` are those that a
-    result has to meet, as they are written. `limit_s` is the
-    wall-clock limit, if any; `utilisation` the share of worker time inside the objective so far, 0 to 1. `paused`
-    trials wait, `lost` ones ran when their tuner ended; `total` counts all trials, 0: running and finished.
+    Attributes:
+        rows: the latest trials.
+        running, paused, finished, total: numbers of trials. completed, failed: of the finished ones.
+        lost: trials that were running when their tuner was killed.
+        best: value and trial id. violated: the constraints that it violates, if no report meets all.
+        limit_s: the wall-clock limit, if any.
+        utilisation: the share of worker time spent inside the objective, 0 to 1.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The state of a search: what the events of its record add up to.
+"""The state of a search, computed from the events of its record.
 
     events --add--> SearchState --> snapshot(), summary(), news      tables, `fanwise tune ls`
                                 --> trials, reports                  data frames, figures, the board
@@ -8,8 +8,8 @@ and lists of experiments keep only trials that may still run, the latest that en
 and the time of a look do not depend on the number of trials. Analysis (`full=True`) also keeps all trials with their
 attempts and all reports, as columns.
 
-A report counts unless it came late, was repeated after a pause, or became void: a trial that goes on from a checkpoint,
-other than after a pause, rolls back to the report of the checkpoint.
+A report counts unless it came late, was repeated after a pause, or became void: a trial that resumes from a checkpoint,
+other than after a pause, rolls back to the report of that checkpoint.
 """
 
 import math
@@ -97,7 +97,7 @@ class SearchState:
             except (KeyError, TypeError, AttributeError, IndexError, OverflowError, ValueError) as error:
                 raise RecordError(
                     f"The record is damaged: event {event.seq} ({event.kind!r} of trial {event.trial_id}) does not fit "
-                    f"what came before it, or lacks a field ({type(error).__name__}: {error})."
+                    f"the events before it, or lacks a field ({type(error).__name__}: {error})."
                 ) from error
             self.last_seq = event.seq
 
@@ -183,7 +183,7 @@ class SearchState:
             self.news.add(partial(news.thread_line, trial_id, thread))
 
     def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
-        """A new tuner goes on with the search: what ran was lost with the one before."""
+        """A new tuner resumes the search: trials that were running were lost with the previous one."""
         for trial_id, took_s in self._utilisation.resumed(self.last_s).items():
             if trial_id in self.trials:
                 self.trials[trial_id].earlier_s += took_s
@@ -194,7 +194,7 @@ class SearchState:
             if attempt.free_s is None:
                 attempt.free_s = attempt.ended_s
         self.finished, self.reason, self.stop_s = False, None, None
-        self.news.add(lambda: "the search goes on")
+        self.news.add(lambda: "the search is resumed")
         if body["n_workers"] is not None:
             self._utilisation.workers(body["n_workers"], t_s)
         if body["stop"] is not None:
@@ -226,7 +226,7 @@ class SearchState:
             self.trials[trial_id] = self._alive[trial_id] = trial
             self.num_trials += 1
         else:
-            if trial.status is Status.STOPPED:  # with the search, which goes on
+            if trial.status is Status.STOPPED:  # with the search, which was resumed
                 self.num_over[Status.STOPPED] -= 1
             if trial.status is not Status.PAUSED:
                 self._roll_back(trial, from_iter)
@@ -242,7 +242,7 @@ class SearchState:
             self.news.add(lambda: news.clone_line(trial_id, order["source"]))
 
     def _roll_back(self, trial: Trial, to_iter: int) -> None:
-        """What a trial has reported since its last checkpoint is void."""
+        """Reports of a trial since its last checkpoint become void."""
         for attempt in trial.attempts:
             attempt.valid_to = to_iter if attempt.valid_to is None else min(attempt.valid_to, to_iter)
         before, trial.best = trial.best, trial.best_at_checkpoint
@@ -285,7 +285,7 @@ class SearchState:
         if status in self._by_status:
             self._by_status[status][trial.trial_id] = trial
 
-    # -- what is known ---------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     def best(self) -> RankedReport | None:
         """The best report so far: a feasible one if there is any, else the nearest to that. None: none is finite."""
@@ -293,7 +293,7 @@ class SearchState:
         return alive if alive is not None and alive.is_before(self._best) else self._best
 
     def alive(self) -> dict[int, tuple[Mapping[str, Any], bool]]:  # Any: JSON
-        """Of each trial that may still run: its configuration, and whether it is paused."""
+        """The trials that may still run: configuration, and whether it is paused, by id."""
         return {i: (trial.config, trial.status is Status.PAUSED) for i, trial in self._alive.items()}
 
     def living_status(self, trial_id: int) -> Status | None:
@@ -307,7 +307,7 @@ class SearchState:
     def status_of(self, trial: Trial, *, dead: bool = False) -> str:
         """The trial's status; one that waits for its next attempt is in progress as long as trials are started.
 
-        `dead`: the tuner is gone, so that what was in progress is lost.
+        `dead`: the tuner was killed, so that running trials are lost.
         """
         attempt = trial.last
         if attempt.status == Status.IN_PROGRESS or (attempt.will_retry and self.stop_s is None and not self.finished):
@@ -324,7 +324,7 @@ class SearchState:
 
     @property
     def first_ready_s(self) -> float | None:
-        """When the first objective began."""
+        """The time at which the first objective began."""
         return self._utilisation.first_ready_s
 
     def worker_time_s(self, trial: Trial, until_s: float = math.inf) -> float:
@@ -332,7 +332,7 @@ class SearchState:
         return worker_time_s(trial, self.last_s, until_s)
 
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:  # Any: JSON
-        """What a list of experiments shows, so that it need not read the events. `now_s`: None: of the last event."""
+        """Values for lists of experiments, which need not read the events then. `now_s` None: of the last event."""
         best = self.best()
         return {
             "num_trials": self.num_trials,
@@ -350,9 +350,9 @@ class SearchState:
         return len(self._by_status[Status.IN_PROGRESS]) + (0 if self.reason else len(self._by_status[Status.FAILED]))
 
     def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
-        """What a table shows. `dead`: the tuner is gone, and what ran runs no more.
+        """The values of a table, with rows for the latest running, paused and ended trials.
 
-        Of the trials that run, of those that are paused and of those that are over, the latest have a row.
+        `dead`: the tuner was killed, so that running trials are lost.
         """
         at_s = self.last_s if now_s is None else now_s
         rows = {row.trial_id: row for row in self._ended_rows}
@@ -391,7 +391,7 @@ class SearchState:
     # -- all reports -----------------------------------------------------------------------------------------------
 
     def counts(self) -> list[bool]:
-        """For each report, whether it counts; see the module."""
+        """Return True for each report that counts; see the module."""
         void = {
             (trial.trial_id, attempt.number): attempt.valid_to
             for trial, attempt in self.attempts()
@@ -409,7 +409,7 @@ class SearchState:
         return counts
 
     def infeasibilities(self) -> list[float]:
-        """For each report, how far it is from meeting all constraints: 0 if it does."""
+        """The distance of each report from meeting all constraints; 0 if it does."""
         if not self.constraints:
             return [0.0] * len(self.reports)
         names = dict.fromkeys(constraint.metric for constraint in self.constraints)
@@ -421,10 +421,10 @@ class SearchState:
         return violated(self.constraints, {name: column[row] for name, column in self.reports.values.items()})
 
     def best_rows(self, objective: Objective | None = None) -> dict[int, int]:
-        """For each trial with a finite value of the metric, the row of its best report; of equal ones the first.
+        """The row of the best report of each trial with a finite value, by trial id; the first of equal ones.
 
-        One that meets all constraints goes before all that do not; of these the nearest to it is the best. `objective`:
-        by this one; None: by the first.
+        Reports that meet all constraints are better than all others; of these the one nearest to that is the best.
+        `objective` None: the first.
         """
         objective = objective or Objective(self.metric, "min" if self.mode == "min" else "max")
         column: Sequence[object] = self.reports.values.get(objective.metric) or [None] * len(self.reports)

@@ -51,7 +51,7 @@ class Attempt:
     Attributes:
         status: as the search judged it; "Lost": its tuner was killed.
         valid_to: its reports after this iteration are void; None: all are valid.
-        threads: what it left running.
+        threads: descriptions of threads that it left running.
         last_row: the row of its last report in the columns, if these are kept.
     """
 
@@ -85,7 +85,7 @@ class Trial:
         num_reports: reports so far, without void ones.
         values: its last report.
         worker_time_s: seconds inside the objective until its last report or end, all attempts together.
-        best: its best report; `best_iter` and `best_at_checkpoint` say what is left of it after a rollback.
+        best, best_iter: its best report. best_at_checkpoint: the best one after a rollback to the last checkpoint.
     """
 
     trial_id: int
@@ -125,7 +125,7 @@ class Reports:
     t_s: "array[float]" = field(default_factory=lambda: array("d"))
     worker_times: "array[float]" = field(default_factory=lambda: array("d"))
     decisions: list[str] = field(default_factory=list)
-    values: dict[str, list[Any]] = field(default_factory=dict)  # Any: what was reported
+    values: dict[str, list[Any]] = field(default_factory=dict)  # Any: values of reports
     repeated: "array[int]" = field(default_factory=lambda: array("q"))  # rows of reports made again after a pause
     _words: dict[str, str] = field(default_factory=dict)  # one object for each decision, not one for each row
 
@@ -153,7 +153,7 @@ class Reports:
         if "repeated" in body:
             self.repeated.append(row)
 
-    def rows(self, *names: str) -> Iterator[dict[str, Any]]:  # Any: what was reported
+    def rows(self, *names: str) -> Iterator[dict[str, Any]]:  # Any: values of reports
         """Yield the values of these names, report by report; None where a report had none."""
         columns = [self.values.get(name) or [None] * len(self) for name in names]
         for values in zip(*columns, strict=True):

@@ -10,7 +10,10 @@ from typing import final
 
 @final
 class Utilisation:
-    """Adds up what workers could have done and what they did. Times are seconds since the search began."""
+    """Adds up the time in which workers were available, and the time they spent in objectives.
+
+    All times are seconds since the search began.
+    """
 
     def __init__(self, n_workers: int) -> None:
         self._n_workers = n_workers
@@ -30,12 +33,12 @@ class Utilisation:
             self.first_ready_s = now_s
 
     def ended(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """An attempt ended; `objective_s`: as its worker measured it, if it could. Returns the seconds it took."""
+        """An attempt ended. Return its seconds: `objective_s`, as its worker measured it, if there is one."""
         ready_s = self._ready.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
         took_s = now_s - ready_s if objective_s is None else objective_s
-        # An objective begins a moment before the tuner hears of it: what its worker measured may be a hair more.
+        # The objective begins a moment before the message arrives, so the worker may measure slightly more.
         self._busy_s += max(0.0, took_s if self._stop_s is None else min(took_s, self._stop_s - ready_s))
         return max(0.0, took_s)
 
@@ -52,7 +55,7 @@ class Utilisation:
         self._n_workers = n_workers
 
     def resumed(self, last_s: float) -> dict[int, float]:
-        """A new run of the tuner begins; the last one ended at `last_s` at the latest. What each lost trial took."""
+        """A new run of the tuner begins; the last one ended by `last_s`. Return the seconds of each lost trial."""
         took_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
         self._windows = self.windows(last_s)
         self._began_s = self._stop_s = None
@@ -66,7 +69,7 @@ class Utilisation:
         return [*self._windows, (self._began_s, end_s, self._n_workers)]
 
     def share(self, now_s: float) -> float | None:
-        """Busy over possible, 0 to 1; None before the first objective began."""
+        """Busy over available time, 0 to 1; None before the first objective began."""
         until_s = now_s if self._stop_s is None else self._stop_s
         capacity_s = sum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in self.windows(now_s))
         busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())

@@ -49,7 +49,9 @@ _AGAIN_S = 1.0
 class LocalEngine:
     """Jobs in processes of this machine; an engine as `contract` says."""
 
-    def __init__(self, hub: Hub, folder: Path, key: bytes, *, seed: int, machine: Machine | None = None) -> None:
+    def __init__(
+        self, hub: Hub, folder: Path, key: bytes, *, seed: int, machine: Machine | None = None, mps: bool = True
+    ) -> None:
         self.machine = machine or find_machine()
         self.seed = seed
         self.finished = 0
@@ -64,7 +66,7 @@ class LocalEngine:
         self._scheduling = False
         self._schedule_again = False
         self._closed = False
-        self.worker_set = WorkerSet(hub, folder, key, self)
+        self.worker_set = WorkerSet(hub, folder, key, self, self.machine.gpus, mps=mps)
         self._workers = LeasedWorkers(hub, self.worker_set)
 
     def capacity(self) -> Capacity:

@@ -222,6 +222,7 @@ def _limit(spec: JobSpec, how: How) -> None:
         os.environ[name] = str(spec.cpus)
     if spec.gpus and spec.gpu_fraction < 1:
         os.environ.update(_gpu_share(spec.gpu_fraction))
+        os.environ.update(spec.mps_variables)  # a reused process keeps those of its first job
     if how == "reuse":
         return  # the rest holds for the process: a reused one gets only jobs of the same resources
     if spec.cpus != 1:

@@ -366,3 +366,63 @@ def no_stale_folders() -> Iterator[None]:
         if any(path.glob("mps*")):
             shutil.rmtree(path, ignore_errors=True)
             raise AssertionError(f"{path} was left")
+
+
+# -- faults that clients share -----------------------------------------------------------------------------------------
+
+FAULT = "CUDA error: unspecified launch failure"
+
+
+def fail_together(folder: Path, count: int, text: str = FAULT) -> str:
+    """In the first attempt, meet `count` jobs and raise `text`; return in the second."""
+    (folder / f"{os.getpid()}.client").touch()
+    within(60, lambda: len(list(folder.glob("*.client"))) >= count, "all are there")
+    if len(list(folder.glob("*.client"))) == count:
+        (folder / f"{os.getpid()}.failing").touch()
+        within(60, lambda: len(list(folder.glob("*.failing"))) == count, "all fail")
+        raise RuntimeError(text)
+    return "second attempt"
+
+
+def test_jobs_that_fail_together_by_a_cuda_error_are_repeated_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        jobs = [pool.needs(gpus=0.5).submit(fail_together, tmp_path, 2) for _ in range(2)]
+        assert [job.result(60) for job in jobs] == ["second attempt"] * 2
+        assert pool.stats().jobs_retried == 2
+    assert caplog.text.count("is repeated: RuntimeError: CUDA error") == 2
+    assert "Another job may have caused this" in caplog.text
+
+
+def always_fail(folder: Path) -> None:
+    (folder / f"{os.getpid()}.client").touch()
+    within(60, lambda: len(list(folder.glob("*.client"))) >= 2, "the other is there")
+    raise RuntimeError(FAULT)
+
+
+def test_a_job_with_a_cuda_error_of_its_own_fails_the_second_time(tmp_path: Path) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        jobs = [submitted(pool.needs(gpus=0.5).submit(always_fail, tmp_path)) for _ in range(2)]
+        for job in jobs:
+            with pytest.raises(RuntimeError, match=FAULT):
+                job.result(60)
+            assert job.outcome().kind == "gpu-fault"
+        assert pool.stats().jobs_retried == 2
+
+
+@pytest.mark.parametrize(
+    ("needs", "text"), [({"gpus": 0.5}, "CUDA error: out of memory"), ({"gpus": 0.5}, "no such file"), ({}, FAULT)]
+)
+def test_other_errors_and_other_jobs_are_not_repeated(needs: dict[str, float], text: str, tmp_path: Path) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        pool.needs(gpus=0.25).submit(connect_and_wait, tmp_path / "gate")
+        job = submitted(pool.needs(**needs).submit(fail_together, tmp_path, 1, text))  # type: ignore[arg-type]
+        assert job.outcome(60).kind == "exception"
+        assert pool.stats().jobs_retried == 0
+
+
+def test_a_job_alone_on_its_gpu_is_not_repeated(tmp_path: Path) -> None:
+    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+        job = submitted(pool.needs(gpus=0.5).submit(fail_together, tmp_path, 1))
+        assert job.outcome(60).kind == "exception" and pool.stats().jobs_retried == 0

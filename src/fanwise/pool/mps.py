@@ -124,6 +124,11 @@ class MpsDaemon:
             self._waiting.append((lambda: self.use(visible, fraction, then), lambda: then(())))
             self._start()
 
+    @property
+    def is_used(self) -> bool:
+        """Whether jobs that share a GPU are clients of a daemon."""
+        return self._enabled and self._checked
+
     def _variables(self, visible: str, fraction: float) -> Variables:
         variables = [] if self._is_users else [(MPS_PIPE_FOLDER, str(self._pipe))]
         gpu = self._gpus.get(visible)

@@ -85,6 +85,11 @@ class WorkerSet:
         return self._interpreters.refused
 
     @property
+    def uses_mps(self) -> bool:
+        """Whether jobs that share a GPU run under MPS."""
+        return self._mps.is_used
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """What the processes below were started with."""
         return self._interpreters.environment

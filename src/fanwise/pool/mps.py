@@ -277,6 +277,8 @@ def end_daemon(pipe: Path, pid: int) -> None:
             with contextlib.suppress(OSError):
                 os.kill(other, signal.SIGKILL)
         if not others and not is_told:
+            if not is_answering(pipe):
+                return  # it has not begun to listen, or has no more folder
             is_told = True
             spared.add(_tell_to_quit(pipe))
         time.sleep(_POLL_S)

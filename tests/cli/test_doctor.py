@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from fanwise.cli import doctor, main
+from fanwise.cli.devices import device_lines
 from fanwise.cli.doctor import Finding, lines_of
+from fanwise.pool.leases import Gpu, Machine
 
 # Any: JSON
 
@@ -64,6 +66,24 @@ def test_gpus_that_torch_does_not_use_are_wrong() -> None:
     assert states(None, two) == [("GPUs", "ok")]
     (found, _) = doctor.gpus_of({**CUDA_TORCH, "gpus": 1, "why": "driver too old"}, two)
     assert "torch sees 1 (driver too old)" in found.text
+
+
+def test_whether_gpus_can_be_shared_under_mps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, old = (Gpu(0, "GPU-1", name, 1 << 30, "GPU-1", number) for name, number in (("H100", (9, 0)), ("K80", (3, 7))))
+    program = tmp_path / "nvidia-cuda-mps-control"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    assert list(doctor.mps_of([])) == []
+    assert [(one.state, "is not on PATH" in one.text) for one in doctor.mps_of([gpu])] == [("note", True)]
+    program.touch(mode=0o755)
+    assert [one.state for one in doctor.mps_of([gpu])] == ["ok"]
+    assert [(one.state, "compute capability 3.7" in one.text) for one in doctor.mps_of([old])] == [("note", True)]
+    monkeypatch.setattr("fanwise.cli.devices.find_machine", lambda: Machine(4, 1 << 30, (gpu,)))
+    assert device_lines()[-1] == "MPS     can be used"
+    program.unlink()
+    assert device_lines()[-1].startswith("MPS     cannot be used: nvidia-cuda-mps-control is not on PATH")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert "use the MPS daemon that is running" in next(doctor.mps_of([gpu])).text
 
 
 def test_small_limits_are_noted() -> None:

@@ -34,6 +34,7 @@ ROOT = _HERE.parents[1]
 # Arguments with which each takes about two minutes on one GPU.
 BENCHMARKS: Mapping[str, tuple[str, ...]] = {
     "first_kernel.py": ("--trials", "10"),
+    "shared_gpu.py": ("--seconds", "8"),
     "rpc_gpu.py": ("--rounds", "3"),
     "tensor_gpu.py": ("--rounds", "5"),
     "parallel_gpu.py": ("--rounds", "2", "--epochs", "2"),

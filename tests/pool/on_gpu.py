@@ -9,8 +9,10 @@ In a process of its own, and nothing here touches CUDA but the jobs.
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +22,12 @@ import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
 from fanwise.pool import JobHandle, Pool
+from fanwise.pool.mps import PROGRAM
 from fanwise.testing import within
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 
 LIMIT_S = 120.0
+SURVIVES_S = 5.0
 
 
 # -- what jobs do ------------------------------------------------------------------------------------------------------
@@ -78,6 +82,43 @@ def dies_with_memory(share: float) -> None:
 
 def seen() -> tuple[bool, int, str]:
     return torch.cuda.is_available(), torch.cuda.device_count(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def mps_variables(folder: Path, number: int) -> dict[str, str]:
+    meet(folder, number, 2)
+    within(LIMIT_S, (folder / "go on").exists, "it may go on")
+    return {name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS")}
+
+
+def ask_mps(pipe: Path, line: str) -> list[str]:
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
+    asked = subprocess.run(
+        [PROGRAM], input=f"{line}\n", env=environment, capture_output=True, text=True, timeout=30, check=True
+    )
+    print(f"{line}: {asked.stdout}{asked.stderr}")
+    return asked.stdout.split()
+
+
+def cause_a_fault(folder: Path) -> str:
+    """In the first attempt, run a kernel that traps while another process computes."""
+    if (folder / "0").exists():
+        torch.ones(3, device="cuda").sum().item()
+        return "second attempt"
+    meet(folder, 0, 2)
+    torch.zeros(3, device="cuda")[torch.tensor([10], device="cuda")].sum().item()
+    return "no fault"
+
+
+def compute_until_a_fault(folder: Path) -> str:
+    """In the first attempt, compute until that fails."""
+    if (folder / "1").exists():
+        torch.ones(3, device="cuda").sum().item()
+        return "second attempt"
+    meet(folder, 1, 2)
+    until_s = time.monotonic() + SURVIVES_S
+    while time.monotonic() < until_s:
+        torch.ones(1 << 20, device="cuda").sum().item()
+    return "no fault"
 
 
 def trained_on(run: Run) -> str:
@@ -158,6 +199,33 @@ def a_run_in_a_job_is_on_its_gpu(folder: Path) -> None:
             assert pool.needs(gpus=gpus).submit(run_in_a_job).result(LIMIT_S) == "cuda:0 cuda:0"
 
 
+def two_jobs_on_half_a_gpu_each_are_clients_of_the_mps_server_of_the_pool(folder: Path) -> None:
+    with Pool() as every:
+        gpu = every.machine.gpus[0]
+    with Pool(gpus=[gpu.visible]) as pool:
+        jobs = [pool.needs(gpus=0.5).submit(mps_variables, folder, number) for number in range(2)]
+        pipe = pool._life.folder / "mps1"
+        within(LIMIT_S, lambda: len(list(folder.iterdir())) == 2, "both compute")
+        servers, clients = ask_mps(pipe, "get_server_list"), ask_mps(pipe, "ps")
+        assert len(servers) == 1 and all(pid in clients for pid, _, _ in told(folder))
+        (folder / "go on").touch()
+        half = f"0={gpu.memory_bytes // 2 >> 20}M"
+        wanted = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": half}
+        assert [job.result(LIMIT_S) for job in jobs] == [wanted] * 2
+    assert not pipe.parent.exists() and not Path(f"/proc/{servers[0]}").exists()
+
+
+def jobs_that_share_a_gpu_are_repeated_after_a_fault(folder: Path) -> None:
+    with Pool() as every:
+        gpu = every.machine.gpus[0].visible
+    with Pool(gpus=[gpu]) as pool:
+        needs = pool.needs(gpus=0.5)
+        jobs = [needs.submit(cause_a_fault, folder), needs.submit(compute_until_a_fault, folder)]
+        results = [job.result(LIMIT_S) for job in jobs]
+        print(results)
+        assert results[0] == "second attempt" and pool.stats().jobs_retried >= 1
+
+
 CASES: dict[str, Callable[[Path], None]] = {
     case.__name__: case
     for case in (
@@ -167,6 +235,8 @@ CASES: dict[str, Callable[[Path], None]] = {
         memory_of_a_killed_job_comes_back,
         without_a_lease_no_gpu_is_seen,
         a_run_in_a_job_is_on_its_gpu,
+        two_jobs_on_half_a_gpu_each_are_clients_of_the_mps_server_of_the_pool,
+        jobs_that_share_a_gpu_are_repeated_after_a_fault,
     )
 }
 

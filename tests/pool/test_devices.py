@@ -34,6 +34,7 @@ class Device:
     mig: bool | None = None
     instances: list["Device | None"] = field(default_factory=list)
     lost: bool = False
+    compute_capability: tuple[int, int] | None = (9, 0)
 
 
 @dataclass
@@ -75,6 +76,11 @@ class FakeNvml:
             if device.uuid == uuid:
                 return device
         raise NvmlFault("Not Found")
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Device) -> tuple[int, int]:
+        if handle.compute_capability is None:
+            raise NvmlFault("Not Supported")
+        return handle.compute_capability
 
     def nvmlDeviceGetUUID(self, handle: Device) -> str:
         return handle.uuid
@@ -221,10 +227,10 @@ ALL = ["GPU-aa11", "GPU-ab22", "GPU-cc33"]
 
 
 def test_gpus_are_described(root: Path) -> None:
-    nvml = FakeNvml([Device("GPU-aa11", "A10", 24 * GIB), Device("GPU-ab22", "GB10", None)])
+    nvml = FakeNvml([Device("GPU-aa11", "A10", 24 * GIB), Device("GPU-ab22", "GB10", None, compute_capability=None)])
     assert find_machine({}, root, nvml).gpus == (
-        Gpu(index=0, uuid="GPU-aa11", name="A10", memory_bytes=24 * GIB, visible="GPU-aa11"),
-        Gpu(index=1, uuid="GPU-ab22", name="GB10", memory_bytes=0, visible="GPU-ab22"),
+        Gpu(index=0, uuid="GPU-aa11", name="A10", memory_bytes=24 * GIB, visible="GPU-aa11", compute_capability=(9, 0)),
+        Gpu(index=1, uuid="GPU-ab22", name="GB10", memory_bytes=0, visible="GPU-ab22", compute_capability=(0, 0)),
     )
     assert nvml.opened == 0
 

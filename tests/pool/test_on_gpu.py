@@ -1,12 +1,16 @@
 """Jobs and trials that share a real GPU, each case in a process of its own; on_gpu.py has what is done there."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from fanwise.pool import mps
 from fanwise.testing.programs import run_program
 
 PROGRAM = Path(__file__).with_name("on_gpu.py")
+
+needs_mps = pytest.mark.skipif(shutil.which(mps.PROGRAM) is None, reason=f"{mps.PROGRAM} is not on PATH")
 
 
 @pytest.mark.gpu
@@ -19,6 +23,8 @@ PROGRAM = Path(__file__).with_name("on_gpu.py")
         "memory_of_a_killed_job_comes_back",
         "without_a_lease_no_gpu_is_seen",
         "a_run_in_a_job_is_on_its_gpu",
+        pytest.param("two_jobs_on_half_a_gpu_each_are_clients_of_the_mps_server_of_the_pool", marks=needs_mps),
+        pytest.param("jobs_that_share_a_gpu_are_repeated_after_a_fault", marks=needs_mps),
     ],
 )
 def test_on_a_gpu(case: str, tmp_path: Path) -> None:

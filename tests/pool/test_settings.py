@@ -22,7 +22,8 @@ NAN = math.nan
         (lambda: Pool(random_seed=2), "Pool has no option 'random_seed'; did you mean 'seed'?"),  # type: ignore[call-arg]
         (
             lambda: Pool(x=2),  # type: ignore[call-arg]
-            "Pool has no option 'x'; known: 'seed', 'cpus', 'gpus', 'ray', 'bundles', 'runtime_env', 'start_within_s'",
+            "Pool has no option 'x'; known: 'seed', 'cpus', 'gpus', 'ray', 'bundles', 'runtime_env', 'start_within_s', "
+            "'mps'",
         ),
         (lambda: Pool(cpus=True), "cpus must be an int or None, got True (bool)"),
         (lambda: Pool(cpus=2.0), "cpus must be an int or None, got 2.0 (float)"),  # type: ignore[arg-type]
@@ -31,6 +32,7 @@ NAN = math.nan
         (lambda: Pool(gpus="0"), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got \'0\''),
         (lambda: Pool(gpus=2), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got 2'),  # type: ignore[arg-type]
         (lambda: Pool(gpus=[0]), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got [0]'),  # type: ignore[list-item]
+        (lambda: Pool(mps=1), "mps must be True or False, got 1 (int)"),  # type: ignore[arg-type]
         (lambda: Pool(seed=False), "seed must be an int or None, got False (bool)"),
     ],
 )

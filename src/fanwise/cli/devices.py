@@ -2,6 +2,7 @@
 
 from ..base.plain_json import json_text
 from ..pool.devices import find_machine
+from ..pool.mps import mps_problem
 
 
 def device_lines() -> list[str]:
@@ -10,7 +11,10 @@ def device_lines() -> list[str]:
     lines = [f"CPUs    {machine.cpus}", f"memory  {_gib(machine.memory_bytes)}"]
     for gpu in machine.gpus:
         lines.append(f"GPU {gpu.index}   {gpu.name}, {_gib(gpu.memory_bytes)}, {gpu.uuid}")
-    if not machine.gpus:
+    if machine.gpus:
+        problem = mps_problem(machine.gpus)
+        lines.append(f"MPS     {f'cannot be used: {problem}' if problem else 'can be used'}")
+    else:
         lines.append("GPUs    none")
     return lines + [f"note: {note}" for note in machine.notes]
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,8 @@ from ..links.runtime_folder import runtime_folder
 from ..links.shared_secret import read_secret
 from ..pool import Pool
 from ..pool.devices import find_machine
+from ..pool.leases import Gpu
+from ..pool.mps import has_users_daemon, mps_problem
 from ..tune.record.lock import hold, release
 
 State = Literal["ok", "note", "wrong"]
@@ -83,7 +85,9 @@ def findings() -> Iterator[Finding]:
     yield from machine()
     found = ask_torch()
     yield torch_of(found)
-    yield from gpus_of(found, [gpu.name for gpu in find_machine().gpus])
+    gpus = find_machine().gpus
+    yield from gpus_of(found, [gpu.name for gpu in gpus])
+    yield from mps_of(gpus)
     yield shared_memory(_free("/dev/shm"))
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield chosen_home()
@@ -176,6 +180,16 @@ def gpus_of(found: Mapping[str, Any] | str | None, names: list[str]) -> Iterator
             "this torch has none; training on several GPUs with reduce='fast' needs it",
             "install torch with CUDA: https://pytorch.org/get-started",
         )
+
+
+def mps_of(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """Whether trials that share a GPU can run at the same time."""
+    if gpus and (problem := mps_problem(gpus)):
+        yield Finding("MPS", "note", f"trials that share a GPU take turns: {problem}")
+    elif gpus and has_users_daemon(os.environ):
+        yield Finding("MPS", "ok", "trials that share a GPU use the MPS daemon that is running")
+    elif gpus:
+        yield Finding("MPS", "ok", "trials that share a GPU run at the same time")
 
 
 def shared_memory(free_bytes: int | None) -> Finding:

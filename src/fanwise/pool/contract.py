@@ -29,7 +29,7 @@ from .specs import How, Packed, RuntimeEnvironment
 Decision = Literal["CONTINUE", "STOP", "PAUSE"]
 Ending = Literal["terminate", "kill"]
 JobState = Literal["queued", "starting", "running", "ending", "over"]
-OutcomeKind = Literal["returned", "exception", "exit", "signal", "out-of-memory", "lost", "stopped"]
+OutcomeKind = Literal["returned", "exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost", "stopped"]
 
 _DECISIONS = get_args(Decision)
 
@@ -198,6 +198,7 @@ class Outcome:
 
     Attributes:
         kind: what happened; `returned` is the only success. `lost`: the node, or a process that it needs, is gone.
+            `gpu-fault`: a CUDA error that another job on the same GPU may have caused. Submitters repeat it once.
         text: one line or a few, for people; empty for `returned`.
         traceback: of the worker, when there was an exception.
         last_output: the last lines it wrote, when it failed.

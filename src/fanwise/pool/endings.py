@@ -8,7 +8,9 @@ nothing else; changes no book.
 
 import contextlib
 import os
+import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from .contract import Outcome
@@ -20,6 +22,13 @@ from .specs import LINK_LOST
 
 # How the reason begins when a link has ended because the process has; any other is worth telling.
 _BY_ITS_EXIT = ("the other side ended", "process ")
+
+# As torch, XLA, TensorFlow and the CUDA driver report them.
+_CUDA_ERROR = re.compile(r"CUDA error|cuDNN error|CUDA_ERROR_|cudaError|MPS (client|server)")
+_OUT_OF_MEMORY = re.compile(r"out.of.memory", re.IGNORECASE)
+_GPU_FAULT = (
+    "Another job may have caused this: under MPS, a fatal error on a GPU ends the work of all jobs that share the GPU."
+)
 
 
 def death_of(job: Job, status: int, why: str) -> Outcome:
@@ -57,6 +66,18 @@ def _how_lost(job: Job, status: int) -> str:
     if ending is None or ending.reason.startswith(_BY_ITS_EXIT):
         return ""
     return f"its link to the pool broke: {ending.reason}"
+
+
+def has_cuda_error(outcome: Outcome) -> bool:
+    """Return whether a job ended by an error of the GPU or of MPS other than a lack of memory."""
+    if outcome.kind == "exception":
+        return bool(_CUDA_ERROR.search(outcome.text)) and not _OUT_OF_MEMORY.search(outcome.text)
+    return outcome.kind in ("exit", "signal") and bool(_CUDA_ERROR.search(outcome.last_output))
+
+
+def as_gpu_fault(outcome: Outcome) -> Outcome:
+    """Return the outcome of a job with a CUDA error if other jobs had a share of its GPU under MPS."""
+    return replace(outcome, kind="gpu-fault", text=f"{outcome.text}\n{_GPU_FAULT}")
 
 
 def remove_output(job: Job) -> None:

@@ -11,6 +11,7 @@ Invariant: a job that has finished is in no table here, and an outcome is told o
 """
 
 import logging
+import math
 import pickle
 import signal
 from collections import Counter
@@ -24,7 +25,7 @@ from .contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready, R
 from .contract import Ending as HowToEnd
 from .contract import Job as AnyJob
 from .devices import find_machine
-from .endings import death_of, never_began, remove_output
+from .endings import as_gpu_fault, death_of, has_cuda_error, never_began, remove_output
 from .interpreters import after_turns
 from .jobs import Job, NestedEvents, Report, Worker
 from .leased_workers import LeasedWorkers
@@ -45,11 +46,16 @@ _NESTED_GRACE_S = 1.0
 # After so long a job that was told to end, and has not, is told once more.
 _AGAIN_S = 1.0
 
+# Jobs that share a GPU and fail on it within this time may have failed by one fault.
+_TOGETHER_S = 5.0
+
 
 class LocalEngine:
     """Jobs in processes of this machine; an engine as `contract` says."""
 
-    def __init__(self, hub: Hub, folder: Path, key: bytes, *, seed: int, machine: Machine | None = None) -> None:
+    def __init__(
+        self, hub: Hub, folder: Path, key: bytes, *, seed: int, machine: Machine | None = None, mps: bool = True
+    ) -> None:
         self.machine = machine or find_machine()
         self.seed = seed
         self.finished = 0
@@ -60,11 +66,12 @@ class LocalEngine:
         self._jobs: dict[int, Job] = {}
         self._backlog: Backlog[Job] = Backlog()
         self._unsettled: set[Job] = set()
+        self._cuda_errors: dict[str, float] = {}  # when the last job that shared a GPU failed on it
         self._last_id = 0
         self._scheduling = False
         self._schedule_again = False
         self._closed = False
-        self.worker_set = WorkerSet(hub, folder, key, self)
+        self.worker_set = WorkerSet(hub, folder, key, self, self.machine.gpus, mps=mps)
         self._workers = LeasedWorkers(hub, self.worker_set)
 
     def capacity(self) -> Capacity:
@@ -412,7 +419,22 @@ class LocalEngine:
         if job.exited is not None:
             self._settle(job)
 
+    def _blame(self, job: Job, outcome: Outcome) -> Outcome:
+        """Return the outcome, as a `gpu-fault` if another job may have caused it.
+
+        Under MPS, clients of one GPU fail together, and none of them is told which one was at fault.
+        """
+        worker = job.worker
+        shares = worker.lease.gpus if worker is not None and self.worker_set.uses_mps else ()
+        if worker is None or not shares or shares[0].fraction == 1 or not has_cuda_error(outcome):
+            return outcome
+        gpu, now_s = shares[0].visible, self.loop.now_s()
+        failed_together = now_s - self._cuda_errors.get(gpu, -math.inf) < _TOGETHER_S
+        self._cuda_errors[gpu] = now_s
+        return as_gpu_fault(outcome) if failed_together or self._workers.has_neighbor(worker) else outcome
+
     def _set_outcome(self, job: Job, outcome: Outcome) -> None:
+        outcome = self._blame(job, outcome)
         job.outcome = outcome
         job.set_timer(None)
         self._tell(lambda: job.events.on_ended(job, outcome))

@@ -26,7 +26,7 @@ from .specs import How, Packed, RuntimeEnvironment
 _log = logging.getLogger(__name__)
 
 # Failures that say nothing against the function itself: `retries=` repeats these and exceptions alike.
-_FAILED = frozenset(("exception", "exit", "signal", "out-of-memory", "lost"))
+_FAILED = frozenset(("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost"))
 
 _SHOWN = 100  # characters of a failure in a repr
 
@@ -229,9 +229,14 @@ class JobHandle:
 
     def _tries_again(self) -> bool:
         assert self._outcome is not None and self._call is not None, "the outcome comes first"
-        failed = self._outcome.kind in _FAILED and self._attempt < self._call.options.retries
+        allowed = self._call.options.retries
+        if self._outcome.kind == "gpu-fault" and self._attempt == 0:
+            allowed = max(allowed, 1)  # another job may have caused it
+        failed = self._outcome.kind in _FAILED and self._attempt < allowed
         if not failed or self._stopped or self._life.closed:
             return False
+        if self._outcome.kind == "gpu-fault":
+            _log.warning("job %d %r is repeated: %s", self.id, self.name, self._outcome.text)
         self._attempt += 1
         self._life.retried += 1
         try:

@@ -95,6 +95,9 @@ class InterpreterEvents(Protocol):
     def on_worker(self, request: Request) -> None: ...
     def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None: ...
     def on_over(self, interpreter: Interpreter) -> None: ...
+    def on_supervisor_linked(self, link: Link) -> None: ...
+    def on_supervisor_ended(self) -> None: ...
+    def on_daemon_exited(self, pid: int, status: int) -> None: ...
 
 
 class Interpreters:
@@ -279,6 +282,7 @@ class Interpreters:
         for interpreter in list(self._all.values()):
             if interpreter.status is None:
                 self._ask_supervisor(interpreter)
+        self._events.on_supervisor_linked(link)
 
     def _linked(self, interpreter: Interpreter, link: Link) -> None:
         interpreter.link = link
@@ -301,6 +305,7 @@ class Interpreters:
         for interpreter in list(self._all.values()):
             if interpreter.pid == pid:
                 self._exited(interpreter, status)
+        self._events.on_daemon_exited(pid, status)
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
@@ -333,6 +338,7 @@ class Interpreters:
         lost = list(self._all.values())
         for interpreter in lost:
             interpreter.retired = True  # what is to be started now waits for the next supervisor
+        self._events.on_supervisor_ended()
         guard, self._guard = self._guard, None
         self._forget_guard()
         pidfd = os.dup(link.pidfd) if link is not None and link.pidfd >= 0 else -1

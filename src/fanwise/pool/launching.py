@@ -38,8 +38,13 @@ _QUIET_ENVIRONMENT = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 
+# Of jobs that share a GPU, see `mps`: the daemon's sockets and logs, and the limit of a client's device memory.
+MPS_PIPE_FOLDER, MPS_LOG_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MPS_VARIABLES = (MPS_PIPE_FOLDER, MPS_LOG_FOLDER, MPS_MEMORY_LIMIT)
+
 # Variables that belong to the pool, or to a lease, and not to the user's runtime environment.
-OWN_VARIABLES = frozenset((*_QUIET_ENVIRONMENT, MARK, "CUDA_VISIBLE_DEVICES"))
+OWN_VARIABLES = frozenset((*_QUIET_ENVIRONMENT, MARK, "CUDA_VISIBLE_DEVICES", *MPS_VARIABLES))
 
 Config = dict[str, Any]  # Any: JSON
 

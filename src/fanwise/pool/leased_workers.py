@@ -47,6 +47,12 @@ class LeasedWorkers:
         """The worker at the other end."""
         return next((worker for worker in self._workers.values() if worker.link is link), None)
 
+    def has_neighbor(self, worker: Worker) -> bool:
+        """Return whether another process has a share of the same GPU."""
+        gpus = {share.visible for share in worker.lease.gpus}
+        others = (other for other in self._workers.values() if other is not worker)
+        return any(share.visible in gpus for other in others for share in other.lease.gpus)
+
     def gone(self, worker_id: int) -> Worker | None:
         """Its process is gone, with all it started, or never came. The lease is still its own."""
         worker = self._workers.pop(worker_id, None)

@@ -36,6 +36,7 @@ class Gpu:
         name: the product name, for people.
         memory_bytes: its memory; 0 where the driver does not tell.
         visible: what goes into CUDA_VISIBLE_DEVICES of a job that may use it.
+        compute_capability: major and minor number; (0, 0) if the driver does not report them.
     """
 
     index: int
@@ -43,6 +44,7 @@ class Gpu:
     name: str
     memory_bytes: int
     visible: str
+    compute_capability: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

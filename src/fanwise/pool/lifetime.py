@@ -64,8 +64,8 @@ class Running(Protocol):
 class Local:
     """An engine of this machine. See `Running`."""
 
-    def __init__(self, hub: Hub, folder: Path, *, seed: int, machine: Machine) -> None:
-        self.engine = LocalEngine(hub, folder, new_key(), seed=seed, machine=machine)
+    def __init__(self, hub: Hub, folder: Path, *, seed: int, machine: Machine, mps: bool = True) -> None:
+        self.engine = LocalEngine(hub, folder, new_key(), seed=seed, machine=machine, mps=mps)
 
     def begin(self) -> None:
         """Nothing is to be waited for: its processes come with the first job."""

@@ -29,7 +29,7 @@ from .functions import pack
 from .handles import Call, JobHandle, OnReport, Options, submit_call
 from .leases import Gpu, Ledger, Machine, Resources
 from .lifetime import Lifetime, Local, PoolEngine, Running, closed_error
-from .settings import require_int, require_int_or_none
+from .settings import require_bool, require_int, require_int_or_none
 from .specs import How
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Pool:
         bundles: have a host for each of these instead, wherever Ray places it: [{"CPU": 4, "GPU": 1}, {"CPU": 4}].
         runtime_env: Ray's, as {"working_dir": "."} for code that the nodes do not have.
         start_within_s: how long to wait for hosts; and later for one that could run a job at all, when it was lost.
+        mps: run jobs that share a GPU under NVIDIA's Multi-Process Service, at the same time. Without it, or where it
+            cannot be used, they take turns. Always True with `ray`.
 
     Attributes:
         seed: the seed in use, so that a run can be repeated.
@@ -102,9 +104,11 @@ class Pool:
         bundles: Sequence[Mapping[str, float]] | None = None,
         runtime_env: Mapping[str, Any] | None = None,  # Any: Ray's
         start_within_s: float = 60.0,
+        mps: bool = True,
     ) -> None:
         require_int_or_none("seed", seed)
         require_int_or_none("cpus", cpus, least=1)
+        require_bool("mps", mps)
         is_list = isinstance(gpus, list | tuple) and all(isinstance(each, str) for each in gpus)
         if gpus is not None and not is_list:
             raise TypeError(f'gpus is a list of names, as ["0", "1"] or their UUIDs, got {gpus!r}')
@@ -113,6 +117,9 @@ class Pool:
         self._cluster = cluster_of(ray, bundles, runtime_env, start_within_s)
         if self._cluster is not None and (cpus is not None or gpus is not None):
             raise ValueError("cpus and gpus are of this machine; with ray= say bundles=[{'CPU': 4, 'GPU': 1}].")
+        if self._cluster is not None and not mps:
+            raise ValueError("mps=False is for a pool of this machine; nodes of a cluster use MPS where they can.")
+        self._mps = mps
         if self._cluster is not None and self._job is not None:
             raise ClosedError(
                 "a pool on a cluster cannot be made inside a job: jobs of a job run beside it. Pool() submits those."
@@ -122,7 +129,7 @@ class Pool:
 
     def _make(self, hub: Hub, folder: Path) -> Running:
         if self._cluster is None:
-            return Local(hub, folder, seed=self.seed, machine=self._machine)
+            return Local(hub, folder, seed=self.seed, machine=self._machine, mps=self._mps)
         from .cluster.starting import ClusterStart
 
         return ClusterStart(hub, folder, self._cluster, self.seed)

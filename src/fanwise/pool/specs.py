@@ -55,7 +55,12 @@ class RuntimeEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job, as its worker process gets it. `output` is the path without ending: `.out` and `.err` are added."""
+    """One job, as its worker process gets it.
+
+    Attributes:
+        output: the path without ending: `.out` and `.err` are added.
+        mps_variables: what a job that shares a GPU under MPS has in its environment.
+    """
 
     job_id: int
     number: int
@@ -72,6 +77,7 @@ class JobSpec:
     reuse: bool
     runtime_environment: RuntimeEnvironment
     context: Mapping[str, object] | None
+    mps_variables: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

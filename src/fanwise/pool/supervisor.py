@@ -7,8 +7,9 @@ process ends (a pidfd tells, also after SIGKILL), when the guard ends, or when t
 everything below it until nothing is left. When the supervisor itself is killed, the kernel kills the warm processes
 and they their jobs, and the guard (see there) ends what these had started.
 
-Asked over its link: `launch(config) -> pid`, `signal(pid, number)`. Tells: `exited(pid, status)`. Loads no user code
-and no torch, so what it forks is as good as a freshly executed interpreter, and is there at once.
+Requests over its link: `launch(config) -> pid`, `mps(pipe_folder, visible) -> pid`, `signal(pid, number)`.
+Notifications: `exited(pid, status)`. Loads no user code and no torch, so a process that it forks is as good as a
+freshly executed interpreter, and is there at once.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..links import Hub, Request, dial
-from . import warm
+from . import mps, warm
 from .children import Children
 from .launching import Config
 from .marks import MARK
@@ -76,10 +77,18 @@ def _keep(config: Config, owner: int, guard_pid: int) -> bool:
             link.notify("exited", pid, status)
 
     children = Children(hub, exited)
+    daemons: list[tuple[Path, int]] = []
 
     def serve(request: Request) -> None:
         if request.method == "signal":
             children.signal(*request.args)
+            return
+        if request.method == "mps":
+            pipe, visible = Path(request.args[0]), request.args[1]
+            mark = f"{os.environ[MARK]}/mps"
+            daemons.append((pipe, mps.start_daemon(pipe, visible, mark)))
+            children.add(daemons[-1][1], mark)
+            request.answer(daemons[-1][1])
             return
         assert request.method == "launch", request.method
         asked = request.args[0]
@@ -97,4 +106,6 @@ def _keep(config: Config, owner: int, guard_pid: int) -> bool:
     link.open()
     link.notify("hello", "supervisor", 0)
     hub.run(until=lambda: over)
+    if daemons and daemons[-1][1] in children.pids():
+        mps.end_daemon(*daemons[-1])
     return link.ending is not None and link.ending.clean

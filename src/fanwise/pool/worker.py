@@ -134,8 +134,8 @@ class _Worker:
         runtime_environment.apply(spec.runtime_environment, again=how == "reuse")
         if spec.reuse:
             adopt_orphans()  # so that `has_left_processes` finds daemons, too
+        _redirect(spec.output)  # first, so that an error of the GPU below is in the job's output
         _limit(spec, how)
-        _redirect(spec.output)
         seed_everything(spec.seed)
         with seed_on_import(spec.seed), stop_by_signal() as stopper:
             job = CurrentJob(self._hub, self._link, spec, stopper)
@@ -222,6 +222,7 @@ def _limit(spec: JobSpec, how: How) -> None:
         os.environ[name] = str(spec.cpus)
     if spec.gpus and spec.gpu_fraction < 1:
         os.environ.update(_gpu_share(spec.gpu_fraction))
+        os.environ.update(spec.mps_variables)  # a reused process keeps those of its first job
     if how == "reuse":
         return  # the rest holds for the process: a reused one gets only jobs of the same resources
     if spec.cpus != 1:

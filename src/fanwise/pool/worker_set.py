@@ -12,8 +12,8 @@ by a new one, a few times; a job that has begun is never repeated here.
 import logging
 import signal
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,8 @@ from ..links import Ending, Hub, Link, Reply, Request
 from ..links.codec import pack_error
 from .functions import Packed
 from .interpreters import Interpreter, Interpreters
+from .leases import Gpu
+from .mps import MpsDaemon, Variables
 from .runtime_environment import look
 from .specs import How, JobSpec, Prepared, Refusal
 
@@ -55,13 +57,20 @@ class _Start:
 
 
 class WorkerSet:
-    """See the module. `close` ends every process and `wait_closed` waits for the supervisor."""
+    """See the module. `close` ends every process and `wait_closed` waits for the supervisor.
 
-    def __init__(self, hub: Hub, folder: Path, key: bytes, events: WorkerSetEvents) -> None:
+    Args:
+        gpus: the GPUs of the pool. mps: jobs that share one of them run under MPS.
+    """
+
+    def __init__(
+        self, hub: Hub, folder: Path, key: bytes, events: WorkerSetEvents, gpus: Sequence[Gpu] = (), *, mps: bool = True
+    ) -> None:
         self.started: Counter[How] = Counter()
         self._hub = hub
         self._events = events
         self._interpreters = Interpreters(hub, folder, key, self)
+        self._mps = MpsDaemon(hub, folder, self.environment, gpus, enabled=mps)
         self._starts: dict[int, _Start] = {}
         self._where: dict[int, tuple[Interpreter, int]] = {}
         self._warm: Interpreter | None = None
@@ -74,6 +83,11 @@ class WorkerSet:
     def refused(self) -> Counter[str]:
         """Connections that were closed, by reason."""
         return self._interpreters.refused
+
+    @property
+    def uses_mps(self) -> bool:
+        """Whether jobs that share a GPU run under MPS."""
+        return self._mps.is_used
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -92,6 +106,7 @@ class WorkerSet:
         """Start a process for `spec`. Tells `on_started`, or `on_not_started` when that cannot be done."""
         start = _Start(spec, packed)
         self._starts[spec.job_id] = start
+        self._with_mps(spec, lambda variables: None)  # a daemon starts while the warm process imports
         self._begin(start)
 
     def cancel(self, job_id: int) -> bool:
@@ -139,13 +154,26 @@ class WorkerSet:
                 self._not_started(start, prepared.error)
         elif prepared.refusal is not None and (interpreter.kind == "warm" or prepared.refusal.why == "stale"):
             self._refused(start, interpreter, prepared.refusal)
-        elif not interpreter.usable or interpreter.link is None:
-            self._begin(start)
         else:
-            start.asked = interpreter
-            interpreter.unanswered += 1
-            reply = interpreter.link.call("start", start.spec)
-            reply.add_done_callback(lambda reply: self._answered(start, interpreter, reply))
+            self._with_mps(start.spec, lambda variables: self._ask_to_start(start, interpreter, variables))
+
+    def _with_mps(self, spec: JobSpec, then: Callable[[Variables], None]) -> None:
+        """Call `then` with the variables for MPS, at once if the job does not share a GPU."""
+        if spec.gpus and spec.gpu_fraction < 1:
+            self._mps.use(spec.gpus[0], spec.gpu_fraction, then)
+        else:
+            then(())
+
+    def _ask_to_start(self, start: _Start, interpreter: Interpreter, mps_variables: Variables) -> None:
+        if self._closed or self._starts.get(start.spec.job_id) is not start:
+            return  # it was canceled meanwhile
+        if not interpreter.usable or interpreter.link is None:
+            self._begin(start)
+            return
+        start.asked = interpreter
+        interpreter.unanswered += 1
+        reply = interpreter.link.call("start", replace(start.spec, mps_variables=mps_variables))
+        reply.add_done_callback(lambda reply: self._answered(start, interpreter, reply))
 
     def _answered(self, start: _Start, interpreter: Interpreter, reply: Reply) -> None:
         if self._closed:
@@ -265,6 +293,15 @@ class WorkerSet:
             self._events.on_exited(job_id, status if own else -signal.SIGKILL, "" if own else self._why(interpreter))
         for start in [start for start in self._starts.values() if start.asked is interpreter]:
             self._over_while_asked(start, interpreter)
+
+    def on_supervisor_linked(self, link: Link) -> None:
+        self._mps.supervisor_linked(link)
+
+    def on_supervisor_ended(self) -> None:
+        self._mps.supervisor_ended()
+
+    def on_daemon_exited(self, pid: int, status: int) -> None:
+        self._mps.exited(pid, status)
 
     def _over_while_asked(self, start: _Start, interpreter: Interpreter) -> None:
         job_id = start.spec.job_id

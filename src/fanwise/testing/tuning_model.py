@@ -43,7 +43,7 @@ from .scripted_search import planned_answer
 SPACE = Space({"n": randint(0, 10**6)})
 SEED = 7
 REFERENCE = 2.5  # of one objective the hypervolume is how much better than this the best is
-CRASHES = ("exception", "exit", "signal", "out-of-memory", "lost")
+CRASHES = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
 _END, _SUGGESTION = -1, -2  # the keys of deadlines that are no trial's
 
 
@@ -775,9 +775,8 @@ class TuningModel:
         status, kind, text = self._judge(attempt, outcome)
         reason = None if kind is None else Reason(kind, text, outcome.traceback, outcome.last_output)  # type: ignore[arg-type]
         tried = sum(earlier.retry for earlier in trial.attempts)
-        attempt.retry = (
-            kind in CRASHES and attempt.fault is None and attempt.told_at is None and tried < self.given.retries
-        )
+        allowed = max(1, self.given.retries) if kind == "gpu-fault" else self.given.retries
+        attempt.retry = kind in CRASHES and attempt.fault is None and attempt.told_at is None and tried < allowed
         if status not in (Status.PAUSED, Status.STOPPED):
             attempt.told = ""
         attempt.ended = True

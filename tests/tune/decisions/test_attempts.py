@@ -114,12 +114,21 @@ def test_a_crashed_trial_starts_again_in_the_turn_its_slot_becomes_free() -> Non
     assert (tuning.counts.num_trials_started, tuning.counts.num_trials_failed) == (3, 1)
 
 
-@pytest.mark.parametrize("kind", ["exception", "exit", "signal", "out-of-memory", "lost"])
+@pytest.mark.parametrize("kind", ["exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost"])
 def test_every_kind_of_crash_is_retried(kind: str) -> None:
     tuning = tuning_of(n_workers=1, retries=1)
     tuning.begin(0)
     outcome = Outcome(kind)  # type: ignore[arg-type]
     assert tuning.run(0, outcome=outcome)[-1] == start(0, 0, attempt=1)
+
+
+@pytest.mark.parametrize(("retries", "attempts"), [(0, 2), (1, 2), (2, 3)])
+def test_a_gpu_fault_is_retried_once_without_retries(retries: int, attempts: int) -> None:
+    tuning = tuning_of(n_workers=1, retries=retries)
+    tuning.begin(0)
+    for attempt in range(1, attempts):
+        assert tuning.run(0, attempt=attempt - 1, outcome=Outcome("gpu-fault"))[-1] == start(0, 0, attempt=attempt)
+    assert tuning.run(0, attempt=attempts - 1, outcome=Outcome("gpu-fault"))[-1] == start(1, 0)
 
 
 def test_a_missing_report_and_a_nan_are_not_retried() -> None:

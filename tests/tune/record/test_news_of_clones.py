@@ -45,5 +45,5 @@ def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_said_once(sav
         trial_id, source = clones[0].split()[1], clones[0].partition("a clone of trial ")[2].partition(":")[0]
         assert lines[clone + 1] == (
             f"trial {source} has saved no checkpoint, so its clone, trial {trial_id}, starts from scratch; "
-            f"save one with report(..., checkpoint=save). This is said once."
+            f"save one with report(..., checkpoint=save). Shown once."
         )

@@ -28,6 +28,7 @@ from .wires import MemoryWire, SocketWire
 
 KEY_SIZE = 32
 _PATH_SIZE_MAX = 100  # the kernel takes 107 bytes
+_NAME_SIZE_MAX = 24  # of a socket in a private folder; the longest is mps1/control_privileged
 _ACCEPTED_A_TURN = 64
 _SEND_BUFFER_BYTES = 1 << 20
 
@@ -40,7 +41,7 @@ def new_key() -> bytes:
 def private_folder() -> Path:
     """A new folder for sockets that only this user may enter; the caller removes it."""
     folder = Path(tempfile.mkdtemp(prefix="fanwise-"))
-    if len(os.fsencode(folder)) > _PATH_SIZE_MAX - 10:
+    if len(os.fsencode(folder)) > _PATH_SIZE_MAX - _NAME_SIZE_MAX:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="fanwise-", dir="/tmp"))
     return folder

@@ -17,7 +17,7 @@ from ..schedulers.base import Decision, Status
 from ..searchers.base import Ask
 
 ReasonKind: TypeAlias = Literal[
-    "exception", "exit", "signal", "out-of-memory", "time-out", "no-report", "nan", "lost"
+    "exception", "exit", "signal", "out-of-memory", "gpu-fault", "time-out", "no-report", "nan", "lost"
 ]  # fmt: skip
 FinishKind: TypeAlias = Literal["limit", "no-metric", "equal-failures", "all-failed", "scheduler", "searcher"]
 

@@ -77,9 +77,9 @@ _COMPLETED: Final = Status.COMPLETED
 _STOPPED: Final = Status.STOPPED
 _FAILED: Final = Status.FAILED
 # A crash may be bad luck; a time-out, a NaN or a missing report comes from the configuration or the program.
-_RETRIED = ("exception", "exit", "signal", "out-of-memory", "lost")
+_RETRIED = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
 # How a trial may end that was told to stop: by TrialStopped, by our signal, or because it was done anyway.
-_OBEYED = ("stopped", "signal", "exit", "lost", "returned")
+_OBEYED = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 _WAIT: Final = Wait()
 # The keys of deadlines that are no trial's.
 _SEARCH_ENDS = -1
@@ -940,7 +940,9 @@ class Tuning:
         return _COMPLETED, None
 
     def _may_retry(self, trial: Trial, reason: Reason) -> bool:
-        return reason.kind in _RETRIED and trial.num_retries < self._retries and not trial.was_told
+        # Another trial may have caused a GPU fault, so a trial is repeated once even without `retries`.
+        allowed = max(self._retries, 1) if reason.kind == "gpu-fault" else self._retries
+        return reason.kind in _RETRIED and trial.num_retries < allowed and not trial.was_told
 
     def _rewind(self, trial: Trial, now_s: float) -> None:
         """What the trial reported after its last checkpoint is void, and whoever was told of it hears so."""

@@ -95,20 +95,22 @@ class EventReader:
                 if size < self.offset:
                     raise RecordError(f"{self.file} is shorter than before: it was replaced or cut.")
                 log.seek(self.offset)
-                while lines := log.readlines(_CHUNK_BYTES):
-                    is_end = not lines[-1].endswith(b"\n")  # more of this line may be there when it is read again
-                    whole = lines[:-1] if is_end else lines
-                    num_intact = self._num_intact(whole)
-                    if num_intact < len(whole):
+                data = b""
+                while more := log.read(_CHUNK_BYTES):
+                    *lines, data = (data + more).split(
+                        b"\n"
+                    )  # `data`: a line whose end is not read yet, or not written
+                    num_intact = self._num_intact(lines)
+                    if num_intact < len(lines):
                         # A crash leaves no intact line behind a torn one.
-                        if any(map(is_intact, whole[num_intact:])) or (not is_end and any(map(is_intact, log))):
+                        behind = [*lines[num_intact + 1 :], *(data + log.read()).split(b"\n")]
+                        if any(map(is_intact, behind)):
                             raise self._damaged(num_intact, "its checksum is wrong")
-                        is_end = True
-                    if events := self._decode(whole[:num_intact], kinds):
+                    if events := self._decode(lines[:num_intact], kinds):
                         yield events
-                    if is_end:
-                        self.torn_bytes = max(0, size - self.offset)
-                        return
+                    if num_intact < len(lines):
+                        break
+                self.torn_bytes = max(0, size - self.offset)
         except OSError as error:
             raise RecordError(f"{self.file} cannot be read: {error.strerror}.") from error
 
@@ -134,7 +136,7 @@ class EventReader:
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(0, f"a line from there on is not an event ({error})") from None
         self.last_seq += len(lines)
-        self.offset += sum(map(len, lines))
+        self.offset += sum(map(len, lines)) + len(lines)
         return events
 
     def _damaged(self, index: int, why: str) -> RecordError:

@@ -1,0 +1,302 @@
+"""NVIDIA's Multi-Process Service (MPS): jobs that share a GPU run on it at the same time instead of taking turns.
+
+    owner: MpsDaemon.use --> supervisor: start_daemon --> control socket answers --> variables for the job's environment
+    supervisor: end_daemon --> daemon and server quit; whatever is left is killed
+
+The control daemon is a child of the supervisor and lives in the pool's folder, so it ends with the pool in every case
+in which the supervisor's other children do. The daemon starts one server process when the first client connects. A
+daemon that the user has started is used instead, and never stopped.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ..base.errors import ClosedError, WorkerLostError
+from ..base.text import printable_line
+from ..links import Hub, Link, Reply
+from .launching import MPS_LOG_FOLDER, MPS_MEMORY_LIMIT, MPS_PIPE_FOLDER, MPS_VARIABLES
+from .leases import Gpu
+from .marks import MARK
+from .output import tail
+from .processes import descendants_of, die_with_parent, reap_all
+
+_log = logging.getLogger(__name__)
+
+PROGRAM = "nvidia-cuda-mps-control"
+_DEFAULT_PIPE_FOLDER = Path("/tmp/nvidia-mps")
+_OLDEST_CAPABILITY = (7, 0)
+_MIB = 1 << 20
+
+_READY_S = 10.0
+_POLL_S = 0.01
+_QUIT_S = 2.0
+
+Variables = tuple[tuple[str, str], ...]
+
+
+def mps_problem(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> str:
+    """Return why jobs cannot share these GPUs under MPS, or an empty string if they can."""
+    if sys.platform != "linux":
+        return f"MPS is not available on {sys.platform}"
+    for gpu in gpus:
+        if gpu.visible.startswith("MIG-"):
+            return f"GPU {gpu.index} is in MIG mode"
+        if (0, 0) < gpu.compute_capability < _OLDEST_CAPABILITY:
+            shown = ".".join(map(str, gpu.compute_capability))
+            return f"GPU {gpu.index} ({gpu.name}) has compute capability {shown}, and MPS needs 7.0 to isolate memory"
+    if not has_users_daemon(environment) and shutil.which(PROGRAM, path=environment.get("PATH")) is None:
+        return f"{PROGRAM} is not on PATH; it comes with the NVIDIA driver"
+    return ""
+
+
+def has_users_daemon(environment: Mapping[str, str], default: Path | None = None) -> bool:
+    """Return whether CUDA programs started with this environment use an MPS daemon already."""
+    return MPS_PIPE_FOLDER in environment or is_answering(default or _DEFAULT_PIPE_FOLDER)
+
+
+def is_answering(pipe_folder: Path) -> bool:
+    """Return whether a control daemon listens in this folder. Does not block."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(pipe_folder / "control"))
+        except BlockingIOError:
+            return True  # it listens, and its queue is full
+        except OSError as error:
+            return error.errno == errno.EPROTOTYPE  # it listens for another type of socket
+    return True
+
+
+class MpsDaemon:
+    """The MPS daemon of a pool, seen from the owner. Used on the hub's thread only.
+
+    The daemon is started by the first `use`. If it dies, the next `use` starts another one.
+
+    Args:
+        folder: the pool's folder, in which each daemon gets a folder for its sockets and one for its logs.
+        environment: what the pool's processes were started with.
+        gpus: the GPUs of the pool.
+        enabled: False: `use` never starts a daemon, and no warning is logged.
+    """
+
+    def __init__(
+        self, hub: Hub, folder: Path, environment: Mapping[str, str], gpus: Sequence[Gpu], *, enabled: bool
+    ) -> None:
+        self._hub = hub
+        self._folder = folder
+        self._environment = environment
+        self._gpus = {gpu.visible: gpu for gpu in gpus}
+        self._enabled = enabled
+        self._checked = False
+        self._is_users = False
+        self._supervisor: Link | None = None
+        self._num_started = 0
+        self._pid = 0
+        self._pipe: Path | None = None  # of the daemon that is starting or ready
+        self._is_ready = False
+        self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []  # if it is ready; if it is lost
+
+    def use(self, visible: str, fraction: float, then: Callable[[Variables], None]) -> None:
+        """Call `then` with what goes into the environment of a job that has a share of a GPU, now or later.
+
+        Nothing goes into it if MPS cannot be used; the first time, a warning says why.
+        """
+        if self._enabled and not self._checked:
+            self._checked = True
+            self._is_users = has_users_daemon(self._environment)
+            if problem := mps_problem(tuple(self._gpus.values()), self._environment):
+                self._give_up(problem)
+        if not self._enabled:
+            then(())
+        elif self._is_users or self._is_ready:
+            then(self._variables(visible, fraction))
+        else:
+            self._waiting.append((lambda: self.use(visible, fraction, then), lambda: then(())))
+            self._start()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether jobs that share a GPU are clients of a daemon."""
+        return self._enabled and self._checked
+
+    def _variables(self, visible: str, fraction: float) -> Variables:
+        variables = [] if self._is_users else [(MPS_PIPE_FOLDER, str(self._pipe))]
+        gpu = self._gpus.get(visible)
+        if gpu is not None and gpu.memory_bytes and MPS_MEMORY_LIMIT not in self._environment:
+            variables.append((MPS_MEMORY_LIMIT, f"0={int(gpu.memory_bytes * fraction) // _MIB}M"))
+        return tuple(variables)
+
+    def _start(self) -> None:
+        if self._supervisor is None or self._pipe is not None:
+            return  # `supervisor_linked` calls again; or it is starting
+        self._num_started += 1
+        pipe = self._pipe = self._folder / f"mps{self._num_started}"
+        uuids = [name for name in self._gpus if name.startswith("GPU-")]
+        # A list of numbers would be renumbered for the clients, which have numbers of all GPUs of the machine.
+        visible = ",".join(uuids) if len(uuids) == len(self._gpus) else ""
+        try:
+            reply = self._supervisor.call("mps", str(pipe), visible)
+        except (WorkerLostError, ClosedError):
+            return  # `supervisor_ended` follows
+        reply.add_done_callback(lambda reply: self._started(pipe, reply))
+
+    def _started(self, pipe: Path, reply: Reply) -> None:
+        try:
+            pid = reply.result()
+        except (WorkerLostError, ClosedError):
+            return
+        except Exception as error:
+            self._give_up(f"{PROGRAM} could not be started: {error}")
+            return
+        if pipe == self._pipe:
+            self._pid = pid
+            self._poll(pipe, self._hub.now_s() + _READY_S)
+
+    def _poll(self, pipe: Path, until_s: float) -> None:
+        if pipe != self._pipe:
+            return  # it has ended
+        if is_answering(pipe):
+            self._is_ready = True
+            self._go_on()
+        elif self._hub.now_s() < until_s:
+            self._hub.call_at(self._hub.now_s() + _POLL_S, lambda: self._poll(pipe, until_s))
+        else:
+            self._give_up(f"{PROGRAM} did not open its socket within {_READY_S:g} s{_last_log_line(pipe)}")
+
+    def _give_up(self, problem: str) -> None:
+        self._enabled = False
+        _log.warning("jobs that share a GPU take turns on it, which is slower, because %s", problem)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for ready, _ in waiting:
+            ready()
+
+    def supervisor_linked(self, link: Link) -> None:
+        """A supervisor is ready to start children."""
+        self._supervisor = link
+        if self._waiting:
+            self._start()
+
+    def supervisor_ended(self) -> None:
+        """The supervisor is gone, and the daemon with it."""
+        self._supervisor = None
+        self._forget()
+        waiting, self._waiting = self._waiting, []
+        for _, lost in waiting:
+            lost()  # whoever wanted to start a job finds that its interpreter is gone, and starts again
+
+    def exited(self, pid: int, status: int) -> None:
+        """A child of the supervisor has ended, which may be the daemon."""
+        if pid != self._pid or self._pipe is None:
+            return
+        pipe, was_ready = self._pipe, self._is_ready
+        self._forget()
+        if was_ready:
+            _log.warning(
+                "the MPS daemon (pid %d) ended with status %d%s; the next job that shares a GPU starts another one",
+                *(pid, status, _last_log_line(pipe)),
+            )
+        else:
+            self._give_up(f"{PROGRAM} ended with status {status}{_last_log_line(pipe)}")
+
+    def _forget(self) -> None:
+        self._pid, self._pipe, self._is_ready = 0, None, False
+
+
+def _log_folder(pipe: Path) -> Path:
+    return pipe.with_suffix(".log")
+
+
+def _last_log_line(pipe: Path) -> str:
+    lines = tail(_log_folder(pipe) / "control.log", max_lines=1).strip().splitlines()
+    return f", with the log line {printable_line(lines[-1])!r}" if lines else ""
+
+
+# -- in the supervisor -------------------------------------------------------------------------------------------------
+
+
+def start_daemon(pipe: Path, visible: str, mark: str) -> int:
+    """Start a control daemon as a child of this process. Return its pid.
+
+    Args:
+        pipe: the folder to create for its sockets.
+        visible: its CUDA_VISIBLE_DEVICES; empty: all GPUs of the machine.
+        mark: the line of processes that it and its server belong to.
+
+    Raises:
+        OSError: the program or a folder is missing or must not be used.
+    """
+    for folder in (pipe, _log_folder(pipe)):
+        folder.mkdir(mode=0o700)
+    environment = {**_environment(pipe), MARK: mark}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    if visible:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    me = os.getpid()
+    # -f: in the foreground, so that it stays a child. A session of its own, like all children of the supervisor.
+    process = subprocess.Popen(
+        [PROGRAM, "-f"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(me),
+    )
+    process.returncode = 0  # the supervisor reaps it
+    return process.pid
+
+
+def _environment(pipe: Path) -> dict[str, str]:
+    variables = {MPS_PIPE_FOLDER: str(pipe), MPS_LOG_FOLDER: str(_log_folder(pipe))}
+    return {**{name: value for name, value in os.environ.items() if name not in MPS_VARIABLES}, **variables}
+
+
+def end_daemon(pipe: Path, pid: int) -> None:
+    """Kill all other processes below this one, then tell the daemon to quit. Blocks for at most 2 s.
+
+    The server ends only when it has no clients. What is left afterwards is for the caller to kill.
+    """
+    until_s = time.monotonic() + _QUIT_S
+    spared: set[int] = set()
+    is_told = False
+    while not reap_all() and time.monotonic() < until_s:
+        spared |= {pid, *descendants_of(pid)}
+        others = set(descendants_of(os.getpid())) - spared
+        for other in others:
+            with contextlib.suppress(OSError):
+                os.kill(other, signal.SIGKILL)
+        if not others and not is_told:
+            if not is_answering(pipe):
+                return  # it has not begun to listen, or has no more folder
+            is_told = True
+            spared.add(_tell_to_quit(pipe))
+        time.sleep(_POLL_S)
+
+
+def _tell_to_quit(pipe: Path) -> int:
+    """Start the control program with the command to quit. Return its pid; 0 if it cannot be started."""
+    try:
+        control = subprocess.Popen(
+            [PROGRAM], env=_environment(pipe), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError:
+        return 0
+    assert control.stdin is not None, "asked for a pipe"
+    with contextlib.suppress(BrokenPipeError):
+        control.stdin.write(b"quit\n")
+        control.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):
+        control.stdin.close()
+    control.returncode = 0  # it is reaped like the others
+    return control.pid

@@ -1,0 +1,442 @@
+"""Jobs that share a GPU are clients of one MPS daemon of the pool, which ends with the pool; see mps_stand_in.py."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanwise.pool import Pool, mps
+from fanwise.pool import pool as pool_module
+from fanwise.pool.launching import MPS_VARIABLES
+from fanwise.pool.leases import Gpu, Machine
+from fanwise.pool.marks import mark_of
+from fanwise.pool.processes import all_pids
+from fanwise.testing import within
+from fanwise.testing.jobs import began, local_engine, submitted
+from fanwise.testing.processes import MARKER, running_processes
+
+STAND_IN = Path(__file__).with_name("mps_stand_in.py")
+GPU = "GPU-00000000-stand-in"
+GIB = 1 << 30
+GONE_WITHIN_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The stand-in, first on PATH; no daemon of the machine is used."""
+    path = tmp_path / "bin" / mps.PROGRAM
+    path.parent.mkdir()
+    path.write_text(f"#!{sys.executable} -SE\n{STAND_IN.read_text()}")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(mps, "_DEFAULT_PIPE_FOLDER", tmp_path / "none")
+    for name in MPS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return path
+
+
+def connect() -> tuple[dict[str, str], int]:
+    """As CUDA does: become a client of the daemon. Return the variables of MPS, and the pid of the server; 0: none."""
+    variables = {name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS")}
+    if "CUDA_MPS_PIPE_DIRECTORY" not in variables:
+        return variables, 0
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.path.join(variables["CUDA_MPS_PIPE_DIRECTORY"], "control"))
+        connection.sendall(f"client {os.getpid()}".encode())
+        return variables, int(connection.recv(100))
+
+
+def connect_and_wait(gate: Path) -> tuple[dict[str, str], int]:
+    connected = connect()
+    within(600, gate.exists, "the test goes on")
+    return connected
+
+
+def ask(pipe_folder: str, line: str) -> str:
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe_folder}
+    done = subprocess.run([mps.PROGRAM], input=line, env=environment, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def exists(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def daemons_of(pool: Pool) -> list[int]:
+    """The processes that carry the mark of the pool's MPS daemon."""
+    line = local_engine(pool).worker_set._interpreters.line
+    return [pid for pid in all_pids() if mark_of(pid) == f"{line}/mps"]
+
+
+# -- who uses MPS ------------------------------------------------------------------------------------------------------
+
+
+def test_two_jobs_with_a_share_are_clients_of_one_server_which_ends_with_the_pool(tmp_path: Path) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        jobs = [began(pool.needs(gpus=0.5).submit(connect_and_wait, tmp_path / "gate")) for _ in range(2)]
+        folder = pool._life.folder
+        within(30, lambda: len(ask(str(folder / "mps1"), "ps\n").split()) == 2, "both are clients")
+        assert {int(pid) for pid in ask(str(folder / "mps1"), "ps\n").split()} == {job.pid for job in jobs}
+        (tmp_path / "gate").touch()
+        (first, server), (second, other) = (job.result(60) for job in jobs)
+        assert server == other and first == second == {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps1")}
+        assert sorted(daemons_of(pool)) == sorted([server, parent_of(server)])
+        assert (folder / "mps1").stat().st_mode & 0o777 == 0o700
+        assert (folder / "mps1.log" / "control.log").read_text().split()[-1] == GPU
+    assert not exists(server) and not folder.exists()
+
+
+def test_jobs_with_a_whole_gpu_or_none_start_no_daemon() -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        assert pool.needs(gpus=1).submit(connect).result(60) == ({}, 0)
+        assert pool.submit(connect).result(60) == ({}, 0)
+        assert daemons_of(pool) == []
+
+
+def test_a_share_limits_the_memory_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(4, 64 * GIB, (Gpu(0, GPU, "H100", 80 * GIB, GPU, (9, 0)),))
+    monkeypatch.setattr(pool_module, "find_machine", lambda: machine)
+    with Pool(seed=1) as pool:
+        variables, server = pool.needs(gpus=0.25).submit(connect).result(60)
+        assert variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={20 * 1024}M" and server
+    monkeypatch.setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G")
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20")
+    with Pool(seed=1) as pool:
+        variables, _ = pool.needs(gpus=0.25).submit(connect).result(60)
+        assert variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1G", "the user's value"
+        assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+
+
+def test_a_reused_process_keeps_the_daemon_of_its_first_job() -> None:
+    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+        needs = pool.needs(gpus=0.5, reuse=True)
+        assert needs.submit(connect).result(60) == needs.submit(connect).result(60)
+        assert pool.stats().started_by_reuse == 1
+
+
+def test_a_job_of_a_job_with_a_share_is_a_client_too() -> None:
+    def outer() -> tuple[int, int]:
+        return connect()[1], Pool().needs(gpus=0.25).submit(connect).result(60)[1]
+
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        server, of_inner = pool.needs(cpus=2, gpus=0.5).submit(outer).result(60)
+        assert server == of_inner != 0
+
+
+@pytest.mark.parametrize("how", ["variable", "default"])
+def test_a_daemon_of_the_user_is_used_and_left_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": place, "CUDA_MPS_LOG_DIRECTORY": place}
+        with subprocess.Popen([mps.PROGRAM, "-f"], env=environment) as users:
+            try:
+                within(30, lambda: mps.is_answering(Path(place)), "it listens")
+                if how == "variable":
+                    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", place)
+                monkeypatch.setattr(mps, "_DEFAULT_PIPE_FOLDER", Path(place))
+                with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+                    variables, server = pool.needs(gpus=0.5).submit(connect).result(60)
+                    assert variables.get("CUDA_MPS_PIPE_DIRECTORY") == (place if how == "variable" else None)
+                    assert not server or parent_of(server) == users.pid
+                    assert daemons_of(pool) == []
+                assert users.poll() is None and mps.is_answering(Path(place))
+                ask(place, "quit\n")
+                assert users.wait(30) == 0
+            finally:
+                users.kill()
+
+
+# -- where it cannot be used -------------------------------------------------------------------------------------------
+
+
+def test_mps_false_starts_no_daemon_and_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with Pool(cpus=1, gpus=[GPU], seed=1, mps=False) as pool:
+        assert pool.needs(gpus=0.5).submit(connect).result(60) == ({}, 0)
+    assert caplog.text == ""
+
+
+def test_a_pool_on_a_cluster_takes_no_mps() -> None:
+    with pytest.raises(ValueError, match="mps=False is for a pool of this machine"):
+        Pool(ray="10.0.0.1:6379", mps=False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("missing", "nvidia-cuda-mps-control is not on PATH; it comes with the NVIDIA driver"),
+        ("fail", "ended with status 1, with the log line 'Failed to start: insufficient permissions'"),
+        ("deaf", "did not open its socket within 0.5 s, with the log line 'daemon"),
+        ("broken", "nvidia-cuda-mps-control could not be started: "),
+    ],
+)
+def test_without_a_daemon_jobs_take_turns_and_one_line_says_why(
+    mode: str, reason: str, program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if mode == "missing":
+        program.unlink()
+    elif mode == "broken":
+        program.write_text("#!/nonexistent/interpreter\n")
+    monkeypatch.setenv("FANWISE_TEST_MPS", mode)
+    monkeypatch.setattr(mps, "_READY_S", 0.5)
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        jobs = [pool.needs(gpus=0.5).submit(connect) for _ in range(3)]
+        assert [job.result(60) for job in jobs] == [({}, 0)] * 3
+    lines = [line for line in caplog.messages if "take turns" in line]
+    assert len(lines) == 1 and reason in lines[0]
+
+
+def test_old_gpus_and_mig_instances_cannot_be_shared_under_mps() -> None:
+    def problem(**changes: object) -> str:
+        values = {"index": 1, "uuid": GPU, "name": "P100", "memory_bytes": GIB, "visible": GPU, **changes}
+        return mps.mps_problem([Gpu(**values)])  # type: ignore[arg-type]
+
+    assert problem() == "" and problem(compute_capability=(7, 0)) == ""
+    assert "GPU 1 (P100) has compute capability 6.0" in problem(compute_capability=(6, 0))
+    assert problem(visible="MIG-1") == "GPU 1 is in MIG mode"
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_that_does_not_quit_is_killed_with_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_TEST_MPS", "stubborn")
+    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+        _, server = pool.needs(gpus=0.5).submit(connect).result(60)
+        daemon, folder = parent_of(server), pool._life.folder
+    assert not exists(server) and not exists(daemon) and not folder.exists()
+
+
+def test_a_daemon_that_is_killed_is_replaced_for_the_next_job(caplog: pytest.LogCaptureFixture) -> None:
+    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+        _, server = pool.needs(gpus=0.5).submit(connect).result(60)
+        os.kill(parent_of(server), signal.SIGKILL)
+        within(30, lambda: "the MPS daemon" in caplog.text, "the pool knows")
+        assert not exists(server), "a server without a daemon serves nobody"
+        variables, other = pool.needs(gpus=0.5).submit(connect).result(60)
+        assert other != server and variables["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps2")
+
+
+def test_a_client_that_is_killed_leaves_the_server_to_the_others(tmp_path: Path) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        jobs = [began(pool.needs(gpus=0.5).submit(connect_and_wait, tmp_path / "gate")) for _ in range(2)]
+        jobs[0].kill()
+        assert jobs[0].outcome(60).kind in ("stopped", "signal")
+        (tmp_path / "gate").touch()
+        _, server = jobs[1].result(60)
+        assert exists(server)
+
+
+def test_a_supervisor_that_is_killed_takes_the_daemon_along_and_the_next_job_has_another() -> None:
+    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+        _, server = pool.needs(gpus=0.5).submit(connect).result(60)
+        link = local_engine(pool).worker_set._interpreters._supervisor_link
+        assert link is not None
+        os.kill(link.peer.pid, signal.SIGKILL)
+        within(30, lambda: not exists(server), "the server is gone")
+        _, other = pool.needs(gpus=0.5).submit(connect).result(60)
+        assert exists(other)
+
+
+OWNER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_mps import GPU, connect
+from fanwise.pool import Pool
+import signal
+
+def job():
+    Path({folder!r}, "client").write_text(str(connect()[1]) + ".")
+    signal.pause()
+
+if __name__ == "__main__":
+    pool = Pool(cpus=1, gpus=[GPU], seed=1)
+    handle = pool.needs(gpus=0.5).submit(job)
+    interpreters = pool.engine.worker_set._interpreters
+    handle.wait_began(60)
+    print(interpreters._guard.pid, interpreters._supervisor_link.peer.pid, pool._life.folder, flush=True)
+    sys.stdin.read()
+    pool.close()
+"""
+
+
+@pytest.mark.parametrize("victims", ["owner", "owner supervisor", "guard owner", "guard supervisor"])
+def test_nothing_of_the_daemon_is_left_when_processes_of_the_pool_are_killed(victims: str, tmp_path: Path) -> None:
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
+    others = running_processes()
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        try:
+            assert owner.stdout is not None and owner.stdin is not None
+            guard, supervisor, folder = owner.stdout.readline().split()
+            client = tmp_path / "client"
+            within(60, lambda: client.exists() and client.read_text().endswith("."), "the job is a client")
+            server = int(client.read_text()[:-1])
+            daemon = parent_of(server)
+            pids = {"owner": owner.pid, "guard": int(guard), "supervisor": int(supervisor)}
+            for victim in victims.split():
+                os.kill(pids[victim], signal.SIGKILL)
+            within(GONE_WITHIN_S, lambda: not exists(server) and not exists(daemon), "the daemon is gone")
+            if "owner" in victims:
+                within(GONE_WITHIN_S, lambda: not Path(folder).exists(), "the folder is gone")
+            owner.stdin.close()
+            owner.wait(60)
+            marked = running_processes(os.environ.get(MARKER, "")) - others
+            within(GONE_WITHIN_S, lambda: not any(map(exists, marked)), "nothing is left")
+        finally:
+            owner.kill()
+
+
+# -- random kills ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(0, 4), *(pytest.param(seed, 25, marks=pytest.mark.soak) for seed in range(1, 9))]
+)
+def test_random_kills_of_daemon_server_client_and_supervisor_leave_nothing(
+    seed: int, rounds: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    pool = Pool(cpus=2, gpus=[GPU], seed=1)
+    folder = None
+    try:
+        for number in range(rounds):
+            gate = tmp_path / f"gate-{number}"
+            jobs = [submitted(pool.needs(gpus=0.5).submit(connect_and_wait, gate)) for _ in range(3)]
+            folder = pool._life.folder
+            if chance.random() < 0.7:
+                assert jobs[0].wait_began(60)
+            _kill_one(pool, chance)
+            gate.touch()
+            for job in jobs:
+                job.outcome(60)
+            if not local_engine(pool).worker_set._mps._enabled:  # it was killed while it started
+                daemons = daemons_of(pool)
+                pool.close()
+                assert not any(map(exists, daemons)) and not folder.exists()
+                pool = Pool(cpus=2, gpus=[GPU], seed=1)
+    finally:
+        daemons = daemons_of(pool)
+        pool.close()
+    assert not any(map(exists, daemons))
+    assert folder is not None and not folder.exists()
+
+
+def _kill_one(pool: Pool, chance: random.Random) -> None:
+    interpreters = local_engine(pool).worker_set._interpreters
+    link, guard = interpreters._supervisor_link, interpreters._guard
+    jobs = [job.worker.link for job in list(local_engine(pool)._jobs.values()) if job.worker is not None]
+    victims = {
+        "daemon or server": daemons_of(pool),
+        "client": [each.peer.pid for each in jobs if each is not None],
+        "supervisor": [link.peer.pid] if link is not None else [],
+        "guard": [guard.pid] if guard is not None else [],
+    }
+    pids = victims[chance.choice(list(victims))]
+    if pids:
+        try:
+            os.kill(chance.choice(sorted(pids)), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+@pytest.fixture(autouse=True)
+def no_stale_folders() -> Iterator[None]:
+    """The folders of pools are gone after each test."""
+    before = set(Path(tempfile.gettempdir()).glob("fanwise-*"))
+    yield
+    left = [path for path in Path(tempfile.gettempdir()).glob("fanwise-*") if path not in before and path.is_dir()]
+    for path in left:
+        if any(path.glob("mps*")):
+            shutil.rmtree(path, ignore_errors=True)
+            raise AssertionError(f"{path} was left")
+
+
+def test_an_error_before_the_job_begins_is_in_its_outcome() -> None:
+    import torch  # not above: jobs of the other tests would import it and look for a GPU
+
+    if torch.version.cuda is not None:
+        pytest.skip("takes the error of a torch without CUDA for one of the GPU")
+
+    def uses_torch() -> int:
+        return int(torch.ones(3).sum())
+
+    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+        outcome = submitted(pool.needs(gpus=0.5).submit(uses_torch)).outcome(60)
+        assert outcome.kind == "exit" and "Torch not compiled with CUDA enabled" in outcome.text
+
+
+# -- faults that clients share -----------------------------------------------------------------------------------------
+
+FAULT = "CUDA error: unspecified launch failure"
+
+
+def fail_together(folder: Path, count: int, text: str = FAULT) -> str:
+    """In the first attempt, meet `count` jobs and raise `text`; return in the second."""
+    (folder / f"{os.getpid()}.client").touch()
+    within(60, lambda: len(list(folder.glob("*.client"))) >= count, "all are there")
+    if len(list(folder.glob("*.client"))) == count:
+        (folder / f"{os.getpid()}.failing").touch()
+        within(60, lambda: len(list(folder.glob("*.failing"))) == count, "all fail")
+        raise RuntimeError(text)
+    return "second attempt"
+
+
+def test_jobs_that_fail_together_by_a_cuda_error_are_repeated_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        jobs = [pool.needs(gpus=0.5).submit(fail_together, tmp_path, 2) for _ in range(2)]
+        assert [job.result(60) for job in jobs] == ["second attempt"] * 2
+        assert pool.stats().jobs_retried == 2
+    assert caplog.text.count("is repeated: RuntimeError: CUDA error") == 2
+    assert "Another job may have caused this" in caplog.text
+
+
+def always_fail(folder: Path) -> None:
+    (folder / f"{os.getpid()}.client").touch()
+    within(60, lambda: len(list(folder.glob("*.client"))) >= 2, "the other is there")
+    raise RuntimeError(FAULT)
+
+
+def test_a_job_with_a_cuda_error_of_its_own_fails_the_second_time(tmp_path: Path) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        jobs = [submitted(pool.needs(gpus=0.5).submit(always_fail, tmp_path)) for _ in range(2)]
+        for job in jobs:
+            with pytest.raises(RuntimeError, match=FAULT):
+                job.result(60)
+            assert job.outcome().kind == "gpu-fault"
+        assert pool.stats().jobs_retried == 2
+
+
+@pytest.mark.parametrize(
+    ("needs", "text"), [({"gpus": 0.5}, "CUDA error: out of memory"), ({"gpus": 0.5}, "no such file"), ({}, FAULT)]
+)
+def test_other_errors_and_other_jobs_are_not_repeated(needs: dict[str, float], text: str, tmp_path: Path) -> None:
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        pool.needs(gpus=0.25).submit(connect_and_wait, tmp_path / "gate")
+        job = submitted(pool.needs(**needs).submit(fail_together, tmp_path, 1, text))  # type: ignore[arg-type]
+        assert job.outcome(60).kind == "exception"
+        assert pool.stats().jobs_retried == 0
+
+
+def test_a_job_alone_on_its_gpu_is_not_repeated(tmp_path: Path) -> None:
+    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
+        job = submitted(pool.needs(gpus=0.5).submit(fail_together, tmp_path, 1))
+        assert job.outcome(60).kind == "exception" and pool.stats().jobs_retried == 0

@@ -109,6 +109,9 @@ class Progress:
         elif kind == "resumed":
             self._resumed()
             self._settings(t_s, body)
+        elif kind == "workers":
+            self._utilisation.workers(body["n_workers"], t_s)
+            self._tell(lambda: f"{counted(body['n_workers'], 'trial')} at a time from now on")
         for order in body.get("orders", ()):
             self._order(order, t_s)
         self.last_s = t_s

@@ -355,8 +355,8 @@ def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished)
 
 COMMANDS = [
     *((name,) for name in ("demo", "board", "devices", "doctor", "explain", "secret")),
-    *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause", "enqueue")),
-    *(("tune", name) for name in ("rm", "plot", "importance", "export", "replay")),
+    *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause")),
+    *(("tune", name) for name in ("enqueue", "workers", "rm", "plot", "importance", "export", "replay")),
 ]
 
 
@@ -498,6 +498,8 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "watch", "good"), 1, "the search 'good' does not run"),
         (("tune", "pause", "good"), 2, "Missing option '--trial'"),
         (("tune", "enqueue", "good", "x=0.5"), 1, "fanwise tune resume good"),
+        (("tune", "workers", "good", "2"), 1, "fanwise tune resume good"),
+        (("tune", "workers", "good", "two"), 2, "should be a valid integer"),
         (("tune", "enqueue", "good", "x"), 2, "a hyperparameter must be key=value"),
         (("tune", "enqueue", "good", "z=1"), 1, "'z' is not in the space"),
         (("tune", "enqueue", "good", "x=3"), 1, "x = 3 is not in uniform(-1.0, 1.0)"),

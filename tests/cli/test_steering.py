@@ -128,6 +128,9 @@ def test_a_running_search_is_steered_from_a_second_terminal(place: Place) -> Non
         configs = [trial.config for trial in load_experiment("lenet").history().trials.values()]
         assert {"x": 0.5, "act": "1", "epochs": 1000000} in configs, "a text that looks like a number is a text here"
         assert "1 paused, " in place.typed("tune", "show", "lenet").out
+        done = place.typed("tune", "workers", "lenet", "3")
+        assert done.out == "at most 3 trials at a time from now on; trials that run already end normally\n"
+        assert place.typed("tune", "workers", "lenet", "0").status == 2
         place.typed("tune", "unpause", "lenet", "--trial", "0")
         refused = [place.typed(*line) for line in (("tune", "rm", "lenet", "--yes"), ("tune", "resume", "lenet"))]
         assert [done.status for done in refused] == [1, 1]

@@ -1,14 +1,27 @@
 """`run(block=False)`: a search beside the program that started it, which can wait for it, look at it and end it."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from fanwise.base.errors import DeadlineExceeded, NotSendableError, SearchFailedError
+from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.programs import run_program
-from fanwise.tune import FIFO, StoppingCriterion, Tuner, load_experiment, report, uniform
+from fanwise.tune import (
+    FIFO,
+    RunningSearch,
+    StoppingCriterion,
+    TrialReported,
+    Tuner,
+    load_experiment,
+    replay_experiment,
+    report,
+    trial_id,
+    uniform,
+)
+from fanwise.tune.record.reading import read_events
 
 
 @pytest.fixture(autouse=True)
@@ -58,16 +71,91 @@ def test_commands_about_what_is_no_trial_are_refused(pool: Pool) -> None:
     running = searching.run(block=False)
     within(30, lambda: len(running.experiment.trials) == 2, "two trials run")
     for command in (searching.pause, searching.unpause, searching.stop_trial):
-        for trial_id in (77, -1):
-            with pytest.raises(ValueError, match=f"the search has no trial {trial_id}; its trials so far are 0 to 1"):
-                command(trial_id)
+        for number in (77, -1):
+            with pytest.raises(ValueError, match=f"the search has no trial {number}; its trials so far are 0 to 1"):
+                command(number)
         for wrong in ("a", None, True):
             with pytest.raises(TypeError, match=f"trial_id must be an int, got {wrong!r}"):
                 command(wrong)  # type: ignore[arg-type]  # the mistake
     with pytest.raises(TypeError, match="a configuration must be a dict of hyperparameters, got 'x'"):
         searching.enqueue("x")  # type: ignore[arg-type]  # the mistake
+    for wrong_number in (2.0, "2", True):
+        with pytest.raises(TypeError, match=f"n_workers must be an int, got {wrong_number!r}"):
+            searching.set_workers(wrong_number)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(ValueError, match="n_workers must be at least 1, got 0"):
+        searching.set_workers(0)
     running.stop()
     running.wait(60)
+    with pytest.raises(ClosedError, match="the search 'b' does not run"):
+        searching.set_workers(3)
+
+
+class SetsWorkers:
+    """A callback that sets three workers when trial 0 has reported, and one when trial 2 has."""
+
+    tuner: Tuner
+
+    def on_report(self, event: TrialReported) -> None:
+        if event.iter == 1 and event.trial_id in (0, 2):
+            self.tuner.set_workers(3 if event.trial_id == 0 else 1)
+
+
+def reports_until(x: float, folder: str) -> None:
+    """Report until the file `folder`/trial id is there, or until the search stops the trial."""
+    while not Path(folder, str(trial_id())).exists():
+        report(loss=x)
+        threading.Event().wait(0.01)
+
+
+def num_running(running: RunningSearch) -> int:
+    return list(running.experiment.trials["status"]).count("InProgress")
+
+
+def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_number(
+    pool: Pool, tmp_path: Path
+) -> None:
+    callback = SetsWorkers()
+    callback.tuner = searching = Tuner(
+        reports_until,
+        {"x": uniform(0, 1), "folder": str(tmp_path)},
+        FIFO(metric="loss"),
+        StoppingCriterion(max_num_trials_started=100),
+        n_workers=1,
+        name="b",
+        pool=pool,
+        callbacks=[callback],
+        quiet=True,
+    )
+    running = searching.run(block=False)
+
+    def numbers() -> list[int]:
+        return [event.body["n_workers"] for event in read_events(running.experiment.path) if event.kind == "workers"]
+
+    within(30, lambda: numbers() == [3, 1], "the callback has set both numbers")
+    assert num_running(running) == 3, "running trials are left alone"
+    (tmp_path / "0").touch()
+    within(30, lambda: num_running(running) == 2, "trial 0 has ended")
+    (tmp_path / "1").touch()
+    within(30, lambda: num_running(running) == 1, "trial 1 has ended")
+    (tmp_path / "2").touch()
+    within(30, lambda: len(running.experiment.trials) == 4, "the next trial starts")
+    assert num_running(running) == 1
+    running.stop()
+    experiment = running.wait(60)
+    utilisation = experiment.utilisation
+    assert utilisation is not None and 0 < utilisation <= 1
+    assert replay_experiment("b").num_different == 0
+
+    again = Tuner.resume("b", pool=pool, quiet=True)
+    assert again.n_workers == 1
+    resumed = again.run(block=False)
+    within(30, lambda: num_running(resumed) == 1, "the trial that was stopped runs again")
+    again.set_workers(2)
+    within(30, lambda: num_running(resumed) == 2, "another trial runs")
+    resumed.stop()
+    resumed.wait(60)
+    assert Tuner.resume("b", pool=pool).n_workers == 2
+    assert replay_experiment("b").num_different == 0
 
 
 def test_what_keeps_it_from_beginning_is_raised_at_once(pool: Pool, home: Path) -> None:

@@ -379,6 +379,28 @@ def test_the_utilisation_is_the_share_of_the_boxes_in_the_picture(
     assert timeline.startup_share != 0.0 and timeline.idle_share != 0.0
 
 
+def test_the_timeline_has_the_workers_that_were_added_while_the_search_ran(tmp_path: Path) -> None:
+    from fanwise.plot.data import worker_timeline
+
+    with searching(tmp_path / "e", n_workers=1) as search:
+        search.start(0.0, 0, {})
+        search.ready(0.0, 0)
+        search.add(10.0, "workers", None, {"n_workers": 2})
+        search.start(10.0, 1, {}, slot=1)
+        search.ready(10.0, 1)
+        search.add(20.0, "workers", None, {"n_workers": 1})
+        search.end(20.0, 0, "Completed", 20.0)
+        search.end(30.0, 1, "Completed", 20.0)
+        search.stop(40.0, "enough")
+    experiment = load_experiment(tmp_path / "e")
+    data = experiment.search_data()
+    timeline = worker_timeline(data)
+    assert (data.n_workers, timeline.n_workers) == (2, 2)
+    assert timeline.capacity_s == 10 + 2 * 10 + 10 + 10
+    assert (timeline.busy_s, timeline.idle_s) == (40.0, 10.0)
+    assert experiment.utilisation == pytest.approx(timeline.utilisation) == pytest.approx(0.8)
+
+
 def test_an_objective_that_began_before_the_tuner_heard_of_it_gives_no_more_than_all(tmp_path: Path) -> None:
     with searching(tmp_path / "e", n_workers=1) as search:
         search.start(0.0, 0, {})

@@ -136,6 +136,29 @@ def test_a_configuration_of_a_persons_is_tried_next(pool: Pool, tmp_path: Path) 
         assert Experiment(running.path).history().trials[2].config["x"] == 0.5
 
 
+def test_the_number_of_workers_is_raised_and_lowered_by_another_process(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        said = ask_search(running.path, "workers", 3)
+        assert said == "at most 3 trials at a time from now on; trials that run already end normally"
+        within(20.0, lambda: running.status(2) == "InProgress", "a third trial runs")
+        ask_search(running.path, "workers", 2)
+        ask_search(running.path, "stop_trial", 0)
+        within(20.0, lambda: running.status(0) == "Stopped", "trial 0 is stopped")
+        ask_search(running.path, "stop_trial", 1)
+        within(20.0, lambda: running.status(3) == "InProgress", "another trial has a worker")
+        assert running.status(4) == "none" and running.status(2) == "InProgress"
+
+
+def test_no_number_of_workers_is_taken_when_no_new_trials_start(pool: Pool, tmp_path: Path) -> None:
+    told = "another number of workers is refused, since no new trials start: max_num_trials_started=2 reached"
+    with searching(pool, tmp_path, trials=2) as running:
+        with pytest.raises(ValueError, match=told):
+            ask_search(running.path, "workers", 3)
+        with pytest.raises(ValueError, match=told):
+            running.tuner.set_workers(3)
+        assert [event for event in _events(running.path) if event.kind == "workers"] == []
+
+
 def test_a_configuration_is_refused_in_the_same_words_everywhere_when_no_new_trials_start(
     pool: Pool, tmp_path: Path
 ) -> None:
@@ -163,6 +186,10 @@ def test_a_configuration_of_the_tuners_is_accepted_when_enqueue_returns(pool: Po
         ("pause", ("x",), "a search takes no command 'pause' with 1 arguments"),
         ("explode", (), "a search takes no command 'explode' with 0 arguments"),
         ("stop", (1, 2, 3), "a search takes no command 'stop'"),
+        ("workers", (0,), "n_workers must be at least 1, got 0"),
+        ("workers", (True,), "n_workers must be an int, got True of type bool"),
+        ("workers", (1.5,), "n_workers must be an int, got 1.5 of type float"),
+        ("workers", (), "a search takes no command 'workers' with 0 arguments"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
@@ -171,7 +198,8 @@ def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
     with searching(pool, tmp_path) as running:
         with pytest.raises(ValueError, match=said):
             ask_search(running.path, word, *args)
-        assert {event.kind for event in _events(running.path)} & {"command", "enqueued", "interrupt"} == set()
+        kinds = {event.kind for event in _events(running.path)}
+        assert kinds.isdisjoint({"command", "enqueued", "workers", "interrupt"})
 
 
 def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_path: Path) -> None:

@@ -102,6 +102,20 @@ def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: 
     assert first.seed != again.seed
 
 
+def test_with_more_workers_jobs_are_submitted_in_the_same_turn(stage: Stage) -> None:
+    stage.begin(n_workers=1, max_equal_failures=None)
+    stage.turn(lambda: stage.search.command(lambda now_s: facts.Workers(now_s, 3)))
+    assert [job.number for job in stage.engine.jobs] == [0, 1, 2]
+    stage.turn(lambda: stage.search.command(lambda now_s: facts.Workers(now_s, 1)))
+    assert [job.told for job in stage.engine.jobs] == [[], [], []], "running trials are left alone"
+    for job in stage.engine.jobs[:2]:
+        stage.end(job)
+    assert len(stage.engine.jobs) == 3
+    stage.end(stage.engine.jobs[2])
+    assert len(stage.engine.jobs) == 4
+    assert [body["n_workers"] for _, body in stage.events("workers")] == [3, 1]
+
+
 def test_a_trial_that_leaves_a_thread_is_named_at_once_in_the_news_and_on_record(stage: Stage) -> None:
     stage.begin(n_workers=1)
     (job,) = stage.engine.jobs

@@ -180,8 +180,10 @@ class Watched:
         if self._history is None or self._reader is None:
             self._history, self._reader = SearchState(meta, full=True), EventReader(self.folder)
         history = self._history
+        has_new_settings = False
         for events in self._reader.read():
             history.fold(events)
+            has_new_settings = has_new_settings or any(event.kind == "workers" for event in events)
         state = state_of(finished=history.finished, held=is_running)
         if before is None or history.last_seq != self._seen_seq:
             self._event_s, self._seen_seq = time.monotonic(), history.last_seq
@@ -191,7 +193,7 @@ class Watched:
         if self._columns is None or self._columns[0] != history.last_seq:
             self._columns = (history.last_seq, columns_of(history))
         self._spent(began_s)
-        if before is None or before.state != state:
+        if before is None or before.state != state or has_new_settings:
             self._settings = last_settings(self.folder, meta)
         return Look(self.folder, meta, history, self._columns[1], state, now_s, *self._settings)
 

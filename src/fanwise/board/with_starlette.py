@@ -45,7 +45,7 @@ except ImportError as error:
 _EVERY_S = 1.0  # between two looks of an open page, at least
 _ALIVE_S = 15.0  # something is said at least so often: what lies between may close a silent connection
 _COMMAND_BYTES, _COMMAND_S = 1 << 18, 10.0
-_WORDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue"})
+_WORDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue", "workers"})
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _OF_ANOTHER = Refusal(403, "This board is for programs of another user. With --host it asks for a token instead.")
 _LEAVE_THE_TOKEN = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">fanwise board</a>'

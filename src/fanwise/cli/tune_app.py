@@ -331,6 +331,25 @@ def tune_enqueue(
     typer.echo(enqueue(name, settings))
 
 
+@tune.command("workers", epilog=STATUS)
+def tune_workers(
+    name: Name,
+    number: Annotated[int, typer.Argument(metavar="N", help="Trials at a time, at least 1.", min=1)],
+) -> None:
+    """Change the number of workers of a running search.
+
+    Running trials end normally. With fewer workers no trial starts until fewer than N run. With more, new trials start
+    at once; those that the pool has no devices for wait until it has.
+
+    \b
+    Example:
+        fanwise tune workers lenet 4
+    """
+    from .steering import tell_search
+
+    typer.echo(tell_search(name, "workers", number))
+
+
 @tune.command("rm", epilog=STATUS)
 def tune_rm(
     names: Annotated[

@@ -372,14 +372,12 @@ def worker_timeline(search: SearchData) -> Timeline:
         for begin_s, end_s, n_workers in windows:
             if slot < n_workers:
                 intervals += _idle(slot, occupied, (begin_s, end_s))
-    return Timeline(
-        intervals,
-        n_slots,
-        math.fsum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in windows),
-        busy_s=_sum_inside("busy", intervals, windows),
-        startup_s=_sum_inside("start-up", intervals, windows),
-        idle_s=_sum_inside("idle", intervals, windows),
-    )
+    worker_s = math.fsum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in windows)
+    busy_s, startup_s = _sum_inside("busy", intervals, windows), _sum_inside("start-up", intervals, windows)
+    # Not the sum of the idle boxes: after the number of workers was lowered, the trials that still run may be in the
+    # last slots, while the first ones are free and must not be used yet.
+    idle_s = max(0.0, worker_s - busy_s - startup_s)
+    return Timeline(intervals, n_slots, worker_s, busy_s=busy_s, startup_s=startup_s, idle_s=idle_s)
 
 
 def _windows(search: SearchData) -> Sequence[tuple[float, float, int]]:

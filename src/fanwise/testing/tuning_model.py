@@ -206,8 +206,7 @@ class TuningModel:
         self.wants: bool = False
         self.due: tuple[float, int] | None = None  # the suggestion
         self.exhausted = self.in_batch = self.nothing_left = False
-        self.offered: int | None = None  # a slot beside the workers, for one trial
-        self.is_offered = False
+        self.is_offered = False  # one more trial than there are workers may start
         self.out: list[Order] = []
 
     def handle(self, fact: Fact) -> list[Order]:
@@ -236,10 +235,14 @@ class TuningModel:
         return next((a for a in self.running() if (a.trial.number, a.number) == (trial_id, number)), None)
 
     def free_slots(self) -> list[int]:
+        """The slots in which trials may start now, in the order in which they are taken."""
+        busy = self.busy_slots()
+        num_free = max(0, self.n_workers - len(busy)) + self.is_offered
+        return [slot for slot in range(len(busy) + num_free) if slot not in busy][:num_free]
+
+    def busy_slots(self) -> set[int]:
         busy = {attempt.slot for attempt in self.running()}
-        busy |= {trial.reserved for trial in self.trials if trial.reserved is not None}
-        free = [slot for slot in range(self.n_workers) if slot not in busy]
-        return free if self.offered is None else [*free, self.offered]
+        return busy | {trial.reserved for trial in self.trials if trial.reserved is not None}
 
     @property
     def stage(self) -> str:
@@ -403,21 +406,19 @@ class TuningModel:
         self._withdraw()
 
     def _asked(self, fact: facts.Asked) -> None:
-        busy = {attempt.slot for attempt in self.running()}
-        self.offered = next(slot for slot in range(self.n_workers, self.n_workers + 99) if slot not in busy)
         self.is_offered = True
         self._fill(fact.now_s)
         self._withdraw()
 
     def _withdraw(self) -> None:
-        if not self.wants and self.is_offered:
-            self.offered, self.is_offered = None, False
+        if not self.wants:
+            self.is_offered = False
 
     def _take(self) -> int:
         """The first of the free slots."""
         slot = self.free_slots()[0]
-        if slot == self.offered:
-            self.offered = None
+        if len(self.busy_slots()) >= self.n_workers:
+            self.is_offered = False
         return slot
 
     def _ready(self, fact: facts.Ready) -> None:
@@ -525,7 +526,7 @@ class TuningModel:
             self._end(attempt, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
         self._obey(now_s)
         gives_up = self.stage == "stopping" or attempt.trial.given_up
-        if attempt.retry and not gives_up and attempt.slot < self.n_workers:
+        if attempt.retry and not gives_up and len(self.busy_slots()) <= self.n_workers:
             attempt.freed = True
             self._attempt(attempt.trial, attempt.slot, attempt.taken)
             return
@@ -603,6 +604,12 @@ class TuningModel:
             self.exhausted = False
             self._fill(fact.now_s)
 
+    def _workers(self, fact: facts.Workers) -> None:
+        if not self.free_slots():  # a full batch stays as it is
+            self.in_batch = False
+        self.n_workers = fact.n_workers
+        self._fill(fact.now_s)
+
     def _resumed(self, fact: facts.Resumed) -> None:
         now_s = fact.now_s
         self.closed = self.halted = self.error = None
@@ -623,7 +630,7 @@ class TuningModel:
         for trial in self.again:
             trial.where = "again"
         self.suspended = []
-        self.asked = self.due = self.offered = None
+        self.asked = self.due = None
         self.wants = self.exhausted = self.nothing_left = False
         self._obey(now_s)
         self._ask_ahead(now_s)

@@ -173,7 +173,8 @@ class Experiment:
         """Share of the worker time that went into the objective, 0 to 1; None before the first objective began.
 
         The worker time is n_workers times the time from the first objective's beginning to the moment when trials were
-        no longer started (in a running search: to the last event). Start-up and winding down are not part of it.
+        no longer started (in a running search: to the last event). Start-up and winding down are not part of it. When
+        `Tuner.set_workers` lowers the number, a worker counts until its last objective ends.
         """
         return self.history().utilisation()
 

@@ -54,11 +54,13 @@ def search_data(name: str, meta: Mapping[str, Any], history: SearchState) -> Sea
 def search_without_reports(name: str, meta: Mapping[str, Any], history: SearchState) -> SearchData:  # Any: JSON
     """What is small of it, however many reports there are: the stays on workers and the space's axes."""
     resource_attr = meta.get("resource_attr")
+    windows = history.utilisation_windows()
+    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # their number may change
     return SearchData(
         name=name,
         metric=str(meta["metric"]),
         mode=str(meta["mode"]),
-        n_workers=int(meta["n_workers"]) or 1 + max((a.slot for _, a in history.attempts()), default=0),
+        n_workers=n_workers or 1 + max((a.slot for _, a in history.attempts()), default=0),
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=(),
         spans=[
@@ -68,7 +70,7 @@ def search_without_reports(name: str, meta: Mapping[str, Any], history: SearchSt
         first_ready_s=history.first_ready_s,
         stop_s=history.stop_s,
         last_s=history.last_s,
-        windows=history.utilisation_windows(),
+        windows=windows,
         resource_name="reports of a trial" if resource_attr is None else str(resource_attr),
         hyperparameters=_hyperparameters(Space.from_json(meta["space"]), list(history.trials.values())),
     )

@@ -103,7 +103,7 @@ class Tuner:
         constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none: a trial
             that does not is never the best as long as another one does.
         points_to_evaluate: without a scheduler: configurations to try first; what one leaves out is drawn at random.
-        n_workers: trials at a time; None: as many as the machine has devices for.
+        n_workers: trials at a time; None: as many as the machine has devices for. `set_workers` changes it later.
         devices_per_trial: GPUs for each trial where there are GPUs (below 1: a share of one), else CPUs; 0: one CPU
             and no GPU.
         trial_timeout_s: seconds a trial may take; None: no limit.
@@ -451,6 +451,26 @@ class Tuner:
             search.command(lambda now_s: facts.Enqueued(now_s, complete))
 
         call_on(hub, enqueue)
+
+    def set_workers(self, n_workers: int) -> None:
+        """Change the number of trials that run at a time.
+
+        Running trials end normally. With fewer workers no trial starts until fewer than `n_workers` run. With more, new
+        trials start at once; those that the pool has no devices for wait until it has. A synchronous search uses the
+        new number from its next batch on. Can be called from any thread; blocks until the search has accepted it.
+
+        Raises:
+            TypeError, ValueError: not an int of at least 1; or the search starts no new trials any more.
+            ClosedError: the search does not run.
+        """
+        at_least("n_workers", n_workers, 1)
+        search, hub = self._running()
+
+        def set_workers() -> None:
+            self._running()
+            self._hear(search, "workers", [n_workers], lambda _answer: None)
+
+        call_on(hub, set_workers)
 
     def _command_trial(self, what: Literal["pause", "resume", "stop"], trial_id: int) -> None:
         if isinstance(trial_id, bool) or not isinstance(trial_id, int):

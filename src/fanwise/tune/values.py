@@ -108,7 +108,7 @@ def named_json(what: str, value: object) -> object:
         return name_of(value)
 
 
-def at_least(name: str, value: int, smallest: int) -> int:
+def at_least(name: str, value: object, smallest: int) -> int:
     """An int, `smallest` or more; or TypeError, ValueError with the setting's name."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")

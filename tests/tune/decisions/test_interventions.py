@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from fanwise.testing.told_search import (
     CONTINUE,
     CRASH,
@@ -275,3 +277,72 @@ def test_a_search_that_has_ended_goes_on_with_another_limit() -> None:
     tuning.run(0, 1.0)
     stop = StoppingCriterion(max_num_trials_started=2).to_json()
     assert tuning.hand(facts.Resumed(1, stop=stop)) == [start(1, 0), StopStarting("max_num_trials_started=2 reached")]
+
+
+# The number of workers changes
+
+
+def workers(tuning: Search, n_workers: int) -> list[Order]:
+    return tuning.hand(facts.Workers(0, n_workers))
+
+
+def test_with_more_workers_trials_start_at_once() -> None:
+    tuning = tuning_of(n_workers=1)
+    tuning.begin()
+    assert workers(tuning, 3) == [start(1, 1), start(2, 2)]
+    assert workers(tuning, 3) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_with_fewer_workers_no_trial_starts_until_fewer_run_whichever_end_first(order: tuple[int, ...]) -> None:
+    tuning = tuning_of(n_workers=3)
+    tuning.begin()
+    assert workers(tuning, 1) == []
+    first, second, third = order
+    assert tuning.run(first, 1.0) == [Judged(first, 0, Status.COMPLETED)]
+    assert tuning.run(second, 1.0) == [Judged(second, 0, Status.COMPLETED)]
+    assert tuning.run(third, 1.0) == [Judged(third, 0, Status.COMPLETED), start(3, 0)]
+
+
+def test_a_number_that_is_lowered_and_raised_again_does_not_give_a_slot_twice() -> None:
+    tuning = tuning_of(n_workers=3)
+    tuning.begin()
+    workers(tuning, 1)
+    tuning.run(1, 1.0)
+    assert workers(tuning, 4) == [start(3, 1), start(4, 3)]
+
+
+def test_a_trial_that_crashes_is_tried_again_when_fewer_trials_than_workers_run() -> None:
+    tuning = tuning_of(n_workers=2, retries=1)
+    tuning.begin()
+    workers(tuning, 1)
+    assert start(0, 0, attempt=1) not in tuning.run(0, outcome=CRASH)
+    assert tuning.run(1, 1.0)[-1] == start(0, 0, attempt=1)
+
+
+def test_the_slot_that_waits_for_a_trial_that_pauses_counts_as_busy() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=2)
+    tuning.begin()
+    scheduler.plan = [Resume(0)]
+    tuning.report(0, 0, {"loss": 1.0, "answer": PAUSE}, checkpoint="a")
+    assert tuning.run(1, 1.0) == [Judged(1, 0, Status.COMPLETED)], "its slot waits for trial 0"
+    workers(tuning, 1)
+    tuning.ended(0, 0, STOPPED)
+    assert tuning.free(0, 0) == [start(0, 0, attempt=1, from_iter=1, checkpoint="a")]
+
+
+def test_a_synchronous_search_uses_another_number_of_workers_from_its_next_batch_on() -> None:
+    tuning = tuning_of(n_workers=1, asynchronous=False)
+    tuning.begin()
+    assert workers(tuning, 3) == [], "the batch is full"
+    assert tuning.run(0, 1.0)[1:] == [start(1, 0), start(2, 1), start(3, 2)]
+    workers(tuning, 2)
+    assert [tuning.run(trial_id, 1.0)[1:] for trial_id in (1, 2, 3)] == [[], [], [start(4, 0), start(5, 1)]]
+
+
+def test_the_number_of_workers_of_a_search_that_is_ending_starts_nothing() -> None:
+    tuning = tuning_of(n_workers=1)
+    tuning.begin()
+    tuning.interrupt()
+    assert workers(tuning, 3) == []

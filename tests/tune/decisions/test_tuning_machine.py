@@ -276,13 +276,15 @@ class TuningMachine(RuleBasedStateMachine):
     def a_person_wants_something(self, what: Any, trial_id: int) -> None:  # Any: one of three words
         self.hand(facts.Command(self.now_s, what, trial_id))
 
-    @rule(what=st.sampled_from(["enqueue", "ask", "interrupt"]), number=st.integers(1, 4))
+    @rule(what=st.sampled_from(["enqueue", "ask", "workers", "interrupt"]), number=st.integers(1, 4))
     def a_person_changes_the_search(self, what: str, number: int) -> None:
         if what == "enqueue":
             self.hand(facts.Enqueued(self.now_s, {"n": 3000 + number}))
         elif what == "ask":
             if not self.model.wants:  # programs ask again when they have been answered
                 self.hand(facts.Asked(self.now_s))
+        elif what == "workers":
+            self.hand(facts.Workers(self.now_s, number))
         else:
             self.hand(facts.Interrupt(self.now_s))
 
@@ -389,7 +391,7 @@ def state_of_model(model: TuningModel) -> dict[str, object]:
         "again": [trial.number for trial in model.again],
         "suspended": [trial.number for trial in model.suspended],
         "reserved": {trial.number: trial.reserved for trial in model.trials if trial.reserved is not None},
-        "free": model.free_slots(),
+        "has room": bool(model.free_slots()),
         "offered": model.is_offered,
         "pending": {attempt.trial.number: attempt.trial.config for attempt in model.running()},
         "enqueued": model.enqueued,
@@ -445,6 +447,8 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
     again = {trial.trial_id: trial for trial in tuning._again}
     trials = {**tuning._trials, **tuning._paused, **tuning._suspended, **again}
     assert len(trials) == sum(map(len, (tuning._trials, tuning._paused, tuning._suspended, again)))
+    slots = [*tuning._free_slots, *tuning._reserved.values(), *(trial.slot for trial in tuning._trials.values())]
+    assert sorted(slots) == list(range(len(slots)))
     return {
         "trials": {
             t: (
@@ -468,7 +472,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
         "again": [trial.trial_id for trial in tuning._again],
         "suspended": list(tuning._suspended),
         "reserved": tuning._reserved,
-        "free": sorted(tuning._free_slots),
+        "has room": tuning._has_room,
         "offered": tuning._is_offered,
         "pending": tuning._pending,
         "enqueued": list(tuning._enqueued),
@@ -694,6 +698,13 @@ def clones_when_no_more_may_start(self: Any, now_s: float) -> Any:
     return answer
 
 
+def grows_a_full_batch(self: Any, fact: facts.Workers) -> None:
+    in_batch = self._in_batch
+    Tuning._on_workers(self, fact)
+    self._in_batch = in_batch
+    self._fill(fact.now_s)
+
+
 MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of what it replaces
     starts_before_the_slot_is_free: "_end",
     takes_late_facts_for_current_ones: "_find",
@@ -723,6 +734,7 @@ MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of wha
     gives_the_waiting_slot_away: "_release",
     leaves_paused_trials_behind_when_no_more_may_start: "_start_next",
     clones_when_no_more_may_start: "_consult_about_next",
+    grows_a_full_batch: "_on_workers",
 }
 
 # The machine comes upon these after hundreds of searches only: seconds each.

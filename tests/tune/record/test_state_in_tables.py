@@ -67,6 +67,32 @@ def test_another_number_of_workers_counts_from_when_it_holds() -> None:
     assert state.utilisation(8.0) == pytest.approx(8 / (4 + 12))
 
 
+def test_a_worker_that_is_no_longer_wanted_counts_until_its_objective_ends() -> None:
+    progress, rows = searching(n_workers=1)
+    rows.start(0.0, 0, {"depth": 2})
+    rows.ready(0.0, 0)
+    rows.add(10.0, "workers", None, {"n_workers": 3})
+    for trial_id in (1, 2):
+        rows.start(10.0, trial_id, {"depth": 2}, slot=trial_id)
+        rows.ready(10.0, trial_id)
+    rows.add(20.0, "workers", None, {"n_workers": 1})
+    rows.end(30.0, 0, "Completed", 30.0)
+    rows.end(40.0, 1, "Completed", 30.0)
+    rows.end(45.0, 2, "Completed", 35.0)
+    rows.stop(50.0, "enough")
+    assert progress.utilisation_windows() == [
+        (0.0, 10.0, 1),
+        (10.0, 30.0, 3),
+        (30.0, 40.0, 2),
+        (40.0, 50.0, 1),
+    ]
+    assert progress.utilisation() == pytest.approx((30 + 30 + 35) / (10 + 60 + 20 + 10))
+    assert [line for line in progress.news.take() if "at a time" in line] == [
+        "3 trials at a time from now on",
+        "1 trial at a time from now on",
+    ]
+
+
 def test_the_news_say_how_trials_ended_and_why() -> None:
     state, rows = searching()
     rows.start(0.0, 3, {"depth": 2})

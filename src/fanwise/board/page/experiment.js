@@ -19,6 +19,8 @@ function summary(data) {
   fill($("state"), pill(data.state));
   const isRunning = data.state === "running";
   $("end").disabled = $("enqueue").disabled = !isRunning;
+  $("n-workers").disabled = $("set-workers").disabled = !(isRunning && data.n_workers > 0);
+  if (before?.n_workers !== data.n_workers) $("n-workers").value = data.n_workers ?? "";
   const told = [data.method, data.objective && `objective ${data.objective}`, data.path, data.reason && `${isRunning ? "ending" : "ended"}: ${data.reason}`];
   write($("told"), told.filter(Boolean).join(" - "));
   if (before === null || !isSame(before.best, data.best)) best(data);
@@ -364,6 +366,7 @@ $("end").addEventListener("click", async () => {
     command(name, "stop");
   }
 });
+$("set-workers").addEventListener("click", () => command(name, "workers", $("n-workers").valueAsNumber));
 $("enqueue").addEventListener("click", () => {
   $("new-config").value = JSON.stringify(last?.best?.config ?? {}, null, 2);
   $("new").showModal();

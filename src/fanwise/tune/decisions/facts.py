@@ -4,6 +4,7 @@
     Suggested                   the searcher has answered        Interrupt   somebody wants the search to end
     Ready, Reported, Ended,     of one attempt of a trial        Command     somebody wants something of one trial
       Free                                                       Enqueued    somebody wants a configuration tried
+                                                                 Workers     somebody changes the number of workers
     Asked                       somebody offers to run one       Resumed     what ran is gone, the search goes on
                                 trial, beside the workers
     Earlier                     a trial of an earlier search, before this one begins
@@ -146,6 +147,14 @@ class Enqueued:
 
 
 @frozen
+class Workers:
+    """The number of trials that may run at a time changes. Running trials are left alone."""
+
+    now_s: float
+    n_workers: int
+
+
+@frozen
 class Asked:
     """A program with a loop of its own offers to run one trial now. If none is to run, the offer is withdrawn."""
 
@@ -178,6 +187,7 @@ Fact: TypeAlias = (
     | Interrupt
     | Command
     | Enqueued
+    | Workers
     | Asked
     | Resumed
 )

@@ -18,7 +18,6 @@ trial leaves counters and, if it is the best, its configuration and checkpoint.
 """
 
 import heapq
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -160,8 +159,8 @@ class Tuning:
         self._counts.keep_front(criterion.reference_losses(self._objectives))
         self._failures = Failures(max_equal_failures)
         self._n_workers = at_least("n_workers", n_workers, 0)
-        self._free_slots = list(range(n_workers))
-        self._is_offered = False  # one of them is beside the workers, for one trial
+        self._free_slots: list[int] = []  # a heap; these and the slots in use are 0, 1, 2 and so on without gaps
+        self._is_offered = False  # one more trial than there are workers may start
         self._trials: dict[int, Trial] = {}
         self._pending: dict[int, Mapping[str, object]] = {}
         self._paused: dict[int, Trial] = {}
@@ -203,6 +202,7 @@ class Tuning:
             facts.Interrupt: self._on_interrupt,
             facts.Command: self._on_command,
             facts.Enqueued: self._on_enqueued,
+            facts.Workers: self._on_workers,
             facts.Asked: self._on_asked,
             facts.Resumed: self._on_resumed,
         }
@@ -343,7 +343,7 @@ class Tuning:
         self._exhausted = False
         if verdict is not None:
             self._obey(verdict, now_s)
-        if self._free_slots:
+        if self._has_room:
             self._fill(now_s)
 
     def _on_ended(self, fact: facts.Ended) -> None:
@@ -358,7 +358,7 @@ class Tuning:
         if trial.phase != "ended":
             self._end(trial, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
         self._keep_limits(now_s)
-        may_retry = self._stage != "stopping" and trial.slot < self._n_workers
+        may_retry = self._stage != "stopping" and self._num_busy <= self._n_workers
         if trial.will_retry and may_retry and not trial.given_up:
             trial.begin_again()
             self._start(trial)
@@ -428,18 +428,20 @@ class Tuning:
             self._fill(fact.now_s)
 
     def _on_asked(self, fact: facts.Asked) -> None:
-        busy = {trial.slot for trial in self._trials.values()}
-        heapq.heappush(self._free_slots, next(slot for slot in itertools.count(self._n_workers) if slot not in busy))
         self._is_offered = True
         self._fill(fact.now_s)
         if not self._new_wanted:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """What was offered for one trial and not taken is no slot any more."""
-        if self._is_offered:
-            self._is_offered = False
-            self._free_slots = sorted(slot for slot in self._free_slots if slot < self._n_workers)
+        """Forget an offer to run one trial that was not taken."""
+        self._is_offered = False
+
+    def _on_workers(self, fact: facts.Workers) -> None:
+        """With fewer workers nothing starts until fewer trials run. A batch that is full does not grow."""
+        self._in_batch = self._in_batch and self._has_room
+        self._n_workers = fact.n_workers
+        self._fill(fact.now_s)
 
     def _on_resumed(self, fact: facts.Resumed) -> None:
         """Whoever ran, runs again from its last checkpoint, first of all, in the order of the trials' ids.
@@ -473,7 +475,7 @@ class Tuning:
         self._suspended.clear()
         self._reserved.clear()
         self._deadlines = Deadlines()
-        self._free_slots = list(range(self._n_workers))
+        self._free_slots = []
         self._asked = None
         self._new_wanted = self._exhausted = self._nothing_left = False
         self._set_search_deadline()
@@ -506,7 +508,7 @@ class Tuning:
             return
         while True:
             self._keep_limits(now_s)
-            if not self._free_slots or self._stage not in ("open", "draining") or self._started_s is None:
+            if not self._has_room or self._stage not in ("open", "draining") or self._started_s is None:
                 return
             if self._again:  # they have started: no limit on new trials holds them back
                 trial = self._again.popleft()
@@ -606,7 +608,7 @@ class Tuning:
             return
         number, self._asked = self._asked, None
         self._new_wanted = False
-        if self._free_slots:
+        if self._has_room:
             self._start_new(self._space.sample(Chance(f"{self._seed}/fallback/{number}")), fallback=True)
             self._keep_limits(now_s)
         self._ask_ahead(now_s)
@@ -626,8 +628,25 @@ class Tuning:
         trial = self._not_over(trial_id)
         return self._left.get(trial_id) if trial is None else trial.checkpoint
 
+    @property
+    def _num_busy(self) -> int:
+        """The number of slots in use, or reserved for a trial that is being paused."""
+        return len(self._trials) + len(self._reserved)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether a trial may start now."""
+        return self._num_busy < self._n_workers or self._is_offered
+
+    def _free_slot(self) -> int:
+        """Return the smallest slot that is not in use."""
+        num_busy = self._num_busy
+        if num_busy >= self._n_workers:
+            self._is_offered = False  # the offer is taken
+        return heapq.heappop(self._free_slots) if self._free_slots else num_busy
+
     def _take_slot(self, trial: Trial, *, source: int | None = None, fallback: bool = False) -> None:
-        trial.slot = heapq.heappop(self._free_slots)
+        trial.slot = self._free_slot()
         self._trials[trial.trial_id] = trial
         self._pending[trial.trial_id] = trial.config
         self._num_starts += 1
@@ -648,7 +667,7 @@ class Tuning:
             trial.begin_again()
             self._take_slot(trial)
         else:  # it has been told, but its process is not gone yet: the slot waits for it
-            self._reserved[trial_id] = heapq.heappop(self._free_slots)
+            self._reserved[trial_id] = self._free_slot()
 
     def _drop_paused(self, trial_id: int, now_s: float) -> None:
         trial = self._paused.pop(trial_id, None)
@@ -990,14 +1009,13 @@ class Tuning:
             self._fail_search("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
-        """The trial's process is gone: its slot is free, and the trial waits, or is over."""
+        """Free the slot of a trial whose process is gone. The trial waits, or is over."""
         trial_id = trial.trial_id
         self._in_batch = False
         del self._trials[trial_id], self._pending[trial_id]
-        if trial.slot < self._n_workers:
-            heapq.heappush(self._free_slots, trial.slot)
+        heapq.heappush(self._free_slots, trial.slot)
         reserved = self._reserved.pop(trial_id, None)
-        if reserved is not None and reserved < self._n_workers:
+        if reserved is not None:
             heapq.heappush(self._free_slots, reserved)
         if trial.will_retry and trial.given_up:  # promised, but a person has stopped it in the meantime
             trial.will_retry = False

@@ -119,8 +119,8 @@ def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[s
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
     """The number of workers and the stopping criterion that held last."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
-    for events in iter_events(folder, kinds=("resumed",)):
+    for events in iter_events(folder, kinds=("resumed", "workers")):
         for event in events:
             n_workers = event.body["n_workers"] or n_workers
-            stop = event.body["stop"] or stop
+            stop = event.body.get("stop") or stop
     return n_workers, StoppingCriterion.from_json(stop)

@@ -41,6 +41,7 @@ KINDS: Mapping[type, str] = {
     facts.Interrupt: "interrupt",
     facts.Command: "command",
     facts.Enqueued: "enqueued",
+    facts.Workers: "workers",
     facts.Asked: "asked",
     facts.Resumed: "resumed",
 }
@@ -106,6 +107,7 @@ _BODIES: Mapping[type, Callable[[Any], Body]] = {
     facts.Interrupt: lambda fact: {"who": fact.who},
     facts.Command: lambda fact: {"what": fact.what},
     facts.Enqueued: lambda fact: {"config": fact.config},
+    facts.Workers: lambda fact: {"n_workers": fact.n_workers},
     facts.Resumed: lambda fact: {
         "n_workers": fact.n_workers,
         "stop": fact.stop,
@@ -159,6 +161,8 @@ def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]
             return facts.Command(t_s, body["what"], trial)
         case "enqueued":
             return facts.Enqueued(t_s, body["config"])
+        case "workers":
+            return facts.Workers(t_s, body["n_workers"])
         case "resumed":
             return facts.Resumed(t_s, body["n_workers"], body["stop"], body.get("versions"))
         case "interrupt":

@@ -21,6 +21,7 @@ from itertools import compress, islice
 from typing import Any, Final, final
 
 from ...base.errors import RecordError
+from ...base.text import counted
 from ..constraints import checked_constraints, infeasibility, violated, violations_of
 from ..schedulers.base import Status
 from ..searchers.base import Objective
@@ -117,6 +118,9 @@ class SearchState:
                 attempt.free_s = t_s
         elif kind == "resumed":
             self._resume(t_s, body)
+        elif kind == "workers":
+            self._utilisation.workers(body["n_workers"], t_s)
+            self.news.add(lambda: f"{counted(body['n_workers'], 'trial')} at a time from now on")
         for order in body.get("orders", ()):
             self._order(order, t_s, body)
         self.last_s = t_s

@@ -17,6 +17,7 @@ class Utilisation:
 
     def __init__(self, n_workers: int) -> None:
         self._n_workers = n_workers
+        self._width = n_workers  # of the window that is open; more than n_workers while more trials run than that
         self._windows: list[tuple[float, float, int]] = []  # closed: begin, end, number of workers
         self._began_s: float | None = None  # of the window that is open
         self._stop_s: float | None = None
@@ -27,6 +28,7 @@ class Utilisation:
     def ready(self, trial_id: int, attempt: int, now_s: float) -> None:
         """An objective begins."""
         self._ready[trial_id, attempt] = now_s
+        self._set_width(now_s)
         if self._began_s is None:
             self._began_s = now_s
         if self.first_ready_s is None:
@@ -37,6 +39,7 @@ class Utilisation:
         ready_s = self._ready.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
+        self._set_width(now_s)
         took_s = now_s - ready_s if objective_s is None else objective_s
         # The objective begins a moment before the message arrives, so the worker may measure slightly more.
         self._busy_s += max(0.0, took_s if self._stop_s is None else min(took_s, self._stop_s - ready_s))
@@ -48,11 +51,17 @@ class Utilisation:
             self._stop_s = now_s
 
     def workers(self, n_workers: int, now_s: float) -> None:
-        """The number of workers changes."""
-        windows = self.windows(now_s)
-        if self._began_s is not None:
-            self._windows, self._began_s = windows, now_s
+        """The number of workers changes. A worker that is no longer wanted counts until its objective ends."""
         self._n_workers = n_workers
+        self._set_width(now_s)
+
+    def _set_width(self, now_s: float) -> None:
+        width = max(self._n_workers, len(self._ready)) if self._n_workers else 0
+        if width != self._width:
+            windows = self.windows(now_s)
+            if self._began_s is not None:
+                self._windows, self._began_s = windows, now_s
+            self._width = width
 
     def resumed(self, last_s: float) -> dict[int, float]:
         """A new run of the tuner begins; the last one ended by `last_s`. Return the seconds of each lost trial."""
@@ -66,7 +75,7 @@ class Utilisation:
         end_s = now_s if self._stop_s is None else self._stop_s
         if self._began_s is None or end_s <= self._began_s:
             return self._windows
-        return [*self._windows, (self._began_s, end_s, self._n_workers)]
+        return [*self._windows, (self._began_s, end_s, self._width)]
 
     def share(self, now_s: float) -> float | None:
         """Busy over available time, 0 to 1; None before the first objective began."""

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from ...base.errors import ClosedError, FanwiseError
 from ...links import Hub, dial
+from ..program import ASKED
 from ..record.overview import overview_of
+from ..record.reading import read_meta
 from .sockets import KEY_NAME, SOCKET_NAME, near, speak
 
 # A search that is asked answers at once; this long its thread may be held up.
@@ -15,11 +17,16 @@ def ask_search(folder: Path, word: str, *args: object, within_s: float = _WITHIN
     """Tell the search what is wanted (`commands`); returns what will come of it, when it is on record. Blocks.
 
     Raises:
-        ClosedError: it does not run, or not here; says what to do.
+        ClosedError: it does not run, or not here, or was opened with `open_search`; says what to do.
         ValueError: the search refuses; says why.
         RecordError: there is no such experiment.
     """
     overview = overview_of(folder)
+    if read_meta(folder)["objective"] == ASKED:
+        raise ClosedError(
+            f"the trials of {overview.name!r} are asked for by a program, which takes no commands from other processes "
+            f"and has no workers: call the methods of open_search(...) in that program."
+        )
     if overview.state in ("finished", "broken-off"):
         raise ClosedError(not_running(overview.name, overview.state, overview.reason))
     hub = Hub(name="remote")

@@ -6,6 +6,7 @@
     stop_trial 3          this trial ends for good
     pause 3, unpause 3    it gives its worker back at its next report; it may go on
     enqueue {"x": 0.1}    this configuration is tried next
+    workers 4             at most 4 trials run at a time from now on
 
 Words come from other processes, so they are checked here, and refused with a ValueError that says what there is. Knows
 neither links nor the search: what has happened so far is handed in.
@@ -15,12 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ...base.text import counted
 from ..chance import Chance
 from ..decisions import facts
 from ..decisions.facts import Fact
 from ..record.state import SearchState
 from ..schedulers.base import Status
 from ..spaces import Space
+from ..values import at_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ def command_for(word: str, args: Sequence[object], *, state: SearchState, space:
     """The command behind a word and its arguments.
 
     Raises:
-        ValueError: there is no such word; or it cannot be now, says why.
+        TypeError, ValueError: there is no such word; or it cannot be now, says why.
     """
     match word, list(args):
         case "stop", []:
@@ -48,6 +51,8 @@ def command_for(word: str, args: Sequence[object], *, state: SearchState, space:
             return _unpause(trial_id, state)
         case "enqueue", [Mapping() as config]:
             return _enqueue(config, state, space, seed)
+        case "workers", [n_workers]:
+            return _workers(n_workers, state)
     raise ValueError(f"a search takes no command {word!r} with {len(args)} arguments; both sides must run one version")
 
 
@@ -64,8 +69,12 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
 
 def check_may_enqueue(state: SearchState) -> None:
     """Raise ValueError if the search starts no new trials any more."""
+    _check_starts_trials("the configuration", state)
+
+
+def _check_starts_trials(request: str, state: SearchState) -> None:
     if state.reason is not None:
-        raise ValueError(f"the configuration is refused, since no new trials start: {state.reason}")
+        raise ValueError(f"{request} is refused, since no new trials start: {state.reason}")
 
 
 def _stop(state: SearchState) -> UserCommand:
@@ -106,6 +115,15 @@ def _enqueue(config: Mapping[str, object], state: SearchState, space: Space, see
     whole = completed(config, space, seed)
     shown = ", ".join(f"{name}={value}" for name, value in whole.items())
     return UserCommand(lambda now_s: facts.Enqueued(now_s, whole), f"tried next: {shown}")
+
+
+def _workers(n_workers: object, state: SearchState) -> UserCommand:
+    number = at_least("n_workers", n_workers, 1)
+    _check_starts_trials("another number of workers", state)
+    return UserCommand(
+        lambda now_s: facts.Workers(now_s, number),
+        f"at most {counted(number, 'trial')} at a time from now on; trials that run already end normally",
+    )
 
 
 def _command(what: Literal["pause", "resume", "stop"], trial_id: int) -> Callable[[float], Fact]:

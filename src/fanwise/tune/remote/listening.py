@@ -35,7 +35,7 @@ class CommandListener:
     Args:
         folder: of the experiment, whose record the caller holds.
         hear: is told a word and its arguments, and calls `answer` with a sentence when it is on record; raises
-            ValueError, which the other process is told. On the hub's thread.
+            TypeError or ValueError, which the other process is told. On the hub's thread.
     """
 
     def __init__(self, hub: Hub, folder: Path, hear: Hear) -> None:
@@ -64,7 +64,7 @@ class CommandListener:
     def _asked(self, request: Request) -> None:
         try:
             self._hear(request.method, request.args, partial(self._answer, request, True))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             self._answer(request, False, str(error))
 
     def _answer(self, request: Request, is_done: bool, text: str) -> None:

@@ -8,7 +8,6 @@ import pytest
 from fanwise.errors import SearchFailedError
 from fanwise.tune import (
     FIFO,
-    Ask,
     Decision,
     New,
     NextTrial,
@@ -18,6 +17,7 @@ from fanwise.tune import (
     Searcher,
     Space,
     StoppingCriterion,
+    SuggestContext,
     Wait,
     randint,
     uniform,
@@ -49,12 +49,12 @@ TABLE = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 2})
 class Numbers(Searcher):
     """x = 1, 2, 3, ..., as many as it has."""
 
-    def __init__(self, last: int = 9, *, budget_s: float | None = None) -> None:
+    def __init__(self, last: int = 9, *, suggest_timeout_s: float | None = None) -> None:
         self.last = last
         self.given = 0
-        self.budget_s = budget_s  # type: ignore[misc]  # one object's
+        self.suggest_timeout_s = suggest_timeout_s  # type: ignore[misc]  # one object's
 
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         if self.given == self.last:
             return None
         self.given += 1
@@ -76,7 +76,7 @@ class PausesAtOne(Scheduler):
         self.paused: list[int] = []
         self.resumed: set[int] = set()
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         if self.left:
             self.left -= 1
             return New()
@@ -160,7 +160,9 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
         nonlocal facts
         facts += type(fact).__name__ == "Reported"
 
-    search = simulate(PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, keep="reports", note=note)  # type: ignore[arg-type]  # any facts and orders
+    search = simulate(
+        PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, keep="reports", on_event=note
+    )  # type: ignore[arg-type]  # any facts and orders
     assert search.duration_s == end_s
     assert search.num_reports == 4  # what is repeated does not count
     assert facts == 4 + reports_again
@@ -170,7 +172,7 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
 
 def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() -> None:
     scheduler = FIFO(Numbers(2), metric="loss")
-    search = simulate(scheduler, TABLE, FOREVER, n_workers=2, thinking_s=10.0, keep="attempts")
+    search = simulate(scheduler, TABLE, FOREVER, n_workers=2, suggest_s=10.0, keep="attempts")
     assert spans(search) == [(0, 0, 10.0, 10.0, 12.0), (1, 0, 20.0, 20.0, 24.0)]
     # It is asked a third time at 20, answers at 30 that it has nothing, and by then nothing runs.
     assert search.duration_s == 30.0
@@ -182,8 +184,8 @@ def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -
     def note(fact: object, orders: list[object]) -> None:
         fallbacks.extend(order.fallback for order in orders if hasattr(order, "fallback"))
 
-    scheduler = FIFO(Numbers(budget_s=1.0), metric="loss")
-    simulate(scheduler, TABLE, trials(3), n_workers=1, thinking_s=lambda ask: 100.0, note=note)  # type: ignore[arg-type]
+    scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
+    simulate(scheduler, TABLE, trials(3), n_workers=1, suggest_s=lambda ask: 100.0, on_event=note)  # type: ignore[arg-type]
     assert fallbacks == [True, True, True]
 
 
@@ -194,9 +196,9 @@ def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
         if type(fact).__name__ == "Suggested":
             answered_s.append(fact.now_s)  # type: ignore[attr-defined]
 
-    scheduler = FIFO(Numbers(budget_s=1.0), metric="loss")
+    scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
     stop = StoppingCriterion(max_wallclock_time=350)
-    simulate(scheduler, TABLE, stop, n_workers=1, thinking_s=100.0, note=note)  # type: ignore[arg-type]
+    simulate(scheduler, TABLE, stop, n_workers=1, suggest_s=100.0, on_event=note)  # type: ignore[arg-type]
     assert answered_s == [100.0, 200.0, 300.0]
 
 
@@ -233,7 +235,7 @@ def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, fl
             frees[-1] = (frees[-1][0], fact.now_s)  # type: ignore[attr-defined]
 
     with pytest.raises(SearchFailedError, match="the only trial failed"):
-        simulate(scheduler, TABLE, trials(1), n_workers=1, retries=2, faults=faults, note=note)  # type: ignore[arg-type]
+        simulate(scheduler, TABLE, trials(1), n_workers=1, retries=2, faults=faults, on_event=note)  # type: ignore[arg-type]
     assert [free - end for end, free in frees] == pytest.approx([faults.repair_s] * 3)
     return ends
 
@@ -326,8 +328,8 @@ def test_what_was_not_kept_is_not_there() -> None:
         ({"keep": "all"}, "keep must be one of 'incumbent', 'attempts', 'reports', got 'all'"),
         ({"checkpoints": "no"}, "checkpoints must be True or False, got 'no'"),
         ({"startup_s": -1.0}, "startup_s must be finite and at least 0 seconds, got -1.0"),
-        ({"thinking_s": math.inf}, "thinking_s must be finite and at least 0 seconds, got inf"),
-        ({"thinking_s": lambda ask: -1.0}, "what thinking_s returned must be finite"),
+        ({"suggest_s": math.inf}, "suggest_s must be finite and at least 0 seconds, got inf"),
+        ({"suggest_s": lambda ask: -1.0}, "the result of suggest_s must be finite"),
         ({"n_workers": 0}, "n_workers must be at least 1, got 0"),
     ],
 )

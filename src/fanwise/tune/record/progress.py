@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple, final
 
 from ...base.text import counted, printable
-from ..constraints import checked_constraints, in_words, infeasibility, violated, violations_of
+from ..constraints import checked_constraints, format_violations, infeasibility, violated, violations_of
 from ..schedulers.base import Status
 from .snapshot import MAX_ROWS, SearchSnapshot, TrialRow
 from .utilisation import Utilisation
@@ -138,7 +138,7 @@ class Progress:
         if bounds:
             beyond = infeasibility(bounds, violations_of(bounds, values))
         if math.isfinite(beyond) and (trial.best is None or (beyond, loss) < trial.best[:2]):
-            words = in_words(violated(bounds, values)) if beyond else ""
+            words = format_violations(violated(bounds, values)) if beyond else ""
             trial.best = Ranked(beyond, loss, self._num_reports, value, trial.trial_id, trial.config, words)
             trial.best_iter = trial.iter
             if trial.best.is_before(self._best_alive):

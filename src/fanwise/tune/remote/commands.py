@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..chance import Chance
 from ..decisions import facts
 from ..decisions.facts import Fact
 from ..record.progress import Progress
+from ..rng import KeyedRandom
 from ..schedulers.base import Status
-from ..spaces import Space
+from ..space import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    return space.complete(config, Chance(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
+    return space.complete(config, KeyedRandom(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
 
 
 def check_may_enqueue(progress: Progress) -> None:

@@ -51,8 +51,7 @@ from .searchers.base import Mode, Objective, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
 from .values import with_objects
-from .warm_start import WarmStart, read_warm_start
-from .warm_start import described as described_start
+from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
 _log = logging.getLogger("fanwise")
 
@@ -324,7 +323,7 @@ class OpenSearch:
             stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
             chosen=self._chosen,
         )
-        more = {"warm_start": described_start(taken), "asynchronous": True}
+        more = {"warm_start": summaries_to_json(taken), "asynchronous": True}
         record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
         try:
             save_program(self.path, Program(asked_and_told, scheduler, self._space))

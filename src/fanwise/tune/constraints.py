@@ -93,9 +93,9 @@ def checked_constraints(texts: Sequence[str | Constraint]) -> tuple[Constraint, 
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str | Constraint) for text in texts):
         raise TypeError(f"constraints must be a list of texts, got {texts!r}.\n  {_EXAMPLE}")
     constraints = tuple(text if isinstance(text, Constraint) else _parse(text) for text in texts)
-    seen: dict[tuple[str, str], Constraint] = {}
+    by_side: dict[tuple[str, str], Constraint] = {}
     for constraint in constraints:
-        first = seen.setdefault((constraint.metric, constraint.relation), constraint)
+        first = by_side.setdefault((constraint.metric, constraint.relation), constraint)
         if first is not constraint:
             raise ValueError(f"two constraints bound the same side: '{first}' and '{constraint}'; remove one")
     return constraints

@@ -227,11 +227,11 @@ def _ranks(losses: Any) -> Any:
     return middle[first] / max(1, len(losses) - 1)
 
 
-def _correlation(predicted: Any, seen: Any) -> float:
+def _correlation(predicted: Any, actual: Any) -> float:
     import numpy as np
 
-    is_known = np.std(seen) > 0 and np.std(predicted) > 0
-    return float(np.corrcoef(predicted, seen)[0, 1]) if is_known else 0.0
+    is_known = np.std(actual) > 0 and np.std(predicted) > 0
+    return float(np.corrcoef(predicted, actual)[0, 1]) if is_known else 0.0
 
 
 def _forest() -> Any:
@@ -242,18 +242,18 @@ def _cross_validated(data: _Data, num_repeats: int) -> tuple[Any, Any]:
     """Return cross-validated predictions, (N,), and error increases per fold and repetition, (folds * repeats, D)."""
     import numpy as np
 
-    encoder, rows_ND, seen = data.encoder, data.rows_ND, data.ranks
+    encoder, rows_ND, actual = data.encoder, data.rows_ND, data.ranks
     rng = np.random.default_rng(0)
-    predicted, drops = np.empty(len(seen)), []
-    spread = float(np.var(seen)) or 1.0
+    predicted, drops = np.empty(len(actual)), []
+    spread = float(np.var(actual)) or 1.0
     for train, test in k_fold(_FOLDS, rows_ND):
         changed = [rows_ND[test]]
         for _ in range(num_repeats):
             changed += [_permuted(encoder, rows_ND[test], column, rng) for column in range(encoder.num_dims)]
-        forest = _forest().fit(encoder.features(rows_ND[train]), seen[train])
+        forest = _forest().fit(encoder.features(rows_ND[train]), actual[train])
         predictions = forest.predict(encoder.features(np.concatenate(changed))).reshape(len(changed), len(test))
         predicted[test] = predictions[0]
-        errors = np.mean((predictions - seen[test]) ** 2, axis=1)
+        errors = np.mean((predictions - actual[test]) ** 2, axis=1)
         drops += ((errors[1:] - errors[0]) / spread).reshape(num_repeats, encoder.num_dims).tolist()
     return predicted, np.array(drops)
 

@@ -71,8 +71,7 @@ from .terminal.method import method_line
 from .terminal.screen import Screen, screen_for
 from .terminal.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
 from .values import check_bool, checked_int, is_number
-from .warm_start import WarmStart, read_warm_start
-from .warm_start import described as described_start
+from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,7 +537,7 @@ class Tuner:
                 stop=self.stop_criterion,
                 chosen=self._chosen,
             ),
-            "warm_start": described_start(self._taken),
+            "warm_start": summaries_to_json(self._taken),
             "objective_sha256": hashlib.sha256(pack(self.objective, caller="Tuner").function).hexdigest(),
             "asynchronous": self.asynchronous,
             "settings": {

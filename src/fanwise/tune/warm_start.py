@@ -44,7 +44,7 @@ def read_warm_start(
     return fitted(sources, learning)
 
 
-def described(taken: Sequence[Taken]) -> list[dict[str, object]]:
+def summaries_to_json(summaries: Sequence[Taken]) -> list[dict[str, object]]:
     """Return the summaries as JSON, for the metadata of the record."""
     return [
         {
@@ -53,7 +53,7 @@ def described(taken: Sequence[Taken]) -> list[dict[str, object]]:
             "num_reports": summary.num_reports,
             "remarks": list(summary.remarks),
         }
-        for summary in taken
+        for summary in summaries
     ]
 
 

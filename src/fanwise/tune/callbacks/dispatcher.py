@@ -1,7 +1,7 @@
 """Dispatches events of a search to callbacks and `logging`, each in its own thread.
 
 The search never waits for a callback, and callbacks do not wait for each other. `close` blocks until a slow callback
-has processed all events, but gives up on one whose current call does not return, e.g. because a server is gone. The
+has processed all events, but abandons one whose current call does not return, e.g. because a server is gone. The
 first error of each callback method is logged; if `on_start` raises, the callback receives no more events. Tracebacks
 are logged for user-defined callbacks only.
 """

@@ -260,7 +260,7 @@ class Scheduler(abc.ABC):
 
     @abc.abstractmethod
     def next(self, context: SuggestContext) -> NextTrial:
-        """Decide what a free worker does. Check `context.no_new_configs` and `context.can_start_trial`."""
+        """Return the next action of a free worker. Check `context.no_new_configs` and `context.can_start_trial`."""
 
     @abc.abstractmethod
     def on_report(self, observation: Observation) -> Decision:

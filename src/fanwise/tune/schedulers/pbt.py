@@ -5,8 +5,8 @@ other members, by their loss at the end of their own last interval. Nobody waits
 worst is stopped, and its next trial starts from the checkpoint of one of the best, with a perturbed configuration
 (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
-With fewer workers than members, members pause at the end of each interval and resume in order. A trial without a
-checkpoint starts from scratch when it is cloned or paused; once a clone did so, members no longer pause.
+If there are fewer workers than members, members pause at the end of each interval and resume in order. A trial without
+a checkpoint starts from scratch when it is cloned or paused; once a clone did so, members no longer pause.
 
 Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
 clone reaches the maximum, another source is chosen, or the clone is dropped, unless clones start from scratch.
@@ -294,7 +294,7 @@ def explore(
 def perturb(domain: Domain, value: object, factor: float) -> Value:
     """Multiply a value by a factor, within the domain.
 
-    In finite domains the result is the nearest value, but at least the next one: 2 becomes 3 or 1. An ordinal moves to
+    The result in a finite domain is the nearest value, but at least the next one: 2 becomes 3 or 1. An ordinal moves to
     the next category; a choice is not changed. For `reverseloguniform`, the distance to 1 is multiplied.
 
     >>> from fanwise.tune.space import randint, reverseloguniform, uniform

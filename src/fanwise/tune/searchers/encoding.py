@@ -168,23 +168,23 @@ class Encoder:
         columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
-    def unseen(self, seen: Container[bytes], rng: np.random.Generator) -> Floats | None:
-        """Return a random row whose key is not in `seen`, or None if there is none."""
+    def unseen(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
+        """Return a random row whose key is not excluded, or None if there is none."""
         rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
-            if key not in seen:
+            if key not in excluded:
                 return row  # type: ignore[no-any-return]  # numpy iteration is untyped
         enumerated = self._enumerate()
         if enumerated is None:
             for config in self._iterate():
                 row = self.encode(config)
-                if self.keys(row[None])[0] not in seen:
+                if self.keys(row[None])[0] not in excluded:
                     return row
             return None
         rows, keys = enumerated
         first = int(rng.integers(len(keys)))
         for index in (*range(first, len(keys)), *range(first)):
-            if keys[index] not in seen:
+            if keys[index] not in excluded:
                 return rows[index]  # type: ignore[no-any-return]
         return None
 
@@ -204,7 +204,7 @@ class Encoder:
 
     def _iterate(self) -> Iterator[dict[str, object]]:
         if any(domain.num_values is None for domain in self.domains):
-            return iter(())  # infinitely many; all draws were seen only if almost no value can be drawn
+            return iter(())  # infinitely many configurations cannot be enumerated
         return self.space.grid({name: domain.num_values or 1 for name, domain in self.space.domains.items()})
 
 

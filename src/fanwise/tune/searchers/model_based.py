@@ -9,7 +9,7 @@
 The base class provides the initial design (a Sobol sequence until enough trials have a result), avoids configurations
 that were tried, refits only when there are new observations, and restores its state when a search is resumed.
 
-To be replayed and resumed, `fit` must set attributes that are functions of its arguments only. When a search is
+Replay and resume require that `fit` sets attributes that are functions of its arguments only. When a search is
 resumed, `replay_suggestion` records the training data of each fit, and only the last fit is computed.
 """
 

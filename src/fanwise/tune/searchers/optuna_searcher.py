@@ -65,8 +65,8 @@ class OptunaSearcher(Searcher):
     The sampler sees running, paused and failed trials, several objectives and constraints. If it repeats a
     configuration, a random one is suggested instead. The search ends when all configurations were tried.
 
-    When a search is resumed, samplers with internal state are asked again for all earlier suggestions to restore it;
-    the TPE and random samplers need only the study.
+    Resuming a search asks samplers with internal state again for all earlier suggestions; the TPE and random samplers
+    need only the study.
 
     Args:
         sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. Called with

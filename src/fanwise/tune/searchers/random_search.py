@@ -85,7 +85,7 @@ class SeenConfigs:
 class RandomSearcher(Searcher):
     """Samples configurations uniformly from the space.
 
-    In spaces with up to 4,096 configurations, none repeats until all were tried.
+    No configuration repeats in spaces with up to 4,096 configurations until all were tried.
     """
 
     runs_inline: ClassVar[bool] = True

@@ -10,9 +10,9 @@ def has_sklearn() -> bool:
     return is_installed("sklearn")
 
 
-def check_sklearn(what: str) -> None:
-    """Raise NotInstalled if scikit-learn is missing. `what`: start of the message, e.g. "ForestSearcher needs"."""
-    check_installed(what, "sklearn", extra="forest")
+def check_sklearn(subject: str) -> None:
+    """Raise NotInstalled if scikit-learn is missing. `subject`: start of the message, e.g. "ForestSearcher needs"."""
+    check_installed(subject, "sklearn", extra="forest")
 
 
 def extra_tree(seed: int) -> Any:

@@ -25,7 +25,7 @@ class Faults:
         crashes_per_hour: rate of crashes per hour of training; `retries` restarts the trial.
         losses_per_hour: rate of lost workers per hour of training.
         repair_s: virtual seconds until a lost worker is available again.
-        slowdown: function that draws the factor by which an attempt is slower, e.g. `lambda rng: 1.0 + (rng.random() <
+        slowdown: function that draws the slowdown factor of an attempt, e.g. `lambda rng: 1.0 + (rng.random() <
             0.1)` doubles the time of one in ten attempts.
 
     Raises:

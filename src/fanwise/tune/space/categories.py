@@ -167,8 +167,8 @@ def name_objects(domain_type: str, values: object) -> tuple[Any, tuple[int, ...]
     positions = tuple(index for index, value in enumerate(values) if not _is_plain(value))
     objects = tuple(copy_containers(values[index]) for index in positions)
     names = [name_of(value) for value in objects]
-    for (one, name), (other, same) in itertools.combinations(zip(objects, names, strict=True), 2):
-        if name == same and _is_same(one, other):
+    for (a, name), (b, name_b) in itertools.combinations(zip(objects, names, strict=True), 2):
+        if name == name_b and _is_same(a, b):
             raise ValueError(f"{domain_type} has {name} twice; list each category once")
     categories = list(values)
     all_names = [*names, *(value for index, value in enumerate(values) if index not in positions)]
@@ -189,9 +189,9 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | numbers.Real) or is_bool(value)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(a: Any, b: Any) -> bool:
     try:
-        return one is other or (type(one) is type(other) and bool(one == other) and name_of(one) == name_of(other))
+        return a is b or (type(a) is type(b) and bool(a == b) and name_of(a) == name_of(b))
     except Exception:  # e.g. arrays, which compare element by element
         return False
 

@@ -31,10 +31,10 @@ from .scales import (
 IntervalType = Literal["uniform", "loguniform", "reverseloguniform"]
 MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qrandint", "qlograndint"]
 
-# With 2**52 values or more, the middle of a share of [0, 1) and its edge are the same float.
+# Above this, the middle of a share of [0, 1) and its edge are the same float.
 _MAX_VALUES = 2**52
 _MAX_LOG_MULTIPLE = 2**45
-_TOLERANCE = Fraction(1, 10**6)  # a float within this part of a step from a value stands for the value
+_TOLERANCE = Fraction(1, 10**6)  # maximum distance of a float from the value it stands for, in steps
 
 
 @final

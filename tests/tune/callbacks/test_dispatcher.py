@@ -237,7 +237,7 @@ def test_a_callback_whose_start_fails_hears_nothing_more(pool: Pool, caplog: pyt
         on_report = on_end = heard.on_end
 
     tuner(pool, Broken()).run()
-    (said,) = [record.getMessage() for record in caplog.records if record.name.endswith("listening")]
+    (said,) = [record.getMessage() for record in caplog.records if record.name.endswith("dispatcher")]
     assert said == (
         "the callback Broken.on_start raised OSError: no such server. It receives no more events; the search continues."
     )

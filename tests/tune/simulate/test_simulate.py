@@ -318,7 +318,7 @@ def test_a_metric_that_no_curve_has_is_named() -> None:
 def test_what_was_not_kept_is_not_there() -> None:
     search = simulate(FIFO(metric="loss"), TABLE, trials(1), keep="attempts")
     assert len(search.attempts()) == 1
-    with pytest.raises(ValueError, match=r"the reports were not kept; simulate\(..., keep='reports'\) keeps them"):
+    with pytest.raises(ValueError, match=r"the reports were not kept; use simulate\(..., keep='reports'\)"):
         search.reports()
 
 

@@ -28,10 +28,10 @@ from fanwise.tune import (
     reverseloguniform,
     uniform,
 )
-from fanwise.tune.chance import Chance
-from fanwise.tune.spaces import Domain
+from fanwise.tune.rng import KeyedRandom
+from fanwise.tune.space import Domain
 
-CHANCE = Chance("benchmark")
+CHANCE = KeyedRandom("benchmark")
 UNITS = [CHANCE.random() for _ in range(500)]
 DOMAINS: list[Domain] = [
     uniform(0, 1),
@@ -62,7 +62,7 @@ def smallest_us(work: Callable[[float], object], values: list[float], rounds: in
     return min(timed) / len(values) * 1e6
 
 
-def drawn(generator: Callable[[str], Chance | random.Random], count: int) -> Callable[[float], object]:
+def drawn(generator: Callable[[str], KeyedRandom | random.Random], count: int) -> Callable[[float], object]:
     return lambda _: [draw() for draw in [generator("7/suggest/17").random] * count]
 
 
@@ -75,10 +75,9 @@ def main() -> None:
         **{f"{domain!r}.from_unit": smallest_us(domain.from_unit, UNITS, rounds) for domain in DOMAINS},
         "a configuration of the book's space": smallest_us(lambda _: BOOK.sample(CHANCE), UNITS, rounds),
         "one with a condition": smallest_us(lambda _: TREE.sample(CHANCE), UNITS, rounds),
-        "one with a condition and a prior": smallest_us(lambda _: TREE.sample_prior(CHANCE), UNITS, rounds),
     }
     for count in (1, 3, 8):
-        taken_us[f"Chance(text), {count} draws"] = smallest_us(drawn(Chance, count), UNITS, rounds)
+        taken_us[f"KeyedRandom(text), {count} draws"] = smallest_us(drawn(KeyedRandom, count), UNITS, rounds)
         taken_us[f"random.Random(text), {count} draws"] = smallest_us(drawn(random.Random, count), UNITS, rounds)
     rows = [[name, f"{taken:.2f}"] for name, taken in taken_us.items()]
     finish("drawing", [table(["what", "us of CPU"], rows)], {"us": taken_us}, facts=facts)

@@ -145,7 +145,7 @@ def recorded(scheduler: Callable[[], Scheduler], n_workers: int, trials: int, *,
         history.append(fact)
 
     stop = StoppingCriterion(max_num_trials_started=trials)
-    simulate(scheduler(), curves(MAX_EPOCHS), stop, n_workers=n_workers, checkpoints=checkpoints, note=note)
+    simulate(scheduler(), curves(MAX_EPOCHS), stop, n_workers=n_workers, checkpoints=checkpoints, on_event=note)
     gc.collect()
     gc.freeze()
     return history

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from measuring import finish, machine, peak_mib, quantile, table
 
-from fanwise.tune import Ask, Observation, Searcher, Space, choice, loguniform, randint, uniform
+from fanwise.tune import Observation, Searcher, Space, SuggestContext, choice, loguniform, randint, uniform
 from fanwise.tune.searchers.by_name import SEARCHERS
 
 SPACE = Space(
@@ -52,7 +52,7 @@ def play(name: str, sizes: Sequence[int], most: int) -> list[tuple[int, list[flo
     for size in sizes:
         taken_ms: list[float] = []
         while number < size:
-            ask = Ask(number, number, SPACE, pending=dict(running))
+            ask = SuggestContext(number, number, SPACE, pending=dict(running))
             if number < size - min(most, size // 5):
                 running[number] = SPACE.sample(ask.random)
             else:

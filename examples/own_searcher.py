@@ -11,7 +11,7 @@ import torch
 
 from fanwise import Pool, tune
 from fanwise.plot import SearchData, incumbent, save_figure
-from fanwise.tune import FIFO, Ask, Observation, RandomSearcher, Searcher, StoppingCriterion, Tuner, report
+from fanwise.tune import FIFO, Observation, RandomSearcher, Searcher, StoppingCriterion, SuggestContext, Tuner, report
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 REPETITIONS = 3
@@ -29,12 +29,14 @@ class LocalSearcher(Searcher):
         self.num_asked = 0
         self.best_loss, self.best_config = float("inf"), dict[str, object]()
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, context: SuggestContext) -> Mapping[str, object]:
         self.num_asked += 1
-        is_local = ask.random.random() < self.probab_local
+        is_local = context.random.random() < self.probab_local
         if self.num_asked <= self.num_init_random or not self.best_config or not is_local:
-            return ask.space.sample(ask.random)
-        return ask.space.resample(self.best_config, ask.random.choice(list(ask.space.domains)), ask.random)
+            return context.space.sample(context.random)
+        return context.space.resample(
+            self.best_config, context.random.choice(list(context.space.domains)), context.random
+        )
 
     def observe(self, observation: Observation) -> None:
         if observation.loss < self.best_loss:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from fanwise.plot import save_figure
-from fanwise.tune import FIFO, Ask, Observation, Searcher, StoppingCriterion, Tuner, loguniform, randint
+from fanwise.tune import FIFO, Observation, Searcher, StoppingCriterion, SuggestContext, Tuner, loguniform, randint
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 TRIALS = 5
@@ -24,11 +24,11 @@ class RandomSearcher(Searcher):
     def __init__(self, initial_config: Mapping[str, object] | None = None) -> None:
         self.initial_config = initial_config
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, context: SuggestContext) -> Mapping[str, object]:
         if self.initial_config is not None:
             config, self.initial_config = self.initial_config, None
             return config
-        return ask.space.sample(ask.random)
+        return context.space.sample(context.random)
 
     def observe(self, observation: Observation) -> None:
         """Random search learns nothing."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from fanwise.tune.schedulers import Decision, New, NextTrial, Resume, Scheduler, Status, Wait
-from fanwise.tune.searchers import Ask, Mode, Observation
-from fanwise.tune.spaces import Space
+from fanwise.tune.searchers import Mode, Observation, SuggestContext
+from fanwise.tune.space import Space
 
 PEERS = Path(__file__).resolve().parents[1] / "peers"
 
@@ -70,12 +70,12 @@ class PeerScheduler(Scheduler):
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=variables
         )
-        domains = {name: (domain.made_by, dict(domain.settings())) for name, domain in space.domains.items()}
+        domains = {name: (domain.domain_type, dict(domain.settings())) for name, domain in space.domains.items()}
         self._tell(
             method=self._method, seed=seed, n_workers=self._n_workers, max_resource=self._max_resource, space=domains
         )
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         answer = self._ask(suggest=ask.trial_id)
         if "wait" in answer:
             return Wait()
@@ -88,7 +88,7 @@ class PeerScheduler(Scheduler):
         answer = self._ask(report=observation.trial_id, resource=int(observation.resource), loss=observation.loss)
         return Decision(answer["decision"])
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         raise ValueError("the lines to the peers have no words for attempts that were lost")
 
     def on_end(self, trial_id: int, status: Status) -> None:

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from fanwise.tune import StoppingCriterion
 from fanwise.tune.schedulers import Scheduler
-from fanwise.tune.searchers import Ask, Searcher
+from fanwise.tune.searchers import Searcher, SuggestContext
 from fanwise.tune.simulate import simulate
 
 from .methods import Method
@@ -44,7 +44,7 @@ class _Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._searcher, name)
 
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         began_s = time.perf_counter()
         config = self._searcher.suggest(ask)
         self._seconds.append(time.perf_counter() - began_s)

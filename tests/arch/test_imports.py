@@ -101,11 +101,11 @@ QUIET = [
     "rpc/references/delivery.py",
     "rpc/references/table.py",
     "rpc/streams/window.py",
-    "tune/chance.py",
-    "tune/choosing.py",
+    "tune/rng.py",
+    "tune/default_searcher.py",
     "tune/constraints.py",
     "tune/hypervolume.py",
-    "tune/spaces/space.py",
+    "tune/space/space.py",
     "tune/decisions/checkpoints.py",
     "tune/decisions/checking.py",
     "tune/decisions/deadlines.py",
@@ -122,10 +122,8 @@ QUIET = [
     "tune/record/rows.py",
     "tune/record/utilisation.py",
     "tune/schedulers/asha.py",
-    "tune/schedulers/exploring.py",
     "tune/schedulers/fifo.py",
     "tune/schedulers/halving.py",
-    "tune/schedulers/hyperband.py",
     "tune/schedulers/median.py",
     "tune/schedulers/pbt.py",
     "tune/schedulers/base.py",
@@ -173,7 +171,7 @@ QUIET_MAY_USE = {"random": {"Random"}, "signal": {"Signals", "strsignal"}}
 # What a quiet file may ask of one that is not: memory to receive into, and a searcher, which schedulers construct.
 BOUNDARIES = {
     ("tensor/__init__.py", "aligned_buffer"),
-    ("tune/searchers/by_name.py", "searcher_of"),
+    ("tune/searchers/by_name.py", "resolve_searcher"),
     ("tune/searchers/tpe.py", "TPESearcher"),
 }
 # Calls that read or change the world, or draw chance from it, without any import.

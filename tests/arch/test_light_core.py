@@ -87,7 +87,7 @@ import fanwise.cli
 from fanwise import Pool
 from fanwise.errors import NotInstalled
 from fanwise.tune import StoppingCriterion, Tuner, uniform
-from fanwise.tune.spaces import Space
+from fanwise.tune.space import Space
 
 stop = StoppingCriterion(max_num_trials_started=1)
 said = {}

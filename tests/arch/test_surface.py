@@ -1,7 +1,8 @@
 """The public names, with their signatures, as a snapshot: a change of what users see shows up in the diff.
 
 Public is what `fanwise/__init__.py` and the `__init__.py` of a layer define or re-export (`from .calls import f as f`).
-Read from the syntax trees, so the same on every Python version and with nothing loaded. After a wanted change:
+Members of a class that override a member of a base class with the same signature are not listed again. The syntax
+trees are read, so the result is the same on every Python version and nothing is imported. After an intended change:
 
     FANWISE_WRITE_SURFACE=1 .venv/bin/python -m pytest tests/arch/test_surface.py
 """
@@ -10,7 +11,7 @@ import ast
 import difflib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -28,8 +29,25 @@ def surface(sources: Sources) -> list[str]:
         if PurePosixPath(path).name == "__init__.py" and len(PurePosixPath(path).parts) <= 2:
             module = ".".join(["fanwise", *PurePosixPath(path).parent.parts])
             for name in public_names(sources[path]):
-                lines += describe(f"{module}.{name}", find(sources, path, name))
+                node = find(sources, path, name)
+                inherited = members_of_bases(sources, path, name) if isinstance(node, ast.ClassDef) else set()
+                lines += describe(f"{module}.{name}", node, inherited)
     return sorted(lines)
+
+
+def members_of_bases(sources: Sources, path: str, name: str) -> set[str]:
+    """The members of the base classes of a class in the package, without the name of the class."""
+    home = locate(sources, path, name)
+    if home is None or not isinstance(home[1], ast.ClassDef):
+        return set()
+    members: set[str] = set()
+    for base in home[1].bases:
+        found = locate(sources, home[0], base.id) if isinstance(base, ast.Name) else None
+        if found is not None and isinstance(found[1], ast.ClassDef):
+            lines = describe("", found[1], set())
+            members |= {line.replace(" @abc.abstractmethod", "") for line in lines if line.startswith(".")}
+            members |= members_of_bases(sources, found[0], found[1].name)
+    return members
 
 
 def public_names(text: str) -> list[str]:
@@ -57,9 +75,15 @@ def defined_names(node: ast.stmt) -> list[str]:
 
 def find(sources: Sources, path: str, name: str) -> Definition | None:
     """The definition behind a name, through re-exports; None for a module."""
+    found = locate(sources, path, name)
+    return None if found is None else found[1]
+
+
+def locate(sources: Sources, path: str, name: str) -> tuple[str, Definition] | None:
+    """The file and the definition behind a name, through re-exports; None for a module."""
     for node in statements(sources[path]):
         if isinstance(node, Definition) and name in defined_names(node):
-            return node
+            return path, node
         if isinstance(node, ast.ImportFrom) and node.level:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
@@ -68,11 +92,11 @@ def find(sources: Sources, path: str, name: str) -> Definition | None:
                         folder = folder.parent
                     stem = folder.joinpath(*(node.module or "").split(".")).as_posix().removeprefix("./")
                     home = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in sources), None)
-                    return find(sources, home, alias.name) if home and node.module else None
+                    return locate(sources, home, alias.name) if home and node.module else None
     return None
 
 
-def describe(name: str, node: Definition | None) -> Iterator[str]:
+def describe(name: str, node: Definition | None, inherited: Set[str]) -> Iterator[str]:
     if node is None:
         yield f"{name}: module"
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -84,7 +108,8 @@ def describe(name: str, node: Definition | None) -> Iterator[str]:
             if isinstance(member, Definition):
                 for inner in defined_names(member):
                     if not inner.startswith("_") or inner in ("__init__", "__call__", "__enter__", "__iter__"):
-                        yield from describe(f"{name}.{inner}", member)
+                        lines = describe(f".{inner}", member, set())
+                        yield from (f"{name}{line}" for line in lines if line not in inherited)
     elif isinstance(node, ast.AnnAssign):
         default = f" = {ast.unparse(node.value)}" if node.value else ""
         yield f"{name}: {ast.unparse(node.annotation)}{default}"
@@ -119,6 +144,22 @@ class Wire(Base):
 @overload
 def dial(path: str): ...
 """
+
+
+def test_an_override_with_the_signature_of_its_base_is_not_listed() -> None:
+    sources = {
+        "__init__.py": "from .pools import Fast as Fast",
+        "pools.py": "from .base import Base\nclass Fast(Base):\n    size: int = 3\n    def run(self, n: int): ...\n"
+        "    def stop(self, now: bool): ...\n    def more(self): ...",
+        "base.py": "class Root:\n    @abc.abstractmethod\n    def run(self, n: int): ...\n"
+        "class Base(Root):\n    size: int\n    def stop(self): ...",
+    }
+    assert surface(sources) == [
+        "fanwise.Fast.more(self)",
+        "fanwise.Fast.size: int = 3",
+        "fanwise.Fast.stop(self, now: bool)",
+        "fanwise.Fast: class(Base)",
+    ]
 
 
 def test_names_are_followed_to_their_definition() -> None:

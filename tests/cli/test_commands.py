@@ -322,7 +322,7 @@ def test_no_text_of_a_record_drives_the_terminal(foreign: str, typed: Typed, pla
 def test_a_sampler_of_optuna_is_a_searcher_with_its_options(place: Place) -> None:
     pytest.importorskip("optuna")
     options = ["--space", "space.yaml", "--metric", "loss", "--trials", "3", "--workers", "1", "--scheduler", "median"]
-    settings = ["--option", "n_startup_trials=2", "--option", "budget_s=60", "--option", "grace_time=2"]
+    settings = ["--option", "n_startup_trials=2", "--option", "suggest_timeout_s=60", "--option", "grace_time=2"]
     searcher = ["--searcher", "optuna:TPESampler", *settings]
     done = place.fanwise("tune", "run", "train.py:train", "--name", "by-optuna", *options, *searcher)
     assert done.status == 0, done.said
@@ -331,7 +331,7 @@ def test_a_sampler_of_optuna_is_a_searcher_with_its_options(place: Place) -> Non
         "name": "OptunaSearcher",
         "sampler": "TPESampler",
         "options": {"n_startup_trials": 2},
-        "budget_s": 60.0,
+        "suggest_timeout_s": 60.0,
     }
 
 
@@ -453,7 +453,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "run", "train.py:trian", *RUN[3:]), 2, "train.py has no function 'trian'; did you mean 'train'?"),
         ((*RUN, "--space", "none.yaml"), 2, "the space file 'none.yaml' cannot be read"),
         ((*RUN, "--space", "train.py"), 2, "train.py is not YAML"),
-        ((*RUN, "--constraint", "loss < 5"), 2, "the constraint 'loss < 5' has '<' where <= or >= must stand"),
+        ((*RUN, "--constraint", "loss < 5"), 2, "the constraint 'loss < 5' uses '<' instead of <= or >="),
         ((*RUN, "--scheduler", "zzz"), 2, "got 'zzz'\n"),
         ((*RUN, "--metric", "cost", "--mode", "min", "--mode", "max", "--mode", "min"), 2, "got 3 for 2"),
         (

@@ -18,7 +18,7 @@ from fanwise.tune import (
     randint,
     uniform,
 )
-from fanwise.tune.spaces.domains import MAKERS
+from fanwise.tune.space.domains import DOMAIN_TYPES
 
 
 def written(folder: Path, text: str) -> Path:
@@ -81,7 +81,7 @@ def test_every_domain_is_read_from_a_list_and_by_name(tmp_path: Path) -> None:
     space = read_space(written(tmp_path, text))
     assert {kind for entry in space.to_json().values() if isinstance(entry, dict) for kind in [entry["domain"]]} | {
         "logordinal"
-    } == set(MAKERS)
+    } == set(DOMAIN_TYPES)
     assert Space.from_json(space.to_json()) == space
     assert space.domains["i"] == space.domains["j"] == logordinal([1, 2, 9])
     assert space.domains["e"] == qlograndint(8, 64, 8)
@@ -148,7 +148,7 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
         ("x: {loguniform: [0, 1]}", "/space.yaml: x: loguniform: lower must be above 0, got 0.0; with 0 use uniform"),
         ("x: {unifrom: [1, 2]}", "/space.yaml: x: no domain 'unifrom'; did you mean 'uniform'?"),
         ("x: {a: 1, b: 2}", "/space.yaml: x must name one domain, got a, b"),
-        ("x: [1, 2]", "/space.yaml: x is a bare list, which may mean two things:\n  one of these values for"),
+        ("x: [1, 2]", "/space.yaml: x is a bare list, which is ambiguous:\n  one of these values for"),
         ("x: {}", "/space.yaml: x must name one domain, got none"),
         ("x: {uniform: 3}", "/space.yaml: x: uniform needs its bounds, e.g. {uniform: [1, 10]}, got 3"),
         ("x: {uniform: [1]}", "missing 1 required positional argument: 'upper'"),

@@ -11,7 +11,7 @@ import pytest
 
 from fanwise import tune
 from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
-from fanwise.tune import Ask, Observation, Space, lograndint, uniform
+from fanwise.tune import Observation, Space, SuggestContext, lograndint, uniform
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -171,7 +171,7 @@ def seen(trial_id: int, config: dict[str, object], loss: float) -> Observation:
 
 
 def changed_names(searcher: tune.Searcher, number: int) -> set[str]:
-    config = searcher.suggest(Ask(number, number, SPACE))
+    config = searcher.suggest(SuggestContext(number, number, SPACE))
     assert config is not None
     return {name for name, value in SPACE.check(config).items() if value != START[name]}
 

@@ -34,7 +34,7 @@ from fanwise.tune import (
 from fanwise.tune.record.reading import read_events
 from fanwise.tune.remote.asking import ask_search
 from fanwise.tune.schedulers import Decision, Scheduler, Status
-from fanwise.tune.searchers import Ask, Observation
+from fanwise.tune.searchers import Observation, SuggestContext
 
 SPACE = {"x": uniform(0, 1), "epochs": 4}
 LIBRARY = str(Path(fanwise.__file__).parent)
@@ -398,7 +398,7 @@ def test_callbacks_hear_of_it() -> None:
 class Shy(Searcher):
     """Suggests nothing as long as a trial runs."""
 
-    def suggest(self, ask: Ask) -> Mapping[str, Any] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, Any] | None:
         return None if ask.pending else {"x": 0.5}
 
     def observe(self, observation: Observation) -> None:
@@ -422,9 +422,9 @@ def test_an_offer_that_was_not_taken_starts_nothing_later() -> None:
 class Broken(Searcher):
     """Suggests two configurations, then it raises."""
 
-    budget_s = 5.0
+    suggest_timeout_s = 5.0
 
-    def suggest(self, ask: Ask) -> Mapping[str, Any]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, Any]:
         if ask.number == 2:
             raise LookupError("no more ideas")
         return {"x": 0.5}

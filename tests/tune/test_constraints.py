@@ -27,7 +27,7 @@ from fanwise.tune.decisions.facts import Outcome
 from fanwise.tune.decisions.orders import Answer, Finish, Judged, Reject
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers.base import Decision, Resume, Scheduler, Status
-from fanwise.tune.searchers import Ask
+from fanwise.tune.searchers import SuggestContext
 
 SPACE = Space({"depth": 3})
 
@@ -54,10 +54,10 @@ def test_a_constraint_is_read_as_it_is_written(text: str, expected: Constraint) 
     [
         ("latency_ms <= 20", TypeError, r"a list of texts, got 'latency_ms <= 20'.\n  right:  constraints=\["),
         ([20], TypeError, "a list of texts, got [20]"),
-        (["latency_ms < 20"], ValueError, "'latency_ms < 20' has '<' where <= or >= must stand"),
-        (["latency_ms == 20"], ValueError, "has '==' where <= or >= must stand"),
-        (["latency_ms =< 20"], ValueError, "has '=<' where <= or >= must stand"),
-        (["20 >= latency_ms"], ValueError, r"The metric stands on the left: 'latency_ms <= 20'"),
+        (["latency_ms < 20"], ValueError, "'latency_ms < 20' uses '<' instead of <= or >="),
+        (["latency_ms == 20"], ValueError, "uses '==' instead of <= or >="),
+        (["latency_ms =< 20"], ValueError, "uses '=<' instead of <= or >="),
+        (["20 >= latency_ms"], ValueError, r"The metric must be on the left: 'latency_ms <= 20'"),
         (["latency_ms <= 0.9 * baseline"], ValueError, r"must end in a number, got '0.9 \* baseline'"),
         (["latency_ms <="], ValueError, "must end in a number, got ''"),
         (["<= 20"], ValueError, "lacks the name of a reported value"),
@@ -112,7 +112,7 @@ def test_what_is_feasible_goes_on_before_what_is_not(name: str) -> None:
     scheduler = begun(HALVING[name])
     number = len(scheduler.objectives)
     for trial_id in range(9):
-        scheduler.next(Ask(trial_id, trial_id, SPACE, purpose="next"))
+        scheduler.next(SuggestContext(trial_id, trial_id, SPACE, purpose="next"))
     # The infeasible ones have the better losses, and the farther from the bound the better.
     reports = [(trial_id, 0.1 - trial_id / 100, 21.0 + trial_id) for trial_id in range(6)]
     reports += [(6, 0.9, 20.0), (7, 0.8, 1.0), (8, math.inf, 5.0)]
@@ -121,7 +121,7 @@ def test_what_is_feasible_goes_on_before_what_is_not(name: str) -> None:
     ]
     on = [report[0] for report, answer in zip(reversed(reports), answers, strict=True) if answer is Decision.CONTINUE]
     for number_of_ask in range(9, 20):
-        answer = scheduler.next(Ask(number_of_ask, 9, SPACE, purpose="next"))
+        answer = scheduler.next(SuggestContext(number_of_ask, 9, SPACE, purpose="next"))
         on += [answer.trial_id] if isinstance(answer, Resume) else []
     assert set(on) >= {7} and set(on) <= {6, 7, 8}
 
@@ -152,10 +152,10 @@ def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_
         )
     )
     for trial_id in range(2):
-        scheduler.next(Ask(trial_id, trial_id, SPACE, purpose="next"))
+        scheduler.next(SuggestContext(trial_id, trial_id, SPACE, purpose="next"))
     assert scheduler.on_report(seen(0, 0.9, 10.0)) is Decision.CONTINUE
     assert scheduler.on_report(seen(1, 0.1, 30.0)) is Decision.STOP
-    assert getattr(scheduler.next(Ask(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
+    assert getattr(scheduler.next(SuggestContext(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
 
 
 # The state machine.

@@ -153,5 +153,5 @@ def test_what_optuna_has_not_is_named() -> None:
     pytest.importorskip("optuna")
     with open_search({"x": uniform(0, 1), "layers": constant([8, 8])}, "loss", name="lists") as search:
         pass
-    with pytest.raises(ValueError, match="the constant 'layers' cannot go to Optuna"):
+    with pytest.raises(ValueError, match="the constant 'layers' cannot be converted"):
         search.experiment.to_optuna()

@@ -9,16 +9,16 @@ import pytest
 
 from fanwise.pool import Pool
 from fanwise.testing.searches import search
-from fanwise.tune import FIFO, Ask, Observation, Searcher, randint, report, uniform
+from fanwise.tune import FIFO, Observation, Searcher, SuggestContext, randint, report, uniform
 from fanwise.tune.record.reading import read_events
 
 
 class WithNumpy(Searcher):
     """Suggests numbers of numpy."""
 
-    budget_s: ClassVar[float | None] = None
+    suggest_timeout_s: ClassVar[float | None] = None
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         return {"x": np.float64(0.25), "width": np.int64(8)}
 
     def observe(self, observation: Observation) -> None:
@@ -26,7 +26,7 @@ class WithNumpy(Searcher):
 
 
 class ThinksWithNumpy(WithNumpy):
-    budget_s: ClassVar[float | None] = 30.0
+    suggest_timeout_s: ClassVar[float | None] = 30.0
 
 
 def objective(x: float, width: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fanwise.tune import hypervolume as hypervolumes
 from fanwise.tune import pareto
-from fanwise.tune.hypervolume import Front, reference_of, volume
+from fanwise.tune.hypervolume import HypervolumeFront, default_reference, volume
 from fanwise.tune.pareto import best_of, crowding_distances, non_dominated_sort
 
 Point = tuple[float, ...]
@@ -95,7 +95,7 @@ def test_the_hypervolume_is_the_number_of_cells_that_are_dominated(given_: tuple
 
 @given(MANY)
 def test_the_volume_of_a_front_that_grows_is_that_of_all_its_points(points: list[Point]) -> None:
-    front = Front([4.5] * len(points[0]))
+    front = HypervolumeFront([4.5] * len(points[0]))
     for number, point in enumerate(points, 1):
         before = front.volume
         grew = front.add(point)
@@ -104,14 +104,14 @@ def test_the_volume_of_a_front_that_grows_is_that_of_all_its_points(points: list
 
 
 def test_what_is_not_finite_adds_nothing_to_a_front() -> None:
-    front = Front((1.0, 1.0))
+    front = HypervolumeFront((1.0, 1.0))
     assert not any(front.add((0.0, loss)) for loss in (math.inf, -math.inf, math.nan))
     assert front.volume == 0.0
 
 
 @given(MANY)
 def test_every_point_of_a_front_is_better_than_its_reference_in_every_loss(points: list[Point]) -> None:
-    reference = reference_of(points)
+    reference = default_reference(points)
     assert all(loss < limit for point in points for loss, limit in zip(point, reference, strict=True))
 
 

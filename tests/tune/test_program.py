@@ -6,7 +6,7 @@ import torch
 
 from fanwise.tune.program import Program, load_program, save_program
 from fanwise.tune.schedulers import FIFO
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.space import Space, uniform
 
 
 def test_a_program_with_a_float8_tensor_can_be_loaded_again(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from fanwise.tune import (
     FIFO,
     MOASHA,
     PBT,
-    Ask,
     Decision,
     ForestSearcher,
     GridSearcher,
@@ -31,6 +30,7 @@ from fanwise.tune import (
     Scheduler,
     Searcher,
     SuccessiveHalving,
+    SuggestContext,
     TPESearcher,
     Tuner,
     choice,
@@ -112,12 +112,12 @@ def test_every_decision_is_made_again_bit_for_bit(tmp_path: Path, name: str) -> 
 class Thinks(Searcher):
     """Learns, and takes its time: it is asked ahead, and some answers come too late."""
 
-    budget_s = 1.0
+    suggest_timeout_s = 1.0
 
     def __init__(self) -> None:
         self.num_observed = 0
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         config = ask.space.sample(ask.random)
         return config | {"learning_rate": 1 / (1 + self.num_observed)}
 
@@ -125,18 +125,18 @@ class Thinks(Searcher):
         self.num_observed += 1
 
 
-@pytest.mark.parametrize("thinking_s", [0.5, 3.0])
-def test_a_searcher_that_thinks_is_asked_again_when_it_was_asked(tmp_path: Path, thinking_s: float) -> None:
-    folder = recorded(tmp_path / "thinks", FIFO(Thinks(), metric="loss"), thinking_s=thinking_s)
+@pytest.mark.parametrize("suggest_s", [0.5, 3.0])
+def test_a_searcher_that_thinks_is_asked_again_when_it_was_asked(tmp_path: Path, suggest_s: float) -> None:
+    folder = recorded(tmp_path / "thinks", FIFO(Thinks(), metric="loss"), suggest_s=suggest_s)
     replayed = replay_experiment(folder)
     assert replayed.differences == []
     assert replayed.num_suggestions > 10
 
 
 class Forgetful(Searcher):
-    """Draws from chance of its own."""
+    """RandomSource from chance of its own."""
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         return ask.space.sample(random.Random())
 
     def observe(self, observation: Observation) -> None: ...
@@ -162,7 +162,7 @@ class StopsAt(Scheduler):
         super().__init__(metric="loss")
         self.at = at
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
@@ -201,12 +201,12 @@ LEARNERS: Mapping[str, Callable[[], Scheduler]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "thinking_s"),
+    ("name", "suggest_s"),
     [("tpe", 0.0), ("forest", 1.5), ("bohb", 1.5), ("asha-forest", 0.0), ("moasha-tpe", 1.5)],
 )
-def test_what_a_model_suggested_is_suggested_again(tmp_path: Path, name: str, thinking_s: float) -> None:
+def test_what_a_model_suggested_is_suggested_again(tmp_path: Path, name: str, suggest_s: float) -> None:
     faults = Faults(crashes_per_hour=100.0)
-    more: dict[str, Any] = {"faults": faults, "retries": 2, "max_equal_failures": None, "thinking_s": thinking_s}
+    more: dict[str, Any] = {"faults": faults, "retries": 2, "max_equal_failures": None, "suggest_s": suggest_s}
     replayed = replay_experiment(recorded(tmp_path / name, LEARNERS[name](), trials=25, **more))
     assert (replayed.differences, replayed.other_versions) == ([], {})
     assert replayed.num_suggestions >= 21

@@ -15,7 +15,7 @@ from fanwise.tune.record.reading import read_events
 from fanwise.tune.record.rows import fact_of
 from fanwise.tune.record.snapshot import MAX_ROWS
 from fanwise.tune.schedulers import Decision, New, NextTrial, Scheduler
-from fanwise.tune.searchers import Ask, Observation
+from fanwise.tune.searchers import Observation, SuggestContext
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_a_pool_that_cannot_start_anything_ends_the_search_at_once(stage: Stage)
 class Quitting(Searcher):
     """Suggests once, then raises what no `except Exception` catches."""
 
-    answers_at_once = True
+    runs_inline = True
 
     def __init__(self) -> None:
         self.asked = 0
@@ -255,7 +255,7 @@ class Nonsense(Scheduler):
     def __init__(self) -> None:
         super().__init__(metric="loss")
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return New({"x": object()})
 
     def on_report(self, observation: Observation) -> Decision:

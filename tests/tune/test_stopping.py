@@ -175,7 +175,7 @@ def test_a_reference_point_that_comes_later_counts_what_was_reported_before() ->
         for losses in reports:
             counts.add_result(0, 0.0, losses)
         counts.keep_front(point)
-        assert counts.front is not None and counts.front.volume == volume
+        assert counts.hypervolume_front is not None and counts.hypervolume_front.volume == volume
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_reference_point_that_comes_later_counts_what_was_reported_before() ->
         ({"max_hypervolume": 1.0}, "max_hypervolume needs a reference_point"),
         (
             {"max_wallclock_time": 1.0, "reference_point": {"error": 1.0}},
-            "max_hypervolume or max_num_trials_without_improvement measure",
+            "max_hypervolume or max_num_trials_without_improvement: got",
         ),
         ({"max_hypervolume": -1.0, "reference_point": {"error": 1.0}}, "must be above 0 and finite, got -1.0"),
         ({"max_hypervolume": "1", "reference_point": {"error": 1.0}}, "must be a number, got '1'"),
@@ -199,7 +199,7 @@ def test_a_wrong_limit_of_the_hypervolume_is_refused(options: dict[str, Any], me
 
 def test_a_reference_point_names_every_objective() -> None:
     criterion = StoppingCriterion(max_hypervolume=0.5, reference_point={"error": 1.0})
-    with pytest.raises(ValueError, match="a value for each objective, 'error', 'speed', and got 'error'"):
+    with pytest.raises(ValueError, match="a value for each objective, 'error', 'speed', but got 'error'"):
         criterion.reference_losses((Objective("error"), Objective("speed", "max")))
 
 
@@ -233,7 +233,7 @@ def test_a_watched_metric_that_no_report_has_is_told_with_what_was_reported() ->
     criterion = StoppingCriterion(max_metric_value={"accuracy": 0.9, "loss": 9})
     counts = Counts("loss", criterion.watched("loss"))
     counts.add_report({"loss": 0.5, "accurracy": 0.7})
-    told = "the StoppingCriterion waits for the metric 'accuracy', but a trial has completed without reporting it; "
+    told = "the StoppingCriterion needs the metric 'accuracy', but a trial completed without reporting it; "
     assert counts.missing_metric() == told + "it reported 'loss', 'accurracy'; did you mean 'accurracy'?"
     counts.add_report({"loss": 0.5})
     assert counts.missing_metric() == told + "it reported 'loss'"
@@ -246,7 +246,7 @@ def test_a_watched_metric_that_no_report_has_is_told_with_what_was_reported() ->
 
 
 def test_a_search_without_end_must_be_asked_for() -> None:
-    with pytest.raises(ValueError, match=r"for ever; set one of max_wallclock_time, .*max_wallclock_time=math.inf"):
+    with pytest.raises(ValueError, match=r"never end the search; set one of max_wallclock_time, .*=math.inf"):
         StoppingCriterion()
     endless = StoppingCriterion(max_wallclock_time=math.inf)
     assert endless.verdict(counts_after(endless, wallclock_s=1e12)) is None

@@ -11,7 +11,7 @@ import pytest
 from fanwise.pool import Pool
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.testing.within import within
-from fanwise.tune import FIFO, Ask, Searcher, report, uniform
+from fanwise.tune import FIFO, Searcher, SuggestContext, report, uniform
 from fanwise.tune.searchers import Observation
 
 
@@ -22,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 PROGRAM = """
 import os, threading, time
-from fanwise.tune import Ask, Searcher, Space, uniform
+from fanwise.tune import SuggestContext, Searcher, Space, uniform
 from fanwise.tune.decisions.orders import Suggest
 from fanwise.tune.suggesting import InThread
 
@@ -37,7 +37,7 @@ class Thinks(Searcher):
     def observe(self, observation): ...
 
 thread = InThread(Thinks(), lambda answer: None, time.monotonic)
-thread.ask(Suggest(0, Ask(0, 0, Space({"x": uniform(0, 1)}))), now_s=0.0, seen=0)
+thread.ask(Suggest(0, SuggestContext(0, 0, Space({"x": uniform(0, 1)}))), now_s=0.0, seen=0)
 begun.wait()
 """
 
@@ -54,7 +54,7 @@ class WaitsForReport(Searcher):
     def __init__(self, answered: Path) -> None:
         self.answered = answered
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         if ask.trial_id == 1:
             within(30.0, self.answered.exists, "the first report was answered")
         return {"x": 0.5}
@@ -84,7 +84,7 @@ class Notes(Searcher):
         self.fails_at: int | None = None
         self.quits = False
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         if self.quits:
             raise SystemExit(3)
         return {"x": 0.5}

@@ -13,10 +13,10 @@ from fanwise.pool import Pool, current
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     FIFO,
-    Ask,
     Experiment,
     Searcher,
     StoppingCriterion,
+    SuggestContext,
     Tuner,
     choice,
     load_experiment,
@@ -62,7 +62,7 @@ def test_objectives_receive_the_objects_of_a_choice_and_cannot_change_them(pool:
     assert list(trials["config_sizes"]) == ["[64]"] * 3 and list(trials["config_kernel"]) == ["(3, 3)"] * 3
     again = Tuner.resume("objects", stop=StoppingCriterion(max_num_trials_started=4), pool=pool, quiet=True).run()
     assert len(again.trials) == 4 and set(again.trials["status"]) == {"Completed"}
-    with pytest.raises(ValueError, match="was read from a record, which has only the names of its objects"):
+    with pytest.raises(ValueError, match="was restored from a record, which has only the names of its objects"):
         Tuner.resume("objects", objective=call_its_hyperparameters, scheduler=scheduler, pool=pool)
 
 
@@ -196,7 +196,7 @@ class Halving(Searcher):
         self.best = (9.0, 1.0)
         self.seen: list[tuple[int, float]] = []
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         return {"x": self.best[1] / 2}
 
     def observe(self, observation: Observation) -> None:
@@ -227,7 +227,7 @@ def test_a_searcher_of_ones_own_sees_every_report_as_a_loss_before_it_suggests_a
 class Broken(Searcher):
     """Suggests twice, then fails."""
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         if ask.trial_id == 2:
             raise LookupError("no more ideas")
         return {"x": 0.5}

@@ -189,7 +189,7 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
         ({"pool": 4}, TypeError, "pool must be a Pool or None, got 4"),
         ({"name": 4}, TypeError, "name must be text or None, got 4"),
         ({"name": "../up"}, ValueError, "'../up' cannot name an experiment."),
-        ({"space": [0, 1]}, TypeError, "a space is a dict of names, got [0, 1] of type list"),
+        ({"space": [0, 1]}, TypeError, "a space must be a dict, got [0, 1] of type list"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -314,7 +314,7 @@ def test_a_limit_on_a_metric_that_no_trial_reports_ends_the_search_when_a_trial_
     with pytest.raises(ValueError) as caught:
         tune(pool=pool, name="kept", stop=StoppingCriterion(min_metric_value={"los": -1}))
     assert str(caught.value) == (
-        "the StoppingCriterion waits for the metric 'los', but a trial has completed without reporting it; "
+        "the StoppingCriterion needs the metric 'los', but a trial completed without reporting it; "
         "it reported 'loss'; did you mean 'loss'?"
     )
     assert load_experiment("kept").finished

@@ -22,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-# Chance.
+# KeyedRandom.
 
 
 def draw(same: int) -> None:

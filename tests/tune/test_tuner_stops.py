@@ -18,8 +18,8 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.schedulers import New, NextTrial, Scheduler, Status
-from fanwise.tune.searchers import Ask, Observation
-from fanwise.tune.spaces import Space
+from fanwise.tune.searchers import Observation, SuggestContext
+from fanwise.tune.space import Space
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ class StopsAtOnce(Scheduler):
     def begin(self, space: Space, seed: int) -> None:
         self.ended.clear()
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return New()
 
     def on_report(self, observation: Observation) -> Decision:

@@ -15,7 +15,6 @@ from fanwise.pool import Pool
 from fanwise.tune import (
     ASHA,
     FIFO,
-    Ask,
     Experiment,
     Observation,
     OpenSearch,
@@ -23,6 +22,7 @@ from fanwise.tune import (
     Searcher,
     Space,
     StoppingCriterion,
+    SuggestContext,
     TPESearcher,
     Tuner,
     choice,
@@ -44,14 +44,14 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Noting(Searcher):
-    """Draws at random, and keeps what it was told."""
+    """RandomSource at random, and keeps what it was told."""
 
     told: list[tuple[Any, ...]] = []  # noqa: RUF012  # of the last search: tuners run copies
 
     def begin(self, space: Space, seed: int) -> None:
         Noting.told = []
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         self.told.append(("suggest", ask.number))
         return ask.space.sample(ask.random)
 

@@ -18,9 +18,9 @@ import numpy as np
 from ..plot.data import Timeline, worker_timeline
 from ..plot.halving import rungs_of
 from ..plot.scales import value_scale
-from ..tune.constraints import in_words
+from ..tune.constraints import format_violations
 from ..tune.experiment import Experiment
-from ..tune.pictures import front_data, search_data, search_without_reports
+from ..tune.plot_data import front_data, search_data, search_without_reports
 from ..tune.record.overview import State
 from ..tune.record.state import SearchState
 from ..tune.record.trials import Trial
@@ -332,7 +332,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         "reports": trial.num_reports,
         "seconds": history.worker_time_s(trial),
         "checkpoint": trial.checkpoint,
-        "violated": in_words(history.violated(trial.last.last_row)) if trial.last.last_row is not None else "",
+        "violated": format_violations(history.violated(trial.last.last_row)) if trial.last.last_row is not None else "",
         "values": {name: _series(history, name, rows) for name in names},
         "attempts": [
             {

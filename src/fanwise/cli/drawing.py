@@ -21,7 +21,7 @@ from ..plot import (
 from ..plot.canvas import FIGURE_KINDS
 from ..plot.halving import levels_of
 from ..tune import Experiment, load_experiment
-from ..tune.pictures import volume_data
+from ..tune.plot_data import volume_data
 from .experiments import folder_for_output
 from .usage import UsageError
 

@@ -11,7 +11,7 @@ from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
 from ..pool import Pool
 from ..tune import Best, Experiment, Tuner, load_experiment
-from ..tune.constraints import in_words
+from ..tune.constraints import format_violations
 from ..tune.decisions.failures import ADVICE
 from .usage import UsageError
 
@@ -97,7 +97,7 @@ def best_line(best: Best) -> str:
     """The best configuration, or the nearest to the constraints where none meets them."""
     if best.is_feasible:
         return f"best configuration: {shown_config(best.config)}"
-    violated = printable_line(in_words(best.violations))
+    violated = printable_line(format_violations(best.violations))
     return f"no trial meets all constraints; the nearest: {shown_config(best.config)}; it violates {violated}"
 
 

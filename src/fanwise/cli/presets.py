@@ -20,7 +20,7 @@ from ..tune import (
     Scheduler,
     SuccessiveHalving,
 )
-from ..tune.searchers.by_name import maker_of
+from ..tune.searchers.by_name import searcher_factory
 from ..tune.searchers.optuna_searcher import sampler_options
 from .usage import UsageError
 
@@ -101,10 +101,10 @@ def refuse_own(options: Mapping[str, object]) -> None:
 
 def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  # Any: as above
     """What makes the searcher, and the names of its options."""
-    make = maker_of(name)
+    make = searcher_factory(name)
     if isinstance(make, partial):  # of a sampler of Optuna
         try:
-            return make, ["budget_s", *sampler_options(*make.args)]
+            return make, ["suggest_timeout_s", *sampler_options(*make.args)]
         except ValueError as error:
             raise ValueError(f"searcher {name!r}: {error}") from error
     return make, _options_of(make)

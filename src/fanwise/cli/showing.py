@@ -13,7 +13,7 @@ from ..base.text import counted, printable, printable_line
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.checkpoints import checkpoint_root, is_local
-from ..tune.constraints import in_words
+from ..tune.constraints import format_violations
 from ..tune.record.names import output_files
 from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
@@ -219,7 +219,7 @@ def _metric_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
     whose = "; the best of all trials" if is_best else ""
     violations = experiment.history().violated(best[2])
     if violations:
-        whose = f"; it violates {printable_line(in_words(violations))}"
+        whose = f"; it violates {printable_line(format_violations(violations))}"
     yield f"{metric}: best {best[0]:.6g} at report {best[1]} of {trial.num_reports}{whose}"
 
 

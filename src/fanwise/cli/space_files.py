@@ -31,13 +31,13 @@ import yaml
 
 from ..base.nearest import did_you_mean
 from ..tune import Space, constant, parameter
-from ..tune.spaces.domains import MAKERS, Domain
+from ..tune.space.domains import DOMAIN_TYPES, Domain
 from .usage import UsageError
 
 _MORE = ("when", "prior", "confidence")
 _LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list of settings
 _EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
-_CALLS: dict[str, Callable[..., object]] = {**MAKERS, "constant": constant, "parameter": parameter}
+_CALLS: dict[str, Callable[..., object]] = {**DOMAIN_TYPES, "constant": constant, "parameter": parameter}
 
 
 class Loader(yaml.SafeLoader):
@@ -86,7 +86,7 @@ def _body_of(path: Path) -> object:
 def _domain_or_constant(name: str, entry: object) -> object:
     if isinstance(entry, list):
         raise ValueError(
-            f"{name} is a bare list, which may mean two things:\n"
+            f"{name} is a bare list, which is ambiguous:\n"
             f"  one of these values for each trial:     {name}: {{choice: [...]}}\n"
             f"  all of them, the same for every trial:  {name}: {{constant: [...]}}"
         )
@@ -112,9 +112,9 @@ def _domain_or_constant(name: str, entry: object) -> object:
 def _inner(name: str, kind: object, arguments: object) -> object:
     if kind == "constant":
         return constant(arguments)
-    if kind not in MAKERS:
+    if kind not in DOMAIN_TYPES:
         raise ValueError(
-            f"{name}: no domain {kind!r}{did_you_mean(kind, MAKERS)} (a mapping as constant: {{constant: ...}})"
+            f"{name}: no domain {kind!r}{did_you_mean(kind, DOMAIN_TYPES)} (a mapping as constant: {{constant: ...}})"
         )
     try:
         return _domain(str(kind), arguments)
@@ -124,11 +124,11 @@ def _inner(name: str, kind: object, arguments: object) -> object:
 
 def _domain(kind: str, arguments: object) -> Domain:
     if kind in _LISTS and isinstance(arguments, list):
-        return MAKERS[kind](arguments)
+        return DOMAIN_TYPES[kind](arguments)
     if isinstance(arguments, dict):
-        return MAKERS[kind](**arguments)
+        return DOMAIN_TYPES[kind](**arguments)
     if isinstance(arguments, list):
-        return MAKERS[kind](*arguments)
+        return DOMAIN_TYPES[kind](*arguments)
     raise ValueError(f"{kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")
 
 

@@ -18,7 +18,7 @@ from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
 from ..tune.remote.asking import ask_search, not_running
 from ..tune.removing import remove_experiment
-from ..tune.spaces import Space
+from ..tune.space import Space
 from ..tune.terminal.screen import screen_for
 from ..tune.terminal.table import counts_line
 from .experiments import pool_on

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..tune.simulate import FunctionTable
-from ..tune.spaces import uniform
+from ..tune.space import uniform
 
 SLOWEST, FASTEST = 0.5, 4.0
 BEST = {"x0": 0.3, "x1": 0.6, "x2": 0.9}

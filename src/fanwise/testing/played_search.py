@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..tune.chance import Chance
 from ..tune.decisions.driving import handle
 from ..tune.decisions.facts import Begin, Ended, Fact, Free, Outcome, Ready, Reported, Resumed, Suggested
 from ..tune.decisions.orders import Answer, Finish, Judged, Order, Reject, Start, Suggest, Terminate
 from ..tune.decisions.tuning import Tuning
+from ..tune.rng import KeyedRandom
 from ..tune.schedulers.base import Decision, Scheduler
-from ..tune.spaces import Space
+from ..tune.space import Space
 from ..tune.stopping import StoppingCriterion
 
 State: TypeAlias = Any  # whatever train() makes of it
@@ -57,7 +57,7 @@ class PlayedSearch:
     orders: list[list[Order]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._chance = Chance(f"{self.seed}/played search")
+        self._chance = KeyedRandom(f"{self.seed}/played search")
         self._scheduler, self._tuning = self._begun()
         self._running: dict[int, _Attempt] = {}
         self._saved: dict[str, State] = {}

@@ -21,8 +21,8 @@ from typing import TypeAlias, final
 
 from ..tune.decisions import facts
 from ..tune.schedulers.base import Decision, Done, EndStatus, NextTrial, Scheduler, Status
-from ..tune.searchers.base import Ask, Observation
-from ..tune.spaces import Space
+from ..tune.searchers.base import Observation, SuggestContext
+from ..tune.space import Space
 from .scheduler_play import MAX_EPOCHS, SPACE, Play
 
 Make: TypeAlias = Callable[[], Scheduler]
@@ -132,7 +132,7 @@ def a_description_is_json_and_stays_the_same(make: Make) -> None:
 def void_reports_are_forgotten(make: Make) -> None:
     """Each report that a trial went on after is taken back and comes again at once: that changes nothing."""
     for whole, stuttering in zip(_worlds(make), _worlds(make, stutters=True), strict=True):
-        assert stuttering.go_on() == whole.go_on(), "a report that on_rewind made void had an effect"
+        assert stuttering.go_on() == whole.go_on(), "a report that on_rollback made void had an effect"
 
 
 def void_paths_are_forgotten(make: Make) -> None:
@@ -144,16 +144,16 @@ def void_paths_are_forgotten(make: Make) -> None:
         for iter in range(1, MAX_EPOCHS + 1):
             if told.on_report(_observed(told, 3, iter, -1000.0 - iter)) is not Decision.CONTINUE:
                 break  # what is told to stop or to pause is not run again
-            told.on_rewind(3, 0)
+            told.on_rollback(3, 0)
             for repeated in range(1, iter):
                 told.on_report(_observed(told, 3, repeated, -1000.0 - repeated))
-        told.on_rewind(3, 0)
+        told.on_rollback(3, 0)
         told.on_end(3, Status.FAILED)
         untold.on_end(3, Status.FAILED)
         for trial_id in range(3):
             loss = random.Random(f"{seed}/{trial_id}").random()
             answers = [each.on_report(_observed(each, trial_id, 1, loss)) for each in (told, untold)]
-            assert answers[0] == answers[1], "losses that on_rewind made void had an effect"
+            assert answers[0] == answers[1], "losses that on_rollback made void had an effect"
 
 
 def ends_of_trials_that_never_reported_are_no_trouble(make: Make) -> None:
@@ -161,9 +161,9 @@ def ends_of_trials_that_never_reported_are_no_trouble(make: Make) -> None:
         scheduler = begun(make)
         for trial_id in range(5):
             _ask(scheduler, trial_id)
-            scheduler.on_rewind(trial_id, 0)
+            scheduler.on_rollback(trial_id, 0)
             scheduler.on_end(trial_id, status)
-        scheduler.on_rewind(99, 0)
+        scheduler.on_rollback(99, 0)
         scheduler.on_end(99, status)
         _ask(scheduler, 5)
 
@@ -204,7 +204,7 @@ def it_draws_no_global_chance(make: Make) -> None:
     before = random.getstate()
     for play in _worlds(make, _FEW_SEEDS):
         play.go_on(100)
-    assert random.getstate() == before, "chance comes with the Ask, or from a generator of one's own"
+    assert random.getstate() == before, "random numbers come from the SuggestContext, or from a generator of one's own"
 
 
 CHECKS: Sequence[Check] = (
@@ -228,7 +228,7 @@ CHECKS: Sequence[Check] = (
 
 
 def _ask(scheduler: Scheduler, number: int) -> NextTrial:
-    return scheduler.next(Ask(number, number, SPACE, purpose="next"))
+    return scheduler.next(SuggestContext(number, number, SPACE, purpose="next"))
 
 
 def _observed(scheduler: Scheduler, trial_id: int, iter: int, loss: float) -> Observation:
@@ -274,7 +274,7 @@ class _Watched(Scheduler):
         self.scheduler.begin(space, seed)
         self.max_resource = self.scheduler.max_resource
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         answer = self.scheduler.next(ask)
         self.is_done = self.is_done or isinstance(answer, Done)
         return answer
@@ -282,12 +282,12 @@ class _Watched(Scheduler):
     def on_report(self, observation: Observation) -> Decision:
         decision = self.scheduler.on_report(observation)
         if self.stutters and decision is Decision.CONTINUE:
-            self.scheduler.on_rewind(observation.trial_id, observation.iter - 1)
+            self.scheduler.on_rollback(observation.trial_id, observation.iter - 1)
             decision = self.scheduler.on_report(observation)
         return decision
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
-        self.scheduler.on_rewind(trial_id, to_iter)
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        self.scheduler.on_rollback(trial_id, to_iter)
 
     def on_end(self, trial_id: int, status: Status) -> None:
         self.scheduler.on_end(trial_id, status)

@@ -18,8 +18,8 @@ from ..tune.decisions.facts import Fact, Outcome
 from ..tune.decisions.orders import Answer, Finish, Order, Start, Suggest
 from ..tune.decisions.tuning import Tuning
 from ..tune.schedulers.base import Decision, Scheduler
-from ..tune.searchers.base import Ask
-from ..tune.spaces import Space, loguniform, randint
+from ..tune.searchers.base import SuggestContext
+from ..tune.space import Space, loguniform, randint
 from ..tune.stopping import StoppingCriterion
 
 MAX_EPOCHS = 9
@@ -181,7 +181,7 @@ class Play:
             return None
         return list(self.running.values())[int(self.chance.random() * len(self.running))]
 
-    def _suggestion(self, ask: Ask) -> Mapping[str, object] | None:
+    def _suggestion(self, ask: SuggestContext) -> Mapping[str, object] | None:
         if self.num_suggested == self.num_configs or (
             self.moody and random.Random(f"mood/{ask.number}").random() < 0.3
         ):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..tune.schedulers import Clone, Decision, Done, New, Resume, Scheduler, Status, Stop, Wait
-from ..tune.searchers import Ask, Mode, Observation, Searcher
+from ..tune.searchers import Mode, Observation, Searcher, SuggestContext
 
 _DECISIONS = {"stop": Decision.STOP, "pause": Decision.PAUSE, "wrong": "stop"}
 
@@ -34,18 +34,18 @@ def _heard(observation: Observation) -> tuple[object, ...]:
 class ScriptedSearcher(Searcher):
     """Never asked by itself: the test hands in what it suggests. `calls`: what it heard."""
 
-    def __init__(self, budget_s: float | None, *, at_once: bool) -> None:
-        self.budget_s = budget_s  # type: ignore[misc]  # of each one its own
-        self.answers_at_once = at_once  # type: ignore[misc]
+    def __init__(self, suggest_timeout_s: float | None, *, at_once: bool) -> None:
+        self.suggest_timeout_s = suggest_timeout_s  # type: ignore[misc]  # of each one its own
+        self.runs_inline = at_once  # type: ignore[misc]
         self.calls: list[tuple[object, ...]] = []
 
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         raise AssertionError("the test answers")
 
     def observe(self, observation: Observation) -> None:
         self.calls.append(_heard(observation))
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         self.calls.append(("rewind", trial_id, to_iter))
 
     def on_end(self, trial_id: int, status: str) -> None:
@@ -65,8 +65,10 @@ class ScriptedScheduler(Scheduler):
         self.paused: set[int] = set()
         self.calls: list[tuple[object, ...]] = []
 
-    def next(self, ask: Ask) -> Any:  # Any: a wrong answer too
-        self.calls.append(("next", ask.number, ask.trial_id, ask.exhausted, ask.may_begin, dict(ask.pending)))
+    def next(self, ask: SuggestContext) -> Any:  # Any: a wrong answer too
+        self.calls.append(
+            ("next", ask.number, ask.trial_id, ask.no_new_configs, ask.can_start_trial, dict(ask.pending))
+        )
         what, which = self.plan.popleft() if self.plan else ("new", 0)
         answer = planned_answer(what, which, ask.trial_id, list(self.paused))
         if isinstance(answer, Resume | Stop):
@@ -82,7 +84,7 @@ class ScriptedScheduler(Scheduler):
             self.paused.add(observation.trial_id)
         return _DECISIONS.get(str(asked), Decision.CONTINUE)
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         self.calls.append(("rewind", trial_id, to_iter))
 
     def on_end(self, trial_id: int, status: Status) -> None:

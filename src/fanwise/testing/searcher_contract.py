@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ..tune.searchers.base import Ask, Observation, Searcher
+from ..tune.searchers.base import Observation, Searcher, SuggestContext
 from ..tune.searchers.first_points import FirstPoints
-from ..tune.spaces import (
+from ..tune.space import (
     Space,
     choice,
     constant,
@@ -105,7 +105,7 @@ class Play:
         searcher: began already.
         tells_void: False leaves out the reports that are void soon after, with nothing between: it must not matter.
         spoils: empties the configurations that the searcher returned, as their owner may.
-        recalls: hands in these suggestions by `recall`, as where an experiment is resumed, before it asks for others.
+        recalls: passes these suggestions to `replay_suggestion` first, as when an experiment is resumed.
     """
 
     searcher: Searcher
@@ -144,10 +144,10 @@ class Play:
         """Ask, and start a trial: with the space's own choice where the searcher has nothing."""
         number = len(self.suggestions)
         pending = MappingProxyType({trial_id: trial.config for trial_id, trial in self.trials.items()})
-        ask = Ask(number, self.num_trials, self.space, seed=self.seed, pending=pending, now_s=float(number))
+        ask = SuggestContext(number, self.num_trials, self.space, seed=self.seed, pending=pending, now_s=float(number))
         if number < len(self.recalls):
             suggested = self.recalls[number]
-            self.searcher.recall(ask, suggested)
+            self.searcher.replay_suggestion(ask, suggested)
         else:
             suggested = self.searcher.suggest(ask)
         self.suggestions.append(None if suggested is None else dict(suggested))
@@ -184,7 +184,7 @@ class Play:
 
     def rewind(self, trial_id: int, to_iter: int) -> None:
         self.trials[trial_id].iter = to_iter
-        self.searcher.on_rewind(trial_id, to_iter)
+        self.searcher.on_rollback(trial_id, to_iter)
 
     def end(self, trial_id: int, status: str) -> None:
         del self.trials[trial_id]
@@ -306,7 +306,7 @@ def void_reports_are_forgotten(make: Make, *, num_seeds: int = 3) -> None:
         with _in(name):
             for seed in range(num_seeds):
                 told, untold = _played(make, space, seed), _played(make, space, seed, tells_void=False)
-                assert told == untold, "reports that on_rewind made void had an effect"
+                assert told == untold, "reports that on_rollback made void had an effect"
 
 
 def ends_of_trials_that_never_reported_are_no_trouble(make: Make) -> None:
@@ -373,7 +373,7 @@ def it_draws_no_global_chance(make: Make) -> None:
             before = random.getstate(), None if numpy is None else numpy.random.get_state()[1].tolist()
             _played(make, space)
             after = random.getstate(), None if numpy is None else numpy.random.get_state()[1].tolist()
-            assert before == after, "chance comes with the Ask, or from a generator of one's own"
+            assert before == after, "random numbers come from the SuggestContext, or from a generator of one's own"
 
 
 def trials_may_all_come_out_alike(make: Make) -> None:
@@ -453,7 +453,7 @@ CHECKS: Sequence[Check] = (
     constraints_may_be_violated,
 )
 
-# What the model of a searcher decides and not the kit around it (`tune.searchers.learner`): for searchers that think,
+# Checks of the model, not of `tune.searchers.model_based`: for searchers that think,
 # for a check makes hundreds of suggestions. The others are for the long tests.
 CHECKS_OF_A_MODEL: Sequence[Check] = (
     suggestions_are_configurations_of_the_space,
@@ -533,7 +533,9 @@ def _nearest_of_sixteen(make: Make, *, tells: bool) -> float:
         points: list[tuple[float, float]] = []
         pending: dict[int, Mapping[str, object]] = {}
         for number in range(40 + 16):
-            config = searcher.suggest(Ask(number, number, space, seed=seed, pending=dict(pending) if tells else None))
+            config = searcher.suggest(
+                SuggestContext(number, number, space, seed=seed, pending=dict(pending) if tells else None)
+            )
             assert config is not None
             x, y = _number(config["x"]), _number(config["y"])
             if number < 40:

@@ -32,7 +32,7 @@ def record_simulated(
     seed: int = 0,
     objective: Callable[..., Any] = print,  # Any: objectives return what they like
     faults: Faults | None = None,
-    thinking_s: float = 0.0,
+    suggest_s: float = 0.0,
     keep: Callable[[Fact], bool] = lambda fact: True,
     **settings: Any,  # Any: those of `simulate` that `Tuning` has too
 ) -> None:
@@ -68,7 +68,7 @@ def record_simulated(
             n_workers=n_workers,
             seed=seed,
             faults=faults,
-            thinking_s=thinking_s,
-            note=note,
+            suggest_s=suggest_s,
+            on_event=note,
             **settings,
         )

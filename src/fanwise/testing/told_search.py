@@ -34,8 +34,8 @@ from ..tune.schedulers import (
     Scheduler,
     Status,
 )
-from ..tune.searchers import Ask, Mode, Observation, Searcher
-from ..tune.spaces import Space, randint
+from ..tune.searchers import Mode, Observation, Searcher, SuggestContext
+from ..tune.space import Space, randint
 from ..tune.stopping import Counts, StoppingCriterion
 
 SPACE = Space({"x": randint(0, 10**6)})
@@ -56,7 +56,7 @@ class Scripted(Searcher):
         self.error_on_observe: Exception | None = None
         self.heard: list[tuple[object, ...]] = []
 
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         if self.error is not None:
             raise self.error
         if self.given == self.left:
@@ -69,7 +69,7 @@ class Scripted(Searcher):
             raise self.error_on_observe
         self.heard.append(("observe", observation.trial_id, observation.iter, observation.loss))
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         self.heard.append(("rewind", trial_id, to_iter))
 
     def on_end(self, trial_id: int, status: str) -> None:
@@ -79,7 +79,7 @@ class Scripted(Searcher):
 class Thinks(Scripted):
     """A searcher that has a thread of its own and two seconds."""
 
-    budget_s = 2.0
+    suggest_timeout_s = 2.0
 
 
 class Told(Scheduler):
@@ -90,9 +90,9 @@ class Told(Scheduler):
         self.plan = list(plan)
         self.clones = clones  # type: ignore[misc]  # of the test
         self.heard: list[tuple[object, ...]] = []
-        self.asks: list[Ask] = []
+        self.asks: list[SuggestContext] = []
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         self.asks.append(ask)
         answer: NextTrial = self.plan.pop(0) if self.plan else New({"x": ask.trial_id})
         return answer
@@ -102,7 +102,7 @@ class Told(Scheduler):
         decision: Decision = observation.values.get("answer", CONTINUE)  # type: ignore[assignment]
         return decision
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         self.heard.append(("rewind", trial_id, to_iter))
 
     def on_end(self, trial_id: int, status: Status) -> None:
@@ -114,7 +114,7 @@ class Search:
 
     def __init__(self, tuning: Tuning, searcher: Searcher | None) -> None:
         self.tuning = tuning
-        self.searcher = searcher if searcher is None or searcher.budget_s is None else None
+        self.searcher = searcher if searcher is None or searcher.suggest_timeout_s is None else None
         self.slow = self.searcher is None
 
     def hand(self, fact: Fact) -> list[Order]:

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..tune.chance import Chance
 from ..tune.decisions import facts
 from ..tune.decisions.facts import Fact, Outcome
 from ..tune.decisions.orders import (
@@ -35,9 +34,10 @@ from ..tune.decisions.orders import (
     Suggest,
     Terminate,
 )
+from ..tune.rng import KeyedRandom
 from ..tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
-from ..tune.searchers import Ask, Mode
-from ..tune.spaces import Space, randint
+from ..tune.searchers import Mode, SuggestContext
+from ..tune.space import Space, randint
 from .scripted_search import planned_answer
 
 SPACE = Space({"n": randint(0, 10**6)})
@@ -62,7 +62,7 @@ class SearchSettings:
     mode: Mode
     maximum: float | None
     at_once: bool
-    budget_s: float | None
+    suggest_timeout_s: float | None
     started: int | None
     completed: int | None
     evaluations: int | None
@@ -76,7 +76,7 @@ class SearchSettings:
     @property
     def waited_s(self) -> float | None:
         """How long a free worker waits for a suggestion: for one that comes at once there is no limit."""
-        return None if self.at_once else self.budget_s
+        return None if self.at_once else self.suggest_timeout_s
 
     def limits(self) -> dict[str, Any]:
         """The arguments of the StoppingCriterion."""
@@ -557,7 +557,7 @@ class TuningModel:
             return
         number, self.asked, self.wants = self.asked, None, False
         if self.free_slots():
-            self._new(SPACE.sample(Chance(f"{SEED}/fallback/{number}")), fallback=True)
+            self._new(SPACE.sample(KeyedRandom(f"{SEED}/fallback/{number}")), fallback=True)
             self._obey(now_s)
         self._ask_ahead(now_s)
         self._fill(now_s)
@@ -726,8 +726,16 @@ class TuningModel:
             self.asked = self.num_asked
             self.num_asked += 1
             pending = {attempt.trial.number: attempt.trial.config for attempt in self.running()}
-            budget_s = self.given.waited_s
-            ask = Ask(self.asked, len(self.trials), SPACE, seed=SEED, pending=pending, now_s=now_s, budget_s=budget_s)
+            suggest_timeout_s = self.given.waited_s
+            ask = SuggestContext(
+                self.asked,
+                len(self.trials),
+                SPACE,
+                seed=SEED,
+                pending=pending,
+                now_s=now_s,
+                suggest_timeout_s=suggest_timeout_s,
+            )
             self.out.append(Suggest(self.asked, ask))
 
     def _ask_ahead(self, now_s: float) -> None:

@@ -26,9 +26,8 @@ from typing import Any, Self, final
 from ..base.errors import ClosedError, SearchFailedError
 from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
+from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from .callbacks.events import SearchEnded, SearchStarted
-from .callbacks.listening import Listening, checked_callbacks
-from .choosing import Chosen
 from .constraints import Constraint, constraints_of
 from .decisions import facts
 from .decisions.checking import problem_with
@@ -36,6 +35,7 @@ from .decisions.driving import handle
 from .decisions.facts import Fact, Outcome
 from .decisions.orders import Answer, Finish, Judged, Order, Start
 from .decisions.transfer import Taken
+from .default_searcher import SearcherChoice
 from .experiment import Experiment
 from .opening import check_same, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, asked_and_told, load_program, save_program
@@ -48,11 +48,10 @@ from .record.state import SearchState
 from .remote.commands import check_may_enqueue, completed
 from .schedulers.base import Decision, Scheduler, Status, checked_objectives, checked_seed, seed_of
 from .searchers.base import Mode, Objective, Searcher
-from .spaces import Space
+from .space import Space
 from .stopping import StoppingCriterion
 from .values import with_objects
-from .warm_start import WarmStart, read_warm_start
-from .warm_start import described as described_start
+from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
 _log = logging.getLogger("fanwise")
 
@@ -95,7 +94,7 @@ class OpenSearch:
         scheduler: Scheduler,
         stop: StoppingCriterion | None,
         *,
-        chosen: Chosen | None,
+        chosen: SearcherChoice | None,
         constraints: Sequence[Constraint],
         seed: int | None,
         warm_start: WarmStart | None,
@@ -133,9 +132,9 @@ class OpenSearch:
         self._tuning = fresh_tuning(meta, self._scheduler)
         state = restore(self.path, self._tuning, self._scheduler.searcher) if restored else SearchState(meta)
         self._zero_s = time.monotonic() - state.last_s
-        self._listening = Listening(checked_callbacks(callbacks), state.alive())
-        state.news.on_line = self._listening.told
-        self._recorder = Recorder(self._record, state, self._listening.heard)
+        self._listening = CallbackDispatcher(checked_callbacks(callbacks), state.alive())
+        state.news.on_line = self._listening.on_line
+        self._recorder = Recorder(self._record, state, self._listening.on_event)
         objectives = self._scheduler.objectives
         self._listening.start(
             SearchStarted(
@@ -324,7 +323,7 @@ class OpenSearch:
             stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
             chosen=self._chosen,
         )
-        more = {"warm_start": described_start(taken), "asynchronous": True}
+        more = {"warm_start": summaries_to_json(taken), "asynchronous": True}
         record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
         try:
             save_program(self.path, Program(asked_and_told, scheduler, self._space))

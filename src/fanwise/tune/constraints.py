@@ -1,10 +1,7 @@
-"""Constraints: what a report must meet to be a result, such as "latency_ms <= 20".
+"""Constraints on reported values, such as "latency_ms <= 20".
 
-    "latency_ms <= 20"  --checked_constraints-->  Constraint  --violation(24.0)-->  4.0      in the metric's unit
-
-A report that violates one is infeasible, and ranks behind every report that is not: nowhere is it the best as long as
-a feasible one is there. Among the infeasible the one with the smallest `infeasibility` comes first: each violation is
-measured by the size of its bound, so that milliseconds and shares can be added. Knows texts and numbers only.
+Reports that violate a constraint are infeasible and rank behind all feasible ones. Infeasible reports are ranked by
+`infeasibility`, the sum of the violations relative to their bounds.
 """
 
 import math
@@ -17,14 +14,14 @@ from .values import is_number
 
 Relation: TypeAlias = Literal["<=", ">="]
 
-_RIGHT = 'right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]'
+_EXAMPLE = 'right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]'
 _PARTS = re.compile(r"(?P<left>[^<>=]*)(?P<relation>[<>=]+)(?P<right>[^<>=]*)")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A reported value and the bound that it has to keep.
+    """A bound on a reported value.
 
     >>> latency = Constraint("latency_ms", "<=", 20)
     >>> str(latency), latency.violation(24.0), latency.violation(15.0)
@@ -39,14 +36,14 @@ class Constraint:
         return f"{self.metric} {self.relation} {self.bound!r}"
 
     def violation(self, value: float) -> float:
-        """How far the value is beyond the bound, in the metric's unit; at most 0 where the constraint is met."""
+        """Return the violation in the unit of the metric; at most 0 if the constraint is satisfied."""
         return value - self.bound if self.relation == "<=" else self.bound - value
 
 
 def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]) -> float:
-    """How far a report is from meeting all constraints: 0 if it does, NaN where one of its values is.
+    """Return the sum of the positive violations, each divided by the absolute value of its bound, or by 1 if that is 0.
 
-    The sum of the violations above 0, each divided by the size of its bound; by 1 where the bound is 0.
+    NaN if a violation is NaN.
 
     >>> two = checked_constraints(["latency_ms <= 20", "accuracy >= 0.8"])
     >>> infeasibility(two, [5.0, 0.4]), infeasibility(two, [-5.0, 0.0])
@@ -60,67 +57,67 @@ def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]
 
 
 def violations_of(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> tuple[float, ...]:
-    """By how much a report violates each constraint; NaN where it lacks the number."""
-    found = [(bound, values.get(bound.metric)) for bound in constraints]
-    return tuple([bound.violation(value) if is_number(value) else math.nan for bound, value in found])
+    """Return the violation of each constraint by a report; NaN if the value is missing."""
+    pairs = [(constraint, values.get(constraint.metric)) for constraint in constraints]
+    return tuple([constraint.violation(value) if is_number(value) else math.nan for constraint, value in pairs])
 
 
 def violated(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> dict[str, float]:
-    """Which constraints a report violates, as they are written, and by how much. `values`: what it reported.
+    """Return the violated constraints of a report, as text, with their violations.
 
     >>> violated(checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"]), {"latency_ms": 25, "accuracy": 0.5})
     {'latency_ms <= 20': 5}
     """
     constraints = list(constraints)
-    beyond = zip(constraints, violations_of(constraints, values), strict=True)
-    return {str(bound): violation for bound, violation in beyond if violation > 0}
+    pairs = zip(constraints, violations_of(constraints, values), strict=True)
+    return {str(constraint): violation for constraint, violation in pairs if violation > 0}
 
 
-def in_words(violations: Mapping[str, float]) -> str:
-    """What is violated, for people.
+def format_violations(violations: Mapping[str, float]) -> str:
+    """Format the result of `violated` for messages.
 
-    >>> in_words({"latency_ms <= 20": 5.25})
+    >>> format_violations({"latency_ms <= 20": 5.25})
     'latency_ms <= 20 by 5.25'
     """
     return ", ".join(f"{text} by {violation:.4g}" for text, violation in violations.items())
 
 
 def checked_constraints(texts: Sequence[str | Constraint]) -> tuple[Constraint, ...]:
-    """The constraints that are written so, or TypeError, ValueError.
+    """Parse and validate constraints. Raises TypeError, ValueError.
 
     >>> checked_constraints(["latency_ms < 20"])
     Traceback (most recent call last):
-    ValueError: the constraint 'latency_ms < 20' has '<' where <= or >= must stand.
+    ValueError: the constraint 'latency_ms < 20' uses '<' instead of <= or >=.
       right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]
     """
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str | Constraint) for text in texts):
-        raise TypeError(f"constraints must be a list of texts, got {texts!r}.\n  {_RIGHT}")
-    constraints = tuple(text if isinstance(text, Constraint) else _parsed(text) for text in texts)
-    seen: dict[tuple[str, str], Constraint] = {}
+        raise TypeError(f"constraints must be a list of texts, got {texts!r}.\n  {_EXAMPLE}")
+    constraints = tuple(text if isinstance(text, Constraint) else _parse(text) for text in texts)
+    by_side: dict[tuple[str, str], Constraint] = {}
     for constraint in constraints:
-        other = seen.setdefault((constraint.metric, constraint.relation), constraint)
-        if other is not constraint:
-            raise ValueError(f"two constraints bound the same side: '{other}' and '{constraint}'; leave one out")
+        first = by_side.setdefault((constraint.metric, constraint.relation), constraint)
+        if first is not constraint:
+            raise ValueError(f"two constraints bound the same side: '{first}' and '{constraint}'; remove one")
     return constraints
 
 
-def _parsed(text: str) -> Constraint:
-    found = _PARTS.fullmatch(text)
-    if found is None:
+def _parse(text: str) -> Constraint:
+    match = _PARTS.fullmatch(text)
+    if match is None:
         raise ValueError(
-            f"the constraint {text!r} is not of the form metric <= number or metric >= number.\n  {_RIGHT}"
+            f"the constraint {text!r} is not of the form metric <= number or metric >= number.\n  {_EXAMPLE}"
         )
-    left, relation, right = (found[name].strip() for name in ("left", "relation", "right"))
+    left, relation, right = (match[name].strip() for name in ("left", "relation", "right"))
     if relation not in ("<=", ">="):
-        raise ValueError(f"the constraint {text!r} has {relation!r} where <= or >= must stand.\n  {_RIGHT}")
+        raise ValueError(f"the constraint {text!r} uses {relation!r} instead of <= or >=.\n  {_EXAMPLE}")
     bound = _number(right)
     if bound is None:
         hint = ""
         if _number(left) is not None and right:
-            hint = f" The metric stands on the left: '{right} {'>=' if relation == '<=' else '<='} {left}'."
-        raise ValueError(f"the constraint {text!r} must end in a number, got {right!r}.{hint}\n  {_RIGHT}")
+            hint = f" The metric must be on the left: '{right} {'>=' if relation == '<=' else '<='} {left}'."
+        raise ValueError(f"the constraint {text!r} must end in a number, got {right!r}.{hint}\n  {_EXAMPLE}")
     if not left:
-        raise ValueError(f"the constraint {text!r} lacks the name of a reported value.\n  {_RIGHT}")
+        raise ValueError(f"the constraint {text!r} lacks the name of a reported value.\n  {_EXAMPLE}")
     if not math.isfinite(bound):
         raise ValueError(f"the constraint {text!r} must have a finite bound, got {right!r}")
     return Constraint(left, cast(Relation, relation), bound)
@@ -139,15 +136,14 @@ class _HasConstraints(Protocol):
     constraints: tuple[Constraint, ...]
 
 
-def constraints_of(scheduler: _HasConstraints, given: Sequence[str] = ()) -> tuple[Constraint, ...]:
-    """Return the constraints of a search: those of its scheduler, or those given beside a scheduler without any.
+def constraints_of(scheduler: _HasConstraints, texts: Sequence[str] = ()) -> tuple[Constraint, ...]:
+    """Return the constraints of a search, given either to its scheduler or as texts.
 
     Raises:
-        TypeError, ValueError: a constraint is not valid, or the scheduler has its own.
+        TypeError, ValueError: a constraint is invalid, or both are given.
     """
-    own = scheduler.constraints
-    constraints = checked_constraints(given)
-    if own and constraints:
-        shown = ", ".join(f"'{constraint}'" for constraint in own)
-        raise ValueError(f"constraints were given twice: the scheduler has {shown}. Give all of them in one place")
-    return own or constraints
+    constraints = checked_constraints(texts)
+    if scheduler.constraints and constraints:
+        own = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
+        raise ValueError(f"constraints were given twice: the scheduler has {own}. Pass all of them in one place")
+    return scheduler.constraints or constraints

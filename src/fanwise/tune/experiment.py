@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import RecordError
 from .exporting import write_results
-from .fronts import ParetoPoint, objectives_of, pareto_of
+from .pareto_results import ParetoPoint, objectives_of, pareto_of
 from .record.frames import results_frame, trials_frame
 from .record.lock import is_held
 from .record.names import experiments_folder, list_experiments
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ..plot.data import SearchData
     from ..plot.hypervolumes import VolumeData
-    from .insight import Dependences, Importances
+    from .permutation_importance import Dependences, Importances
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +247,13 @@ class Experiment:
 
     def search_data(self) -> "SearchData":
         """The search as the plain data that `fanwise.plot` draws. Reports without a number as metric are left out."""
-        from .pictures import search_data
+        from .plot_data import search_data
 
         return search_data(self.name, self._meta, self.history())
 
     def volume_data(self, reference_point: Mapping[str, float] | None = None) -> "VolumeData":
         """How the hypervolume grew, as the plain data that `fanwise.plot.hypervolume` draws. As `hypervolume`."""
-        from .pictures import volume_data
+        from .plot_data import volume_data
 
         return volume_data([(self.name, self._meta, self.history())], reference_point)[0]
 
@@ -305,14 +305,15 @@ class Experiment:
             ValueError: the search has one objective (see `plot`), or more than four.
         """
         from ..plot import fronts
-        from .pictures import front_data
+        from .plot_data import front_data
 
         return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
 
     def importances(self, metric: str | None = None) -> "Importances":
         """How much each hyperparameter matters, with spread, and how well a model predicts trials that it has not seen.
 
-        A trial counts with its best feasible report, also where it was stopped early; see `fanwise.tune.insight`.
+        The value of a trial is its best feasible report, even if it was stopped early. See
+        `fanwise.tune.permutation_importance`.
 
         Args:
             metric: one of several objectives; None: the first.
@@ -320,7 +321,7 @@ class Experiment:
         Raises:
             ValueError: fewer than ten trials have a result, the space has no hyperparameters, no such objective.
         """
-        from .insight import importances_of
+        from .permutation_importance import importances_of
 
         return importances_of(self._meta, self.history(), metric)
 
@@ -337,14 +338,14 @@ class Experiment:
 
         The model is that of the importances. Arguments and errors as `importances`.
         """
-        from .insight import dependences_of
+        from .permutation_importance import dependences_of
 
         return dependences_of(self._meta, self.history(), metric)
 
     def plot_partial_dependence(self, metric: str | None = None) -> "Figure":
         """A panel for each hyperparameter: `partial_dependence`, as a matplotlib figure."""
         from ..plot.dependences import partial_dependence
-        from .pictures import dependence_data
+        from .plot_data import dependence_data
 
         found = self.partial_dependence(metric)
         panels = dependence_data(self._meta, self.history(), found.hyperparameters)

@@ -1,40 +1,34 @@
-"""The volume that points dominate together, up to a reference point: exact, at once or point by point.
+"""Exact hypervolume of points with respect to a reference point, and incremental Pareto fronts.
 
-    volume(points, reference)            of all of them
-    Front(reference).add(point)          what it is so far; each point costs a look at the front
-    Undominated().add(point)             the same without a volume, and so without a reference point
-
-Points are losses, of which smaller ones are better; a point that is not better than the reference in every loss adds
-nothing. For one or two losses a sum of boxes, for more the algorithm of While, Bradstreet and Barone (WFG, 2012): each
-point adds its own box without what the others dominate of it. Exponential in the number of losses. Sums are made in a
-fixed order, so that the same points in the same order give the same bits everywhere.
+Points are tuples of losses. Points that are not better than the reference in every loss contribute nothing. One or two
+losses are a sum of boxes; for more, the algorithm is WFG (While, Bradstreet and Barone, 2012), which is exponential in
+the number of losses. Sums have a fixed order, so results are bit-identical on every machine.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import final
 
-# Of the front's extent, as BoTorch's infer_reference_point has it: so that the ends of the front add something.
-_ROOM = 0.1
+_REFERENCE_MARGIN = 0.1  # of the extent of the front, as in BoTorch's infer_reference_point
 
 
 def volume(points: Iterable[Sequence[float]], reference: Sequence[float]) -> float:
-    """The volume of all points together.
+    """Return the hypervolume of the points.
 
     >>> volume([(1, 3), (2, 2), (3, 1), (9, 9)], (4, 4))
     6.0
     """
     limits = tuple(map(float, reference))
-    inside = [tuple(map(float, point)) for point in points]
-    return _volume(_undominated([point for point in inside if _is_inside(point, limits)]), limits)
+    tuples = [tuple(map(float, point)) for point in points]
+    return _volume(_undominated([point for point in tuples if _is_inside(point, limits)]), limits)
 
 
 @final
-class Undominated:
-    """The points that none other dominates, of those that were added; each once.
+class ParetoFront:
+    """The distinct non-dominated points among those added.
 
-    >>> kept = Undominated()
-    >>> [kept.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (2.0, 2.0)]], kept.points
+    >>> front = ParetoFront()
+    >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (2.0, 2.0)]], front.points
     ([True, False, True, False], [(2.0, 2.0), (1.0, 3.0)])
     """
 
@@ -44,71 +38,70 @@ class Undominated:
         self.points: list[tuple[float, ...]] = []
 
     def add(self, losses: Sequence[float]) -> bool:
-        """One more point; whether it is one of them now. One with an infinite loss or NaN is none."""
+        """Add a point. Return True if it joins the front; points with infinite or NaN losses never do."""
         point = tuple(losses)
-        if not all(map(math.isfinite, point)) or any(_is_as_good(other, point) for other in self.points):
+        if not all(map(math.isfinite, point)) or any(_weakly_dominates(p, point) for p in self.points):
             return False
-        self.points = [*(other for other in self.points if not _is_as_good(point, other)), point]
+        self.points = [*(p for p in self.points if not _weakly_dominates(point, p)), point]
         return True
 
 
 @final
-class Front:
-    """The points that none other dominates, of those that were added, and their volume.
+class HypervolumeFront:
+    """The non-dominated points among those added, and their hypervolume.
 
-    >>> front = Front((4.0, 4.0))
+    >>> front = HypervolumeFront((4.0, 4.0))
     >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (5.0, 0.0)]], front.volume
     ([True, False, True, False], 5.0)
     """
 
-    __slots__ = ("_kept", "reference", "volume")
+    __slots__ = ("_front", "reference", "volume")
 
     def __init__(self, reference: Sequence[float]) -> None:
         self.reference = tuple(map(float, reference))
         self.volume = 0.0
-        self._kept = Undominated()
+        self._front = ParetoFront()
 
     def add(self, losses: Sequence[float]) -> bool:
-        """One more point; whether the volume has grown. Losses that are infinite or NaN add nothing."""
-        point, before = tuple(losses), self._kept.points
-        if not _is_inside(point, self.reference) or not self._kept.add(point):
+        """Add a point. Return True if the volume has grown; points with infinite or NaN losses add nothing."""
+        point, previous = tuple(losses), self._front.points
+        if not _is_inside(point, self.reference) or not self._front.add(point):
             return False
-        self.volume += _own(point, before, self.reference)
+        self.volume += _exclusive_volume(point, previous, self.reference)
         return True
 
 
-def reference_of(front: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """A reference point for points that have none: the worst of the front in each loss, and a tenth of its extent more.
+def default_reference(front: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return a default reference point: the worst loss of the front plus a tenth of its extent, for each objective.
 
-    Where the front has no extent, a tenth of the loss itself; the front must not be empty.
+    If the extent is 0, a tenth of the loss is added instead. The front must not be empty.
 
-    >>> reference_of([(1.0, 30.0), (2.0, 10.0)])
+    >>> default_reference([(1.0, 30.0), (2.0, 10.0)])
     (2.1, 32.0)
     """
     columns = list(zip(*front, strict=True))
-    return tuple(max(c) + _ROOM * ((max(c) - min(c)) or abs(max(c)) or 1.0) for c in columns)
+    return tuple(max(c) + _REFERENCE_MARGIN * ((max(c) - min(c)) or abs(max(c)) or 1.0) for c in columns)
 
 
 def _is_inside(point: Sequence[float], reference: Sequence[float]) -> bool:
     return all(loss < limit for loss, limit in zip(point, reference, strict=True))
 
 
-def _is_as_good(point: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether it is equal, or dominates the other."""
-    return all(a <= b for a, b in zip(point, other, strict=True))
+def _weakly_dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    return all(x <= y for x, y in zip(a, b, strict=True))
 
 
-def _own(point: Sequence[float], others: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """What the point dominates, without what the others do."""
-    own = 1.0
+def _exclusive_volume(point: Sequence[float], points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
+    """Return the volume dominated by `point` but not by `points`."""
+    volume = 1.0
     for loss, limit in zip(point, reference, strict=True):
-        own *= limit - loss
-    shared = [tuple(map(max, point, other)) for other in others]
-    return own - _volume(_undominated(shared), reference)
+        volume *= limit - loss
+    shared = [tuple(map(max, point, p)) for p in points]
+    return volume - _volume(_undominated(shared), reference)
 
 
 def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> float:
-    """Of points of which none dominates another: each adds what is its own, without what later ones dominate."""
+    """Return the volume of mutually non-dominated points."""
     if len(reference) == 1:
         return reference[0] - points[0][0] if points else 0.0
     if len(reference) == 2:
@@ -117,14 +110,14 @@ def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> floa
             total += (reference[0] - first) * (top - second)
             top = second
         return total
-    points = sorted(points, reverse=True)  # by the first loss, the worst first: the sets that are left stay small
-    return sum((_own(point, points[place + 1 :], reference) for place, point in enumerate(points)), 0.0)
+    points = sorted(points, reverse=True)  # worst first loss first, which keeps the remaining sets small
+    return sum((_exclusive_volume(point, points[i + 1 :], reference) for i, point in enumerate(points)), 0.0)
 
 
 def _undominated(points: Iterable[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """Each point that nothing dominates, once."""
-    kept: list[tuple[float, ...]] = []
-    for point in sorted(points):  # who comes later dominates nobody who came earlier
-        if not any(_is_as_good(other, point) for other in kept):
-            kept.append(point)
-    return kept
+    """Return the distinct non-dominated points."""
+    front: list[tuple[float, ...]] = []
+    for point in sorted(points):  # later points cannot dominate earlier ones
+        if not any(_weakly_dominates(p, point) for p in front):
+            front.append(point)
+    return front

@@ -8,7 +8,7 @@ from ..base.nearest import did_you_mean
 from .experiment import Experiment
 from .schedulers.base import Scheduler
 from .searchers.base import Mode, Searcher
-from .spaces import Space
+from .space import Space
 from .stopping import StoppingCriterion
 from .tuner import Tuner
 

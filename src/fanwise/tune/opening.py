@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from ..base.version import VERSION
-from .choosing import Chosen, chosen_searcher
 from .constraints import Constraint
+from .default_searcher import SearcherChoice, choose_searcher
 from .schedulers.base import Scheduler
 from .schedulers.fifo import FIFO
 from .searchers.base import Mode, Searcher
-from .searchers.with_sklearn import has_forests
-from .spaces import Space
+from .searchers.with_sklearn import has_sklearn
+from .space import Space
 from .stopping import StoppingCriterion
 
 
@@ -43,7 +43,7 @@ def scheduler_for(
     space: Space,
     stop: StoppingCriterion | None,
     n_workers: int,
-) -> tuple[Scheduler, Chosen | None]:
+) -> tuple[Scheduler, SearcherChoice | None]:
     """The scheduler as it is; or one that runs every trial to its end, for a metric. And what was chosen, if it was.
 
     Raises:
@@ -62,12 +62,12 @@ def scheduler_for(
         raise TypeError('a search needs the name of the value to look at: metric="loss" (or a scheduler)')
     chosen = None
     if searcher is None:
-        chosen = chosen_searcher(
+        chosen = choose_searcher(
             num_objectives=1 if isinstance(metric, str) else len(metric),
             has_conditions=bool(space.conditions),
-            most_trials=None if stop is None else stop.most_trials,
+            max_trials=None if stop is None else stop.max_trials,
             n_workers=n_workers,
-            has_forests=has_forests(),
+            has_sklearn=has_sklearn(),
         )
     searcher = searcher if chosen is None else chosen.name
     return FIFO(searcher, metric=metric, mode=mode, points_to_evaluate=points_to_evaluate), chosen
@@ -109,7 +109,7 @@ def described(
     seed: int,
     n_workers: int,
     stop: StoppingCriterion,
-    chosen: Chosen | None = None,
+    chosen: SearcherChoice | None = None,
 ) -> dict[str, object]:
     """What the record says of every search when it begins."""
     objectives = scheduler.objectives

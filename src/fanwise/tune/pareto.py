@@ -1,8 +1,6 @@
-"""Several losses at once: which points are dominated, and how they rank.
+"""Pareto dominance: sorting and selection of points with several losses.
 
-A point dominates another if no loss is larger and one is smaller. Points are rows of losses, of which smaller ones are
-better. The same input gives the same bits everywhere. numpy is loaded
-when a function is called.
+A point dominates another if no loss is larger and at least one is smaller. Results are bit-identical on every machine.
 """
 # N: points, M: losses
 
@@ -10,11 +8,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-Points: TypeAlias = Any  # an array or rows of numbers; numpy is loaded later
+Points: TypeAlias = Any  # array or sequence of rows; NumPy is imported on first use
 
 
 def non_dominated_sort(losses_NM: Points) -> list[int]:
-    """The front of each point: 0 if nothing dominates it, 1 if only points of front 0 do, and so on (NSGA-II's ranks).
+    """Return the front of each point, from 0 for non-dominated points (Deb et al. 2002, NSGA-II, section III.A).
 
     >>> non_dominated_sort([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 0, 1, 0, 2]
@@ -28,60 +26,60 @@ def non_dominated_sort(losses_NM: Points) -> list[int]:
 
 
 def _fronts(points: Any) -> Iterator[list[int]]:
-    """The indices of each front, the first front first; each made when it is asked for."""
+    """Iterate over the indices of each front."""
     if points.shape[1] == 2:
-        ranks = _sorted_2(points.tolist())
+        ranks = _sort_2d(points.tolist())
         fronts: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
         for index, rank in enumerate(ranks):
             fronts[rank].append(index)
         yield from fronts
     else:
-        yield from _peeled(points)
+        yield from _peel(points)
 
 
-def _sorted_2(points: list[list[float]]) -> list[int]:
-    """For two losses in O(N log N): from left to right, a point is dominated by a front that has been as low."""
+def _sort_2d(points: list[list[float]]) -> list[int]:
+    """Sort points with two losses in O(N log N), in a sweep over the first loss."""
     ranks = [0] * len(points)
-    lows: list[float] = []  # of each front, the smallest second loss so far; they go up
-    before: list[float] | None = None
+    lows: list[float] = []  # smallest second loss of each front so far, increasing
+    previous: list[float] | None = None
     rank = 0
     for index in sorted(range(len(points)), key=points.__getitem__):
         point = points[index]
-        if point != before:  # equals do not dominate each other
+        if point != previous:  # equal points share a front
             rank = bisect_right(lows, point[1])
             lows[rank : rank + 1] = [point[1]]
-        ranks[index], before = rank, point
+        ranks[index], previous = rank, point
     return ranks
 
 
-def _peeled(points: Any) -> Iterator[list[int]]:
+def _peel(points: Any) -> Iterator[list[int]]:
     import numpy as np
 
-    left = np.arange(len(points))
-    while len(left):
-        inside = _front(points[left])
-        yield left[inside].tolist()
-        left = left[~inside]
+    remaining = np.arange(len(points))
+    while len(remaining):
+        mask = _front_mask(points[remaining])
+        yield remaining[mask].tolist()
+        remaining = remaining[~mask]
 
 
-def _front(points: Any) -> Any:
-    """Which points nothing dominates, as a mask."""
+def _front_mask(points: Any) -> Any:
+    """Return a mask of the non-dominated points."""
     import numpy as np
 
-    order = np.lexsort(points.T[::-1])  # who comes later dominates nobody who came earlier
-    left, front = order, []
-    while len(left):
-        best = points[left[0]]
-        equal = (points[left] == best).all(axis=1)
-        front.extend(left[equal])
-        left = left[(points[left] < best).any(axis=1)]
+    remaining = np.lexsort(points.T[::-1])  # later points cannot dominate earlier ones
+    front: list[Any] = []
+    while len(remaining):
+        best = points[remaining[0]]
+        equal = (points[remaining] == best).all(axis=1)
+        front.extend(remaining[equal])
+        remaining = remaining[(points[remaining] < best).any(axis=1)]
     mask = np.zeros(len(points), bool)
     mask[front] = True
     return mask
 
 
 def first_front(losses_NM: Points) -> list[int]:
-    """The indices of the points that nothing dominates, in order; of equal points all.
+    """Return the indices of the non-dominated points, in order, including equal points.
 
     >>> first_front([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 1, 3]
@@ -90,11 +88,11 @@ def first_front(losses_NM: Points) -> list[int]:
 
 
 def best_of(losses_NM: Points, number: int) -> list[int]:
-    """The indices of the best `number` points, the best first: front by front, and within a front spread out.
+    """Return the indices of the best `number` points, best first.
 
-    Within a front the first has the smallest first loss; each further one is the farthest from those before it, the
-    losses scaled to the front's extent: the epsilon-net of Schmucker et al., arXiv 2106.12639, section 3. Points with
-    an infinite loss come last; of equal points the first comes first.
+    Points are ordered by front. Within a front, the first point has the smallest first loss, and each next point is the
+    farthest from the previous ones, with losses scaled to the extent of the front (epsilon-net; Schmucker et al., arXiv
+    2106.12639, section 3). Points with infinite losses are last; ties are broken by index.
 
     >>> best_of([(1, 4), (2, 2), (3, 3), (4, 1), (1.1, 3.9)], 4)
     [0, 3, 1, 4]
@@ -103,11 +101,11 @@ def best_of(losses_NM: Points, number: int) -> list[int]:
 
     points = _matrix(losses_NM)
     finite = np.isfinite(points).all(axis=1)
-    sound = np.flatnonzero(finite)
+    finite_indices = np.flatnonzero(finite)
     chosen: list[int] = []
-    for places in _fronts(points[sound]):
-        front = sound[places]
-        chosen += [int(front[place]) for place in _epsilon_net(points[front], number - len(chosen))]
+    for members in _fronts(points[finite_indices]):
+        front = finite_indices[members]
+        chosen += [int(front[i]) for i in _epsilon_net(points[front], number - len(chosen))]
         if len(chosen) >= number:
             break
     return (chosen + np.flatnonzero(~finite).tolist())[:number]
@@ -121,7 +119,7 @@ def _epsilon_net(points: Any, number: int) -> list[int]:
     chosen = [int(np.argmin(points[:, 0]))]
     nearest = _squared_distances(scaled, chosen[0])
     while len(chosen) < min(number, len(points)):
-        nearest[chosen[-1]] = -1.0  # it is taken
+        nearest[chosen[-1]] = -1.0  # already chosen
         chosen.append(int(np.argmax(nearest)))
         nearest = np.minimum(nearest, _squared_distances(scaled, chosen[-1]))
     return chosen
@@ -135,9 +133,9 @@ def _squared_distances(points: Any, index: int) -> Any:
 
 
 def crowding_distances(losses_NM: Points) -> list[float]:
-    """How far each point of one front is from its neighbours (Deb et al. 2002, NSGA-II, section III.B).
+    """Return the crowding distances of the points of one front (Deb et al. 2002, NSGA-II, section III.B).
 
-    The ends of the front are infinitely far. Losses must be finite.
+    Losses must be finite. The distance of the extreme points is infinite.
 
     >>> crowding_distances([(0, 4), (1, 2), (4, 0)])
     [inf, 2.0, inf]

@@ -18,7 +18,7 @@ from typing import Any
 from ..base.errors import RecordError
 from ..links.codec import dumps_whole, loads
 from .schedulers.base import Scheduler
-from .spaces import Space
+from .space import Space
 
 FILE_NAME = "program.pickle"
 CLUSTER_FILE_NAME = "cluster.json"

@@ -1,10 +1,7 @@
-"""When a search ends: the limits a person sets, and the verdict on what has happened so far.
+"""Stopping criteria of a search. The names of the limits and their meanings are those of Syne Tune.
 
-    Counts (seconds, trials, reports, extremes)  --StoppingCriterion.verdict-->  None, or why to stop and how hard
-
-The names and meanings are Syne Tune's. Knows numbers only: no clock, no trials, no scheduler; the tuner fills Counts.
-Counts keeps the extremes of the metrics that the criterion names and of no others, so its size does not grow, but for
-the front of several objectives.
+The search updates `Counts`, and `StoppingCriterion.verdict` decides on them without a clock. `Counts` has a constant
+size, except for the Pareto front of several objectives.
 """
 
 import math
@@ -14,18 +11,18 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..base.nearest import names_nearest_option, nearest
-from .hypervolume import Front, Undominated
+from .hypervolume import HypervolumeFront, ParetoFront
 from .searchers.base import Objective
 from .values import is_number
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The search has to stop.
+    """The search must stop.
 
     Args:
-        reason: which limit was reached, with values.
-        lets_running_finish: True: start nothing more and wait; False: stop the running trials too.
+        reason: the limit that was reached, with its value.
+        lets_running_finish: True: start no more trials and wait for the running ones; False: stop them.
     """
 
     reason: str
@@ -34,19 +31,19 @@ class Verdict:
 
 @dataclass(slots=True)
 class Counts:
-    """What a search has done so far.
+    """Progress of a search, including reports that were discarded later.
 
     Args:
-        metric: the scheduler's metric, which a limit written as a number means.
-        watched: the metrics whose extremes are kept; `StoppingCriterion.watched(metric)`.
-        unseen: those of them that no report has had.
-        last_names: what the last report had, as long as some are unseen.
-        num_trials_without_improvement: trials that have ended since the best report, without the one that made it.
-        best_rank: infeasibility and first loss of the best finite report, void ones too.
-        best_trial_id: whose the last improvement was.
-        undominated: of several objectives, what no other feasible report dominates, void ones too.
-        front: likewise, up to the criterion's reference point; None: it has none.
-        wallclock_s: seconds since the search began, at the last look before it was stopped.
+        metric: metric of the scheduler, used for limits given as a number.
+        watched: metrics whose extremes are tracked; see `StoppingCriterion.watched`.
+        wallclock_s: seconds since the search began.
+        num_trials_without_improvement: trials that ended since the best report, except the trial that made it.
+        best_rank: infeasibility and first loss of the best finite report.
+        best_trial_id: trial of the last improvement.
+        unseen: watched metrics that no report has contained.
+        last_names: names in the last report, while some metrics are unseen.
+        pareto_front: feasible non-dominated reports, for several objectives.
+        hypervolume_front: the same with respect to the reference point of the criterion, if it has one.
     """
 
     metric: str
@@ -64,37 +61,35 @@ class Counts:
     largest: dict[str, float] = field(default_factory=dict)
     unseen: frozenset[str] = field(init=False)
     last_names: tuple[str, ...] = ()
-    undominated: Undominated = field(default_factory=Undominated)
-    front: Front | None = None
+    pareto_front: ParetoFront = field(default_factory=ParetoFront)
+    hypervolume_front: HypervolumeFront | None = None
 
     def __post_init__(self) -> None:
         self.unseen = self.watched
 
     @property
     def num_trials_finished(self) -> int:
-        """Completed, stopped or failed."""
+        """Number of trials that completed, were stopped or failed."""
         return self.num_trials_completed + self.num_trials_stopped + self.num_trials_failed
 
     def watch(self, watched: frozenset[str]) -> None:
-        """Keep the extremes of other metrics from now on; those that were kept before stay as they are."""
+        """Change the watched metrics; extremes tracked so far are kept."""
         self.unseen = (self.unseen & watched) | (watched - self.watched)
         self.watched = watched
 
     def keep_front(self, reference: Sequence[float] | None) -> None:
-        """Keep the front up to this point, in losses, of what was reported before too."""
+        """Track the hypervolume with respect to a reference point, in losses, including earlier reports."""
         if reference is None:
-            self.front = None
-        elif self.front is None or self.front.reference != tuple(reference):
-            self.front = Front(reference)
-            beyond, best_loss = self.best_rank
-            of_one = [(best_loss,)] if len(reference) == 1 and beyond == 0.0 else []
-            for losses in of_one or self.undominated.points:
-                self.front.add(losses)
+            self.hypervolume_front = None
+        elif self.hypervolume_front is None or self.hypervolume_front.reference != tuple(reference):
+            self.hypervolume_front = HypervolumeFront(reference)
+            infeasibility, best_loss = self.best_rank
+            best = [(best_loss,)] if len(reference) == 1 and infeasibility == 0.0 else []
+            for losses in best or self.pareto_front.points:
+                self.hypervolume_front.add(losses)
 
     def add_report(self, values: Mapping[str, object], *, is_feasible: bool = True) -> None:
-        """One more evaluation. Watched values that are NaN, infinite or no numbers leave the extremes as they were, and
-        so does a report that violates a constraint: a goal that is reached in that way is not reached.
-        """
+        """Count a report. Infeasible reports and non-finite values do not change the extremes."""
         self.num_evaluations += 1
         if self.unseen:
             self.unseen -= {name for name, value in values.items() if is_number(value)}
@@ -108,31 +103,32 @@ class Counts:
                 self.largest[name] = max(value, self.largest.get(name, value))
 
     def add_result(self, trial_id: int, infeasibility: float, losses: Sequence[float]) -> None:
-        """How far a report is from meeting all constraints, and its objectives; smaller is better."""
-        grew = self.front is not None and not infeasibility and self.front.add(losses)
-        loss, before = losses[0], self.best_rank
-        is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < before
+        """Update the best results with the infeasibility and losses of a report."""
+        front = self.hypervolume_front
+        grew = front is not None and not infeasibility and front.add(losses)
+        loss, previous = losses[0], self.best_rank
+        is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < previous
         if is_better:
             self.best_rank = (infeasibility, loss)
         if len(losses) > 1 and not infeasibility:
-            is_new = self.undominated.add(losses)
-            is_better = grew if self.front is not None else is_new
-            is_better |= is_new and before[0] > 0.0  # the first that is feasible
+            is_new = self.pareto_front.add(losses)
+            is_better = grew if front is not None else is_new
+            is_better |= is_new and previous[0] > 0.0  # the first feasible report
         if is_better:
             self.best_trial_id, self.num_trials_without_improvement = trial_id, 0
 
     def add_end(self, trial_id: int) -> None:
-        """A trial is over, however it ended."""
+        """Count a trial that has ended."""
         self.num_trials_without_improvement += trial_id != self.best_trial_id
 
     def missing_metric(self) -> str | None:
-        """What to tell, when a trial has completed, of a watched metric that no report had; None: all were seen."""
+        """Return an error message if a watched metric was never reported. Called when a trial has completed."""
         if not self.unseen:
             return None
         name, reported = min(self.unseen), ", ".join(map(repr, self.last_names))
         hint = None if name in self.last_names else nearest(name, self.last_names)
         return (
-            f"the StoppingCriterion waits for the metric {name!r}, but a trial has completed without reporting it"
+            f"the StoppingCriterion needs the metric {name!r}, but a trial completed without reporting it"
             f"{' as a number' if name in self.last_names else ''}; "
             f"it reported {reported}" + (f"; did you mean {hint!r}?" if hint else "")
         )
@@ -140,29 +136,29 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingCriterion:
-    """The search ends when the first of these limits is reached. At least one must be set.
+    """Ends the search when the first limit is reached. At least one limit must be set.
+
+    Running trials are stopped, except for `max_num_trials_started` and `max_num_trials_without_improvement`, which let
+    running trials finish and paused ones resume.
 
     Args:
-        max_wallclock_time: seconds since the search began; `math.inf` for a search that only Ctrl-C ends.
-        max_num_trials_started: trials started; those that run then may finish, and paused ones still go on as the
-            scheduler decides. All other limits but the next one stop them.
-        max_num_trials_without_improvement: trials that have ended, in whatever way, since the scheduler's metric was
-            better than ever, or a report came nearer to meeting all constraints. Of several objectives: since a report
-            was one that no earlier one dominates or equals, or with `reference_point` since the hypervolume grew. The
-            others go on likewise: one of them may be the better one.
-        max_num_trials_completed: trials that ran to their end (neither stopped nor failed).
-        max_num_evaluations: reports of all trials together.
-        max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}. What
-            is infinite does not count.
-        min_metric_value: the metric is at or below this; likewise.
-        max_hypervolume: the volume that the reports dominate together, up to `reference_point`, is at or above this;
-            for several objectives. Reports that violate a constraint do not count.
-        reference_point: {name of an objective: the value that is just not good enough any more}, for all objectives;
-            with one of the two limits that it has a meaning to.
+        max_wallclock_time: seconds since the search began; `math.inf` to run until Ctrl-C.
+        max_num_trials_started: number of trials started.
+        max_num_trials_without_improvement: number of trials that ended since the last improvement: a better metric or a
+            smaller infeasibility. With several objectives, an improvement is a non-dominated report, or, with
+            `reference_point`, an increase of the hypervolume.
+        max_num_trials_completed: number of trials that ran to their end (neither stopped nor failed).
+        max_num_evaluations: number of reports of all trials.
+        max_metric_value: stop if the metric is at or above this; a number for the scheduler's metric, or {name:
+            number}. Infinite values are ignored.
+        min_metric_value: stop if the metric is at or below this; otherwise as `max_metric_value`.
+        max_hypervolume: stop if the hypervolume of the feasible reports is at or above this; for several objectives.
+        reference_point: {objective: value} for all objectives; reference point of the hypervolume. Requires
+            `max_hypervolume` or `max_num_trials_without_improvement`.
 
     Raises:
-        TypeError: a limit of the wrong type, or an unknown one (names the nearest).
-        ValueError: no limit at all, or one that is NaN or not above 0 (metric values may be negative).
+        TypeError: a limit of the wrong type, or an unknown one (the message names the closest).
+        ValueError: no limit, or one that is NaN or not above 0 (metric values may be negative).
 
     >>> StoppingCriterion(max_time=720)
     Traceback (most recent call last):
@@ -187,8 +183,8 @@ class StoppingCriterion:
         limits = [option.name for option in fields(self) if option.name != "reference_point"]
         if all(getattr(self, name) is None for name in limits):
             raise ValueError(
-                f"StoppingCriterion() would let the search run for ever; set one of {', '.join(limits)}, "
-                f"or say that you mean it: max_wallclock_time=math.inf"
+                f"StoppingCriterion() would never end the search; set one of {', '.join(limits)}, "
+                f"or max_wallclock_time=math.inf to run until interrupted"
             )
         _check_seconds(self.max_wallclock_time)
         for name in limits:
@@ -199,8 +195,8 @@ class StoppingCriterion:
         self._check_hypervolume()
 
     @property
-    def most_trials(self) -> int | None:
-        """So many trials may come to their end in a search; None: no limit says so."""
+    def max_trials(self) -> int | None:
+        """Upper bound of the number of trials that can complete; None if there is no such limit."""
         limits = (self.max_num_trials_started, self.max_num_trials_completed, self.max_num_evaluations)
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -212,7 +208,7 @@ class StoppingCriterion:
             return
         if limit is None and self.max_num_trials_without_improvement is None:
             raise ValueError(
-                "reference_point says what max_hypervolume or max_num_trials_without_improvement measure: "
+                "reference_point requires max_hypervolume or max_num_trials_without_improvement: "
                 f"got reference_point={reference!r} without either"
             )
         if limit is not None and not is_number(limit):
@@ -224,10 +220,10 @@ class StoppingCriterion:
         object.__setattr__(self, "reference_point", _metric_limit("reference_point", reference))
 
     def reference_losses(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-        """The reference point as losses, in the order of the objectives; None: there is none.
+        """Return the reference point as losses, in the order of the objectives, or None.
 
         Raises:
-            ValueError: it does not have a value for each objective, or others; names them.
+            ValueError: the names of the reference point are not those of the objectives.
         """
         if self.reference_point is None:
             return None
@@ -235,12 +231,12 @@ class StoppingCriterion:
         if sorted(names) != sorted(self.reference_point):
             raise ValueError(
                 f"reference_point must have a value for each objective, {', '.join(map(repr, names))}, "
-                f"and got {', '.join(map(repr, self.reference_point))}"
+                f"but got {', '.join(map(repr, self.reference_point))}"
             )
         return tuple(objective.loss(self.reference_point[objective.metric]) for objective in objectives)
 
     def to_json(self) -> dict[str, object]:
-        """The limits that are set, for the record; an infinite one is written as Python's JSON does."""
+        """Return the limits that are set, as JSON."""
         limits = {option.name: getattr(self, option.name) for option in fields(self)}
         return {
             name: dict(limit) if isinstance(limit, Mapping) else limit
@@ -249,58 +245,58 @@ class StoppingCriterion:
         }
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> "StoppingCriterion":  # Any: JSON
-        """The criterion that `to_json` wrote. Raises TypeError, ValueError as the constructor."""
+    def from_json(cls, body: Mapping[str, Any]) -> "StoppingCriterion":
+        """Restore a criterion from `to_json`. Raises TypeError, ValueError as the constructor does."""
         return cls(**body)
 
     def watched(self, metric: str) -> frozenset[str]:
-        """Names of the metrics whose extremes the verdict needs; `metric` is the scheduler's."""
+        """Return the metrics whose extremes must be tracked. `metric`: metric of the scheduler."""
         return frozenset(_limits(self.max_metric_value, metric)) | frozenset(_limits(self.min_metric_value, metric))
 
     def verdict(self, counts: Counts) -> Verdict | None:
-        """Whether to stop. A limit that stops the running trials goes before the one that lets them finish."""
+        """Return the verdict if a limit was reached. Limits that stop running trials take precedence."""
         reason = self._reached(counts)
         if reason is not None:
             return Verdict(reason, lets_running_finish=False)
-        most = self.max_num_trials_started
-        if most is not None and counts.num_trials_started >= most:
-            return Verdict(f"max_num_trials_started={most} reached", lets_running_finish=True)
-        most = self.max_num_trials_without_improvement
-        if most is not None and counts.num_trials_without_improvement >= most:
-            return Verdict(f"max_num_trials_without_improvement={most} reached", lets_running_finish=True)
+        limit = self.max_num_trials_started
+        if limit is not None and counts.num_trials_started >= limit:
+            return Verdict(f"max_num_trials_started={limit} reached", lets_running_finish=True)
+        limit = self.max_num_trials_without_improvement
+        if limit is not None and counts.num_trials_without_improvement >= limit:
+            return Verdict(f"max_num_trials_without_improvement={limit} reached", lets_running_finish=True)
         return None
 
     def hard_verdict(self, counts: Counts) -> Verdict | None:
-        """Whether to stop the running trials too."""
+        """Return the verdict if a limit that stops running trials was reached."""
         reason = self._reached(counts)
         return None if reason is None else Verdict(reason, lets_running_finish=False)
 
     def _reached(self, counts: Counts) -> str | None:
-        """The first limit that stops running trials too, if one is reached. Asked at every fact of a search."""
+        """Return the reason if a limit that stops running trials was reached. Called at every event."""
         limit_s = self.max_wallclock_time
         if limit_s is not None and counts.wallclock_s >= limit_s:
             return f"max_wallclock_time={limit_s:g} s is over"
-        most = self.max_num_trials_completed
-        if most is not None and counts.num_trials_completed >= most:
-            return f"max_num_trials_completed={most} reached"
-        most = self.max_num_evaluations
-        if most is not None and counts.num_evaluations >= most:
-            return f"max_num_evaluations={most} reached"
+        limit = self.max_num_trials_completed
+        if limit is not None and counts.num_trials_completed >= limit:
+            return f"max_num_trials_completed={limit} reached"
+        limit = self.max_num_evaluations
+        if limit is not None and counts.num_evaluations >= limit:
+            return f"max_num_evaluations={limit} reached"
         if self.max_metric_value is not None:
-            for name, limit in _limits(self.max_metric_value, counts.metric).items():
-                if counts.largest.get(name, -math.inf) >= limit:
-                    return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
+            for name, bound in _limits(self.max_metric_value, counts.metric).items():
+                if counts.largest.get(name, -math.inf) >= bound:
+                    return f"{name} {counts.largest[name]:g} is at or above max_metric_value={bound:g}"
         if self.min_metric_value is not None:
-            for name, limit in _limits(self.min_metric_value, counts.metric).items():
-                if counts.smallest.get(name, math.inf) <= limit:
-                    return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
-        most_volume, front = self.max_hypervolume, counts.front
-        if most_volume is not None and front is not None and front.volume >= most_volume:
-            return f"hypervolume {front.volume:g} is at or above max_hypervolume={most_volume:g}"
+            for name, bound in _limits(self.min_metric_value, counts.metric).items():
+                if counts.smallest.get(name, math.inf) <= bound:
+                    return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={bound:g}"
+        volume, front = self.max_hypervolume, counts.hypervolume_front
+        if volume is not None and front is not None and front.volume >= volume:
+            return f"hypervolume {front.volume:g} is at or above max_hypervolume={volume:g}"
         return None
 
 
-# Below the class, because the dataclass writes this method itself.
+# Set after the class definition, because dataclass generates __init__.
 StoppingCriterion.__init__ = names_nearest_option(StoppingCriterion.__init__)  # type: ignore[assignment,method-assign]
 
 
@@ -329,7 +325,7 @@ def _check_count(name: str, limit: object) -> None:
 
 
 def _metric_limit(name: str, limit: object) -> object:
-    """The checked limit; a dict is copied, so that the caller's may change."""
+    """Validate a limit and copy it."""
     if limit is None:
         return None
     if not isinstance(limit, Mapping):

@@ -1,6 +1,6 @@
 """Where the searcher runs: in a thread of its own, or, if it answers at once, where reports are answered.
 
-    Tuning --observe, on_rewind, on_end--> AtOnce or InThread --> searcher
+    Tuning --observe, on_rollback, on_end--> AtOnce or InThread --> searcher
     Suggest order ------------ ask ----->                     --> Suggested, as a fact
 
 Whoever asks has told all observations before, and the thread takes both from one queue: so a suggestion depends on the
@@ -25,7 +25,7 @@ class Suggester(Protocol):
     """What the tuner asks of it: a listener of `Tuning`, and `ask`."""
 
     def observe(self, observation: Observation) -> None: ...
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
     def on_end(self, trial_id: int, status: str) -> None: ...
 
     def ask(self, order: Suggest, *, now_s: float, seen: int) -> Suggested | None:
@@ -44,7 +44,7 @@ class Suggester(Protocol):
 
 def suggester_for(searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> Suggester:
     """`tell`: called with late answers, on another thread. `now_s`: the time of an answer, on any thread."""
-    return AtOnce(searcher) if searcher.answers_at_once else InThread(searcher, tell, now_s)
+    return AtOnce(searcher) if searcher.runs_inline else InThread(searcher, tell, now_s)
 
 
 @final
@@ -55,7 +55,7 @@ class AtOnce:
         self._searcher = searcher
         self.failure: BaseException | None = None
         self.observe = searcher.observe
-        self.on_rewind = searcher.on_rewind
+        self.on_rollback = searcher.on_rollback
         self.on_end = searcher.on_end
 
     def ask(self, order: Suggest, *, now_s: float, seen: int) -> Suggested:
@@ -95,8 +95,8 @@ class InThread:
     def observe(self, observation: Observation) -> None:
         self._todo.put(lambda: self._searcher.observe(observation))
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
-        self._todo.put(lambda: self._searcher.on_rewind(trial_id, to_iter))
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        self._todo.put(lambda: self._searcher.on_rollback(trial_id, to_iter))
 
     def on_end(self, trial_id: int, status: str) -> None:
         self._todo.put(lambda: self._searcher.on_end(trial_id, status))

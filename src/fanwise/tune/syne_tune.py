@@ -3,8 +3,8 @@
     python -m fanwise.tune.syne_tune program.py     run a program that imports syne_tune, unchanged
 
 `install` registers this module under Syne Tune's module names (release 0.3), so all names are found in each of them.
-Names, options and modules that are not here raise Python's own ImportError or TypeError; the guide "Coming from Syne
-Tune" lists their counterparts in `fanwise.tune`.
+Other names, options and modules raise ImportError or TypeError; the guide "Coming from Syne Tune" lists their
+counterparts in `fanwise.tune`.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from .record.names import new_name
 from .schedulers.asha import ASHA as _ASHA
 from .schedulers.base import Scheduler
 from .schedulers.fifo import FIFO
-from .spaces import Space
-from .spaces import choice as choice
-from .spaces import lograndint as lograndint
-from .spaces import loguniform as loguniform
-from .spaces import randint as randint
-from .spaces import uniform as uniform
+from .space import Space
+from .space import choice as choice
+from .space import lograndint as lograndint
+from .space import loguniform as loguniform
+from .space import randint as randint
+from .space import uniform as uniform
 from .stopping import StoppingCriterion as StoppingCriterion
 from .trial import report
 from .tuner import Tuner as _Tuner

@@ -31,8 +31,8 @@ from ..pool.functions import check_signature, name_of, pack
 from ..pool.preload import modules_needed
 from ..pool.specs import Packed
 from .background import RunningSearch
+from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from .callbacks.events import SearchEnded, SearchStarted
-from .callbacks.listening import Listening, checked_callbacks
 from .checkpoint_owner import claim, delete_owned, is_inside
 from .checkpoints import CheckpointStore, checked_root, checkpoint_root, is_local
 from .constraints import checked_constraints, constraints_of
@@ -64,15 +64,14 @@ from .reporting import run_objective
 from .runner import Plan, Search
 from .schedulers.base import Scheduler, checked_seed, seed_of
 from .searchers.base import Mode, Searcher
-from .spaces import Space
+from .space import Space
 from .stopping import StoppingCriterion
 from .terminal.cells import note_shown
 from .terminal.method import method_line
 from .terminal.screen import Screen, screen_for
 from .terminal.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
-from .values import at_least, check_switch, is_number
-from .warm_start import WarmStart, read_warm_start
-from .warm_start import described as described_start
+from .values import check_bool, checked_int, is_number
+from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +185,16 @@ class Tuner:
             ("quiet", quiet),
             ("keep_checkpoints", keep_checkpoints),
         ):
-            check_switch(setting, value)
+            check_bool(setting, value)
         if board:
             check_board_is_there()
         _ = self.space.objects  # raises without them
         check_signature(objective, self.space.names, sometimes=self.space.conditions)
         capacity = Capacity((find_machine(),)) if pool is None else pool.capacity()
         self._need = need_of(capacity, devices_per_trial)
-        self.n_workers = workers_on(capacity, self._need) if n_workers is None else at_least("n_workers", n_workers, 1)
+        self.n_workers = (
+            workers_on(capacity, self._need) if n_workers is None else checked_int("n_workers", n_workers, 1)
+        )
         scheduler, self._chosen = scheduler_for(
             scheduler,
             metric=metric,
@@ -350,7 +351,7 @@ class Tuner:
             SearchInterrupted: Ctrl-C.
             Exception: what the scheduler or its searcher raised, in its own type.
         """
-        check_switch("block", block)
+        check_bool("block", block)
         if not block:
             return RunningSearch(self._search_to_the_end, self.stop, self.path, grace_s=self._timing["stop_grace_s"])
         return self._search_to_the_end(lambda: None)
@@ -373,8 +374,8 @@ class Tuner:
             begun = self._reopen() if self._resumes else self._create()
             self._ran = True
             store = CheckpointStore(self._checkpoint_root())
-            listening = Listening(self._callbacks, begun.state.alive())
-            begun.state.news.on_line = listening.told
+            listening = CallbackDispatcher(self._callbacks, begun.state.alive())
+            begun.state.news.on_line = listening.on_line
             search = Search(
                 engine,
                 begun.record,
@@ -382,7 +383,7 @@ class Tuner:
                 begun.state,
                 began_s=begun.began_s,
                 checkpoints=store,
-                listener=listening.heard if self._callbacks else None,
+                listener=listening.on_event if self._callbacks else None,
             )
             self._search, self._hub = search, hub
             listening.start(self._started())
@@ -463,7 +464,7 @@ class Tuner:
             TypeError, ValueError: not an int of at least 1; or the search starts no new trials any more.
             ClosedError: the search does not run.
         """
-        at_least("n_workers", n_workers, 1)
+        checked_int("n_workers", n_workers, 1)
         search, hub = self._running()
 
         def set_workers() -> None:
@@ -555,7 +556,7 @@ class Tuner:
                 stop=self.stop_criterion,
                 chosen=self._chosen,
             ),
-            "warm_start": described_start(self._taken),
+            "warm_start": summaries_to_json(self._taken),
             "objective_sha256": hashlib.sha256(pack(self.objective, caller="Tuner").function).hexdigest(),
             "asynchronous": self.asynchronous,
             "settings": {

@@ -1,10 +1,7 @@
-"""Warm start: what earlier experiments and data frames know, read for a search that begins.
+"""Warm start: trials of earlier experiments and data frames as observations of a new search.
 
-    "lenet-1", Path, Experiment   its record: trials, the reports that count, metrics and modes
-    DataFrame                     a row a report; columns <name> or config_<name>, metrics, perhaps trial_id, st_status
-                                  --read_sources-->  Source  --transfer.fitted-->  facts at the head of the record
-
-Reads and translates only; what fits is decided by `decisions.transfer`.
+An experiment contributes its trials with their valid reports. A data frame has one row per report, with columns <name>
+or config_<name>, the metrics, and optionally trial_id and st_status. `decisions.transfer` selects what fits the search.
 """
 
 import os
@@ -16,61 +13,61 @@ from .decisions.facts import Earlier
 from .decisions.transfer import KnownTrial, Learning, Source, Taken, fitted
 from .experiment import Experiment, load_experiment
 from .schedulers.base import Scheduler
-from .spaces import Space
+from .space import Space
 from .values import is_number, plain_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OneSource: TypeAlias = Union[str, "os.PathLike[str]", Experiment, "pd.DataFrame"]
-WarmStart: TypeAlias = OneSource | Sequence[OneSource]
+WarmStartSource: TypeAlias = Union[str, "os.PathLike[str]", Experiment, "pd.DataFrame"]
+WarmStart: TypeAlias = WarmStartSource | Sequence[WarmStartSource]
 
-_RIGHT = 'right:  warm_start="earlier-experiment", a path, an Experiment, a DataFrame, or a list of these'
-_OURS = ("trial_id", "st_status")
+_EXAMPLE = 'right:  warm_start="earlier-experiment", a path, an Experiment, a DataFrame, or a list of these'
+_RESERVED_COLUMNS = ("trial_id", "st_status")
 
 
 def read_warm_start(
-    given: WarmStart | None, space: Space, scheduler: Scheduler, constraints: Sequence[Constraint]
+    warm_start: WarmStart | None, space: Space, scheduler: Scheduler, constraints: Sequence[Constraint]
 ) -> tuple[list[Earlier], list[Taken]]:
-    """The facts that a search begins with, and what they were made of. Blocks for the disk.
+    """Return the first events of a search, and a summary of each source. Reads from disk.
 
     Raises:
-        TypeError: something that cannot be read so.
-        ValueError: the earlier search had another metric, mode or space.
-        RecordError: there is no such experiment.
+        TypeError: a source of the wrong type.
+        ValueError: an earlier search had another metric, mode or space.
+        RecordError: an experiment does not exist.
     """
-    if given is None:
+    if warm_start is None:
         return [], []
-    all_given = given if isinstance(given, list | tuple) else [given]
-    sources = [_source(one, place, space) for place, one in enumerate(all_given)]
+    items = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
+    sources = [_read_source(item, index, space) for index, item in enumerate(items)]
     learning = Learning(space, scheduler.objectives, constraints, scheduler.resource_attr)
     return fitted(sources, learning)
 
 
-def described(taken: Sequence[Taken]) -> list[dict[str, object]]:
-    """For the record's meta."""
+def summaries_to_json(summaries: Sequence[Taken]) -> list[dict[str, object]]:
+    """Return the summaries as JSON, for the metadata of the record."""
     return [
         {
-            "source": one.source,
-            "num_trials": one.num_trials,
-            "num_reports": one.num_reports,
-            "remarks": list(one.remarks),
+            "source": summary.source,
+            "num_trials": summary.num_trials,
+            "num_reports": summary.num_reports,
+            "remarks": list(summary.remarks),
         }
-        for one in taken
+        for summary in summaries
     ]
 
 
-def _source(given: object, place: int, space: Space) -> Source:
-    if isinstance(given, str | os.PathLike):
-        return _of_experiment(load_experiment(given))
-    if isinstance(given, Experiment):
-        return _of_experiment(given)
-    if hasattr(given, "columns") and hasattr(given, "to_dict"):
-        return _of_frame(given, place, space)
-    raise TypeError(f"warm_start cannot be read from {given!r} of type {type(given).__name__}\n  {_RIGHT}")
+def _read_source(item: object, index: int, space: Space) -> Source:
+    if isinstance(item, str | os.PathLike):
+        return _from_experiment(load_experiment(item))
+    if isinstance(item, Experiment):
+        return _from_experiment(item)
+    if hasattr(item, "columns") and hasattr(item, "to_dict"):
+        return _from_frame(item, index, space)
+    raise TypeError(f"warm_start cannot be read from {item!r} of type {type(item).__name__}\n  {_EXAMPLE}")
 
 
-def _of_experiment(experiment: Experiment) -> Source:
+def _from_experiment(experiment: Experiment) -> Source:
     history = experiment.history()
     dead = experiment.state == "broken-off"
     reports: dict[int, list[dict[str, object]]] = {}
@@ -79,50 +76,56 @@ def _of_experiment(experiment: Experiment) -> Source:
             values = {name: column[row] for name, column in history.reports.values.items()}
             reports.setdefault(trial_id, []).append({name: v for name, v in values.items() if is_number(v)})
     trials = [
-        KnownTrial(trial.config, reports.get(trial.trial_id, []), _ended(history.status_of(trial, dead=dead)))
+        KnownTrial(trial.config, reports.get(trial.trial_id, []), _end_status(history.status_of(trial, dead=dead)))
         for trial in history.trials.values()
     ]
     modes = {str(metric): str(mode) for metric, mode in experiment.metadata["objectives"]}
     return Source(f"the experiment {experiment.name!r}", trials, modes)
 
 
-def _of_frame(frame: Any, place: int, space: Space) -> Source:  # Any: a DataFrame, which has no types here
+def _from_frame(frame: Any, index: int, space: Space) -> Source:
     columns = {str(column): column for column in frame.columns}
     configs = {name.removeprefix("config_"): columns[name] for name in columns if name.startswith("config_")}
     configs |= {name: columns[name] for name in space.names if name in columns and name not in configs}
-    values = {name: columns[name] for name in columns if columns[name] not in configs.values() and name not in _OURS}
+    values = {
+        name: columns[name]
+        for name in columns
+        if columns[name] not in configs.values() and name not in _RESERVED_COLUMNS
+    }
     trials: dict[object, KnownTrial] = {}
     reports: dict[object, list[Mapping[str, object]]] = {}
     for number, row in enumerate(frame.to_dict("records")):
         key = row[columns["trial_id"]] if "trial_id" in columns else number
         if key not in trials:
-            config = {name: _value(space, name, row[column]) for name, column in configs.items()}
-            config = {name: value for name, value in config.items() if value is not _NOTHING}
-            trials[key] = KnownTrial(config, reports.setdefault(key, []), _ended(row.get("st_status", "Completed")))
+            config = {name: _cell_value(space, name, row[column]) for name, column in configs.items()}
+            config = {name: value for name, value in config.items() if value is not _MISSING}
+            trials[key] = KnownTrial(
+                config, reports.setdefault(key, []), _end_status(row.get("st_status", "Completed"))
+            )
         reports[key].append({name: _plain(row[column]) for name, column in values.items() if is_number(row[column])})
-    return Source(f"the data frame warm_start[{place}]", list(trials.values()), {})
+    return Source(f"the data frame warm_start[{index}]", list(trials.values()), {})
 
 
-_NOTHING = object()
+_MISSING = object()
 
 
-def _value(space: Space, name: str, cell: object) -> object:
-    """What a cell says of a hyperparameter. An empty one may mean None, or that it does not exist."""
+def _cell_value(space: Space, name: str, cell: object) -> object:
+    """Return the value of a cell. An empty cell is None if the domain contains it, otherwise missing."""
     if not _is_empty(cell):
         return _plain(cell)
-    return None if name in space.domains and space.domains[name].contains(None) else _NOTHING
+    return None if name in space.domains and space.domains[name].contains(None) else _MISSING
 
 
-def _ended(status: object) -> str:
-    """Whoever still runs, is paused or was lost has said what it has said."""
+def _end_status(status: object) -> str:
+    """Treat running, paused and lost trials as stopped."""
     return str(status) if status in ("Completed", "Failed") else "Stopped"
 
 
 def _is_empty(value: object) -> bool:
-    """What a data frame has where there is nothing."""
+    """Return True for None and NaN."""
     return value is None or (is_number(value) and value != value)
 
 
 def _plain(value: object) -> object:
-    """In plain Python; NaN, which configurations do not have, stays."""
+    """Convert a value to plain Python; NaN is kept."""
     return value if _is_empty(value) else plain_json("a value in a data frame", value)

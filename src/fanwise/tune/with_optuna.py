@@ -1,7 +1,7 @@
-"""An experiment as a study of Optuna: for its pictures, its importances, and for who goes on there.
+"""Conversion of an experiment to an Optuna study.
 
-Completed -> COMPLETE, Stopped -> PRUNED, Failed -> FAIL; what runs or is paused is left out
-the last report -> value(s) and constraints, all reports of a search with one objective -> intermediate values
+Completed trials become COMPLETE, stopped ones PRUNED and failed ones FAIL; running and paused trials are omitted. The
+last report of a trial is its value; with one objective, all reports are intermediate values.
 """
 
 from datetime import datetime, timedelta
@@ -11,29 +11,33 @@ from ..base.errors import NotInstalled
 from .constraints import violations_of
 from .record.state import SearchState
 from .record.trials import Trial
-from .spaces import Space
+from .space import Space
 
 try:
     import optuna
 
-    from .spaces.with_optuna import distributions
+    from .searchers.with_optuna import distributions
 except ImportError as error:
     raise NotInstalled("to_optuna() needs Optuna. Install it: pip install 'fanwise[optuna]'.") from error
 
-_STATES: Any = {"Completed": "COMPLETE", "Stopped": "PRUNED", "Failed": "FAIL"}  # Any: names of Optuna's states
+_STATES: Any = {"Completed": "COMPLETE", "Stopped": "PRUNED", "Failed": "FAIL"}
 
 
-def study_of(history: SearchState, meta: dict[str, Any]) -> "optuna.Study":  # Any: JSON
-    """A study in memory, with the trials in the order in which they started. `meta`: the record's.
+def study_of(history: SearchState, meta: dict[str, Any]) -> "optuna.Study":
+    """Return an in-memory study with the trials in the order in which they started.
+
+    Args:
+        history: the experiment.
+        meta: metadata of its record.
 
     Raises:
-        ValueError: something in the space has no counterpart in Optuna; the message names it.
+        ValueError: a domain, prior or constant of the space has no counterpart in Optuna.
     """
     objectives = [(str(metric), str(mode)) for metric, mode in meta["objectives"]]
     directions = ["minimize" if mode == "min" else "maximize" for _, mode in objectives]
     study = optuna.create_study(directions=directions, study_name=str(meta["name"]))
-    known = distributions(Space.from_json(meta["space"]))
-    began = datetime.fromtimestamp(meta["created_s"])
+    space = distributions(Space.from_json(meta["space"]))
+    start = datetime.fromtimestamp(meta["created_s"])
     reports = _reports(history)
     for trial in history.trials.values():
         status = history.status_of(trial)
@@ -42,22 +46,22 @@ def study_of(history: SearchState, meta: dict[str, Any]) -> "optuna.Study":  # A
         rows = reports.get(trial.trial_id, [])
         frozen = optuna.trial.create_trial(
             state=optuna.trial.TrialState[_STATES[status]],
-            params={name: value for name, value in trial.config.items() if name in known},
-            distributions={name: known[name] for name in trial.config if name in known},
+            params={name: value for name, value in trial.config.items() if name in space},
+            distributions={name: space[name] for name in trial.config if name in space},
             values=_values(history, rows, objectives) if status == "Completed" else None,
             intermediate_values=_curve(history, rows, objectives),
             user_attrs={"trial_id": trial.trial_id} | _reason(trial),
             system_attrs=_constraints(history, rows),
         )
-        frozen.datetime_start = began + timedelta(seconds=trial.attempts[0].started_s)
+        frozen.datetime_start = start + timedelta(seconds=trial.attempts[0].started_s)
         if trial.last.ended_s is not None:
-            frozen.datetime_complete = began + timedelta(seconds=trial.last.ended_s)
+            frozen.datetime_complete = start + timedelta(seconds=trial.last.ended_s)
         study.add_trial(frozen)
     return study
 
 
 def _reports(history: SearchState) -> dict[int, list[int]]:
-    """The rows of each trial's reports that count."""
+    """Map trial ids to the rows of their valid reports."""
     rows: dict[int, list[int]] = {}
     for row, (trial_id, counts) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
         if counts:
@@ -69,8 +73,8 @@ def _values(history: SearchState, rows: list[int], objectives: list[tuple[str, s
     return [float(history.reports.values[metric][rows[-1]]) for metric, _ in objectives]
 
 
-def _constraints(history: SearchState, rows: list[int]) -> dict[str, Any]:  # Any: as Optuna keeps them
-    """By how much the last report violates each constraint, where Optuna's samplers and `best_trial` look for it."""
+def _constraints(history: SearchState, rows: list[int]) -> dict[str, Any]:
+    """Return the constraint violations of the last report, as Optuna stores them."""
     if not history.constraints or not rows:
         return {}
     last = {name: column[rows[-1]] for name, column in history.reports.values.items()}
@@ -78,7 +82,7 @@ def _constraints(history: SearchState, rows: list[int]) -> dict[str, Any]:  # An
 
 
 def _curve(history: SearchState, rows: list[int], objectives: list[tuple[str, str]]) -> dict[int, float]:
-    if len(objectives) > 1:  # Optuna has curves of one objective only
+    if len(objectives) > 1:  # Optuna supports intermediate values of one objective only
         return {}
     metric = objectives[0][0]
     return {history.reports.iters[row]: float(history.reports.values[metric][row]) for row in rows}

@@ -17,7 +17,7 @@ from fanwise.parallel import Run
 from fanwise.parallel.progress.line import screen_for
 from fanwise.pool import Pool
 from fanwise.testing.searches import search
-from fanwise.tune import FIFO, Ask, Decision, New, NextTrial, Observation, Space, loguniform, uniform
+from fanwise.tune import FIFO, Decision, New, NextTrial, Observation, Space, SuggestContext, loguniform, uniform
 from fanwise.tune.schedulers import Scheduler
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
@@ -106,7 +106,7 @@ class StopsTheLowerHalf(Scheduler):
     def begin(self, space: Space, seed: int) -> None:
         self.searcher.begin(space, seed)
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return New()
 
     def on_report(self, observation: Observation) -> Decision:

@@ -238,7 +238,7 @@ found.sort()
         program=KILLED.replace("LEAVE", ""),
     )
     assert found == [
-        ["trial 0", "FINISHED", [[1, 0.75], [2, 0.5], [2, 0.25]], "earlier reports after report 1 are void"],
+        ["trial 0", "FINISHED", [[1, 0.75], [2, 0.5], [2, 0.25]], "earlier reports after report 1 are discarded"],
         ["trial 1", "KILLED", [[1, 1.0]], None],
     ]
 
@@ -276,7 +276,7 @@ def test_an_mlflow_server_that_is_not_there_is_said_in_one_line_and_holds_nothin
     done = torch_loaded.run(script, folder=tmp_path, forks=True)
     assert done.status == 0 and done.err.splitlines() == [
         f"the callback MLflowCallback.on_start raised ConnectionError: MLflow's server {address} cannot be reached "
-        "(ConnectionError): nothing of this search is written to it. It hears nothing more; the search goes on."
+        "(ConnectionError); this search is not logged to it. It receives no more events; the search continues."
     ], done.said
 
 

@@ -25,9 +25,9 @@ from fanwise.tune.schedulers import (
     Wait,
 )
 from fanwise.tune.schedulers.base import New
-from fanwise.tune.searchers import Ask, Observation
+from fanwise.tune.searchers import Observation, SuggestContext
 from fanwise.tune.simulate import FunctionTable, simulate
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.space import Space, uniform
 from fanwise.tune.stopping import StoppingCriterion
 
 SPACE = Space({"x": uniform(0, 1), "max_epochs": 9})
@@ -66,7 +66,7 @@ def test_a_paused_trial_of_asha_goes_on_as_long_as_one_is_promotable() -> None:
         if isinstance(fact, facts.Reported):
             levels[fact.values["epoch"]] += 1  # type: ignore[index]  # a number
 
-    simulate(scheduler, TABLE, stop, n_workers=27, note=note)  # type: ignore[arg-type]  # orders are objects
+    simulate(scheduler, TABLE, stop, n_workers=27, on_event=note)  # type: ignore[arg-type]  # orders are objects
     assert levels[1] == 27 and levels[3] >= 9 and levels[9] >= 3, "one in three goes on from each level"
 
 
@@ -96,9 +96,9 @@ class Told(Scheduler):
     def __init__(self) -> None:
         super().__init__(metric="loss")
         self.answers: list[NextTrial] = []
-        self.asks: list[Ask] = []
+        self.asks: list[SuggestContext] = []
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         self.asks.append(ask)
         return self.answers.pop(0) if self.answers else New({"x": 0.5})
 
@@ -132,7 +132,7 @@ def test_new_trials_and_clones_are_no_answers_and_the_question_says_so() -> None
     assert search.pause(0) == []
     assert search.pause(1) == [Finish(LIMIT)]
     asks = search.scheduler.asks
-    assert [(ask.exhausted, ask.may_begin) for ask in asks] == [(False, True)] * 2 + [(True, False)] * 3
+    assert [(ask.no_new_configs, ask.can_start_trial) for ask in asks] == [(False, True)] * 2 + [(True, False)] * 3
 
 
 def test_a_paused_trial_goes_on_and_the_search_ends_when_nothing_more_does() -> None:

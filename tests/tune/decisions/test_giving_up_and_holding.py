@@ -11,8 +11,8 @@ from fanwise.tune.decisions.orders import Answer, Discard, Finish, Judged, Order
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers import Decision, NextTrial, Resume, Scheduler, Status, Stop, Wait
 from fanwise.tune.schedulers.base import New
-from fanwise.tune.searchers import Ask, Observation
-from fanwise.tune.spaces import Space
+from fanwise.tune.searchers import Observation, SuggestContext
+from fanwise.tune.space import Space
 from fanwise.tune.stopping import StoppingCriterion
 
 SPACE = Space({"depth": 3})
@@ -28,7 +28,7 @@ class Scripted(Scheduler):
         self.decision = CONTINUE
         self.ends: list[tuple[int, Status]] = []
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return self.answers.pop(0) if self.answers else Wait()
 
     def on_report(self, observation: Observation) -> Decision:

@@ -9,7 +9,7 @@ from fanwise.tune.decisions.facts import Fact, Outcome
 from fanwise.tune.decisions.orders import Finish, Judged, Order, Reason, Start
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers import ASHA, FIFO, Scheduler, Status
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.space import Space, uniform
 from fanwise.tune.stopping import StoppingCriterion
 
 SPACE = Space({"x": uniform(0, 1)})

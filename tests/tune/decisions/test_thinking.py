@@ -23,7 +23,7 @@ def test_a_searcher_that_thinks_is_asked_ahead_and_nothing_waits_for_it_but_the_
     tuning = tuning_of(Thinks(), n_workers=1)
     (suggest,) = tuning.begin()
     assert isinstance(suggest, Suggest)
-    assert (suggest.number, suggest.ask.trial_id, suggest.ask.budget_s) == (0, 0, 2.0)
+    assert (suggest.number, suggest.ask.trial_id, suggest.ask.suggest_timeout_s) == (0, 0, 2.0)
     assert tuning.next_tick_s == 2
     start_0, ahead = tuning.hand(suggested(0, 0, 1))
     assert start_0 == start(0, 0)

@@ -42,7 +42,7 @@ def searches(**limits: st.SearchStrategy[Any]) -> st.SearchStrategy[SearchSettin
         mode=st.sampled_from(["min", "max"]),
         maximum=st.sampled_from([None, 2.0]),
         at_once=st.sampled_from([True, False, False]),
-        budget_s=st.sampled_from([None, 2.0]),
+        suggest_timeout_s=st.sampled_from([None, 2.0]),
         bound=st.sampled_from([None, None, 2.0, 0.0]),
         **{"wallclock_s": st.just(math.inf), **never, **limits},
     )
@@ -124,7 +124,7 @@ class TuningMachine(RuleBasedStateMachine):
 
     def fresh(self) -> tuple[ScriptedScheduler, ScriptedSearcher, Tuning]:
         given = self.given
-        searcher = ScriptedSearcher(given.budget_s, at_once=given.at_once)
+        searcher = ScriptedSearcher(given.suggest_timeout_s, at_once=given.at_once)
         bounds = [] if given.bound is None else [f"cost <= {given.bound}"]
         scheduler = ScriptedScheduler(given.mode, given.maximum, given.clones, searcher, constraints=bounds)
         tuning = self.tuning_class(
@@ -354,7 +354,7 @@ def comparable(order: Order) -> object:
     """Asks have no equals, and what the scheduler raised is no part of the decision."""
     if isinstance(order, Suggest):
         ask = order.ask
-        return "suggest", order.number, ask.number, ask.trial_id, dict(ask.pending), ask.now_s, ask.budget_s
+        return "suggest", order.number, ask.number, ask.trial_id, dict(ask.pending), ask.now_s, ask.suggest_timeout_s
     return Finish(order.reason, order.error, None, order.kind) if isinstance(order, Finish) else order
 
 
@@ -491,7 +491,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
             counts.smallest,
             counts.largest,
             (counts.best_rank, counts.best_trial_id, counts.num_trials_without_improvement),
-            None if counts.front is None else counts.front.volume,
+            None if counts.hypervolume_front is None else counts.hypervolume_front.volume,
         ),
         "failures": (tuning._failures._num_known, tuning._failures._failed, dict(tuning._failures._reasons)),
         "best": tuning.best,
@@ -530,7 +530,7 @@ COMPARED |= {"_num_starts", "_num_suggestions", "_asked", "_suggestion", "_new_w
 COMPARED |= {"_metric_seen", "_reason", "_error", "_kind", "_cause", "_failures", "_n_workers", "_is_offered"}
 COMPARED |= {"_nothing_left"}
 OF_THE_SEARCH = {"_scheduler", "_space", "_criterion", "_seed", "_asynchronous", "_timeout_s", "_grace_s", "_retries"}
-OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_listener", "_budget_s"}
+OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_listener", "_suggest_timeout_s"}
 OF_THE_SEARCH |= {"_at_once", "_handlers", "_resource_attr", "_constraints"}
 
 
@@ -588,15 +588,15 @@ def takes_what_violates_a_bound_for_the_best(self: Any, trial: Any, beyond: floa
 
 
 def forgets_to_rewind_the_scheduler(self: Any, trial: Any, now_s: float) -> None:
-    on_rewind, self._scheduler.on_rewind = self._scheduler.on_rewind, lambda *_: None
+    on_rollback, self._scheduler.on_rollback = self._scheduler.on_rollback, lambda *_: None
     Tuning._rewind(self, trial, now_s)
-    self._scheduler.on_rewind = on_rewind
+    self._scheduler.on_rollback = on_rollback
 
 
 def forgets_to_rewind_the_searcher(self: Any, trial: Any, now_s: float) -> None:
-    on_rewind, self._listener.on_rewind = self._listener.on_rewind, lambda *_: None
+    on_rollback, self._listener.on_rollback = self._listener.on_rollback, lambda *_: None
     Tuning._rewind(self, trial, now_s)
-    self._listener.on_rewind = on_rewind
+    self._listener.on_rollback = on_rollback
 
 
 def keeps_the_best_of_a_void_attempt(self: Any, trial: Any, now_s: float) -> None:
@@ -650,8 +650,8 @@ def forgets_who_was_suspended(self: Any, fact: facts.Resumed) -> None:
 
 def puts_the_fallback_off(self: Any, now_s: float) -> bool:
     started = Tuning._start_suggested(self, now_s)
-    if self._new_wanted and self._budget_s is not None:
-        self._deadlines.set(-2, now_s + self._budget_s)
+    if self._new_wanted and self._suggest_timeout_s is not None:
+        self._deadlines.set(-2, now_s + self._suggest_timeout_s)
     return started
 
 

@@ -9,7 +9,7 @@ from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.record.rows import to_row
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import PBT
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.space import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
 

@@ -15,7 +15,7 @@ from fanwise.tune.record.recorder import Recorder
 from fanwise.tune.record.rows import to_row
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.space import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
 META = {"name": "toy", "metric": "loss", "mode": "min", "space": SPACE.to_json(), "n_workers": 4, "stop": None}

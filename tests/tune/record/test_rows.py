@@ -24,12 +24,12 @@ from fanwise.tune.decisions.orders import (
 )
 from fanwise.tune.record.rows import RowOrders, to_row
 from fanwise.tune.schedulers import Decision, Status
-from fanwise.tune.searchers import Ask
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.searchers import SuggestContext
+from fanwise.tune.space import Space, uniform
 
 REPORTED = facts.Reported(1.0, 3, 0, {"loss": 0.5})
 FREE = facts.Free(1.0, 3, 0)
-SUGGEST = Suggest(4, Ask(4, 5, Space({"x": uniform(0, 1)})))
+SUGGEST = Suggest(4, SuggestContext(4, 5, Space({"x": uniform(0, 1)})))
 ANSWER = Answer(3, Decision.CONTINUE, 2)
 
 ORDERS: list[Order] = [

@@ -19,11 +19,11 @@ from fanwise.tune.schedulers import (
     Scheduler,
     SuccessiveHalving,
 )
-from fanwise.tune.schedulers.asha import _chances
-from fanwise.tune.schedulers.resources import Resources
+from fanwise.tune.schedulers.asha import _bracket_bounds
+from fanwise.tune.schedulers.resources import ResourceLevels
 from fanwise.tune.searchers import Observation, RandomSearcher
 from fanwise.tune.simulate import FunctionTable, simulate
-from fanwise.tune.spaces import Space, choice, randint, uniform
+from fanwise.tune.space import Space, choice, randint, uniform
 from fanwise.tune.stopping import StoppingCriterion
 
 SPACE = Space({"depth": randint(1, 8), "max_epochs": 10, "kind": choice(["a", "b"]), "epochs": randint(5, 20)})
@@ -45,7 +45,7 @@ def begun(scheduler: Scheduler) -> Scheduler:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({}, ValueError, "one of max_t (a number: where trials end) and max_resource_attr"),
+        ({}, ValueError, "one of max_t (the resource at which trials end) and max_resource_attr"),
         ({"max_t": 9, "max_resource_attr": "max_epochs"}, ValueError, "one of max_t"),
         ({"max_t": "9"}, TypeError, "max_t must be a number, got '9' of type str"),
         ({"max_t": math.inf}, ValueError, "max_t must be above 0 and finite, got inf"),
@@ -104,16 +104,16 @@ def test_another_type_of_asha_is_refused() -> None:
 
 
 def test_the_levels_are_the_grace_period_times_powers_of_eta_below_the_maximum() -> None:
-    assert Resources(max_t=81).levels(81) == (1, 3, 9, 27)
-    assert Resources(max_t=100, grace_period=2, reduction_factor=2).levels(100) == (2, 4, 8, 16, 32, 64)
-    assert Resources(max_t=5, grace_period=5).levels(5) == ()
-    assert len(Resources(max_t=1000, reduction_factor=10).levels(1000)) == 3
-    assert len(Resources(max_t=1.1**3, reduction_factor=1.1).levels(1.1**3)) == 3
+    assert ResourceLevels(max_t=81).rungs(81) == (1, 3, 9, 27)
+    assert ResourceLevels(max_t=100, grace_period=2, reduction_factor=2).rungs(100) == (2, 4, 8, 16, 32, 64)
+    assert ResourceLevels(max_t=5, grace_period=5).rungs(5) == ()
+    assert len(ResourceLevels(max_t=1000, reduction_factor=10).rungs(1000)) == 3
+    assert len(ResourceLevels(max_t=1.1**3, reduction_factor=1.1).rungs(1.1**3)) == 3
 
 
 def test_hyperbands_brackets_are_those_of_the_paper() -> None:
     """Table 1 of arXiv 1603.06560: R = 81, eta = 3."""
-    brackets = Hyperband(metric="loss", max_t=81).brackets(Resources(max_t=81), 81)
+    brackets = Hyperband(metric="loss", max_t=81).brackets(81)
     assert [list(zip(bracket.sizes, bracket.levels, strict=True)) for bracket in brackets] == [
         [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)],
         [(34, 3), (11, 9), (3, 27), (1, 81)],
@@ -125,15 +125,14 @@ def test_hyperbands_brackets_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize(("r_max", "eta", "num_brackets"), [(1000, 10, 4), (243, 3, 6), (10, 2, 4), (1, 3, 1)])
 def test_a_logarithm_that_is_not_quite_whole_costs_no_bracket(r_max: int, eta: int, num_brackets: int) -> None:
-    resources = Resources(max_t=r_max, reduction_factor=eta)
-    brackets = Hyperband(metric="loss", max_t=r_max).brackets(resources, r_max)
+    brackets = Hyperband(metric="loss", max_t=r_max, reduction_factor=eta).brackets(r_max)
     assert len(brackets) == num_brackets
     assert brackets[-1].levels == (r_max,)
 
 
 def test_the_books_rounds_begin_with_prefact_times_a_power_of_eta() -> None:
-    resources = Resources(max_t=10, grace_period=2, reduction_factor=2)
-    assert SuccessiveHalving(metric="loss", max_t=10, prefact=1.6).brackets(resources, 10)[0].sizes == (12, 6, 3, 1)
+    scheduler = SuccessiveHalving(metric="loss", max_t=10, grace_period=2, reduction_factor=2, prefact=1.6)
+    assert scheduler.brackets(10)[0].sizes == (12, 6, 3, 1)
     with pytest.raises(ValueError, match="prefact must be above 0, got 0"):
         SuccessiveHalving(metric="loss", max_t=10, prefact=0)
     with pytest.raises(TypeError, match="prefact must be a number, got 'x' of type str"):
@@ -141,7 +140,7 @@ def test_the_books_rounds_begin_with_prefact_times_a_power_of_eta() -> None:
 
 
 def test_brackets_are_drawn_as_hyperband_begins_trials_and_by_seed_and_trial_alone() -> None:
-    assert _chances(5, 4, 3.0) == pytest.approx([0.569, 0.807, 0.912, 0.965], abs=1e-3)  # 81, 33.75, 15, 7.5, 5
+    assert _bracket_bounds(5, 4, 3.0) == pytest.approx([0.569, 0.807, 0.912, 0.965], abs=1e-3)  # 81, 33.75, 15, 7.5, 5
 
     def brackets(seed: int, order: range) -> dict[int, int]:
         scheduler = ASHA(metric="loss", max_t=81, brackets=5)
@@ -236,7 +235,7 @@ def test_the_median_rule_compares_with_averages_up_to_the_resource_of_the_report
         scheduler.on_report(told(0, seconds, loss, iter))
     assert scheduler.on_report(told(1, 3.0, 0.69)) is CONTINUE, "the average at 2.5 was 0.7"
     assert scheduler.on_report(told(2, 3.25, 0.71)) is STOP
-    scheduler.on_rewind(0, 1)
+    scheduler.on_rollback(0, 1)
     assert scheduler.on_report(told(3, 1.5, 0.81)) is STOP
     assert scheduler.on_report(told(4, 1.25, 9.0)) is CONTINUE, "nobody has reported before 1.5"
 
@@ -267,7 +266,7 @@ def test_resources_that_are_sums_of_floats_reach_the_levels_that_they_mean(make:
             FunctionTable(_sums_of_tenths, {"x": uniform(0, 1), "steps": 12}, max_resource_attr="steps"),
             StoppingCriterion(max_num_trials_started=20),
             n_workers=3,
-            note=lambda fact, orders: noted.extend(order for order in orders if isinstance(order, Answer | Judged)),
+            on_event=lambda fact, orders: noted.extend(order for order in orders if isinstance(order, Answer | Judged)),
         )
         return noted
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base import nearest
-from fanwise.tune.chance import Chance
+from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers import FIFO, Decision, New, Status, fifo
 from fanwise.tune.schedulers import base as schedulers_base
-from fanwise.tune.searchers import Ask, Mode, Observation, RandomSearcher, Searcher, base, first_points
-from fanwise.tune.spaces import Space, loguniform, randint
+from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, base, first_points
+from fanwise.tune.space import Space, loguniform, randint
 
 SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
 FIRST = {"learning_rate": 0.1, "batch_size": 128}
@@ -29,10 +29,10 @@ class Scripted(Searcher):
 
     def __init__(self, *suggestions: Mapping[str, object] | None) -> None:
         self.suggestions = list(suggestions)
-        self.asks: list[Ask] = []
+        self.asks: list[SuggestContext] = []
         self.heard: list[Observation] = []
 
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         self.asks.append(ask)
         return self.suggestions.pop(0)
 
@@ -47,7 +47,7 @@ def begun(scheduler: FIFO, seed: int = 7) -> FIFO:
 
 
 def suggestions(scheduler: FIFO, number: int, seed: int = 7) -> list[Mapping[str, object] | None]:
-    return [scheduler.searcher.suggest(Ask(k, k, SPACE, seed=seed)) for k in range(number)]
+    return [scheduler.searcher.suggest(SuggestContext(k, k, SPACE, seed=seed)) for k in range(number)]
 
 
 @given(st.integers(), st.integers(1, 20))
@@ -58,13 +58,13 @@ def test_random_search_repeats_itself_for_the_same_seed(seed: int, number: int) 
 
 def test_every_free_worker_gets_a_new_trial_and_every_report_is_answered_continue() -> None:
     scheduler = begun(FIFO(metric="loss"))
-    assert [scheduler.next(Ask(k, k, SPACE)) for k in range(3)] == [New()] * 3
+    assert [scheduler.next(SuggestContext(k, k, SPACE)) for k in range(3)] == [New()] * 3
     assert scheduler.on_report(Observation(0, {}, 1, 1.0, (0.5,), {"loss": 0.5})) is Decision.CONTINUE
 
 
 def test_each_suggestion_has_chance_of_its_own_by_seed_and_number() -> None:
     scheduler = begun(FIFO(metric="loss", points_to_evaluate=[FIRST]))
-    chances = [Chance(f"7/suggest/{number}") for number in range(3)]
+    chances = [KeyedRandom(f"7/suggest/{number}") for number in range(3)]
     expected = [{**FIRST, "max_epochs": 10}, SPACE.sample(chances[1]), SPACE.sample(chances[2])]
     assert suggestions(scheduler, 3) == expected
 
@@ -73,8 +73,8 @@ def test_points_come_first_in_their_order_and_are_completed() -> None:
     points: list[dict[str, object]] = [{"batch_size": np.int64(64)}, dict(FIRST), {}]
     kept = [dict(point) for point in points]
     got = suggestions(begun(FIFO(metric="loss", points_to_evaluate=points)), 3)
-    assert got[0] == {**SPACE.sample(Chance("7/suggest/0")), "batch_size": 64}
-    assert got[1:] == [{**FIRST, "max_epochs": 10}, SPACE.sample(Chance("7/suggest/2"))]
+    assert got[0] == {**SPACE.sample(KeyedRandom("7/suggest/0")), "batch_size": 64}
+    assert got[1:] == [{**FIRST, "max_epochs": 10}, SPACE.sample(KeyedRandom("7/suggest/2"))]
     assert points == kept, "the caller's dicts stay as they were"
 
 
@@ -103,10 +103,10 @@ def test_a_searcher_behind_points_hears_all_and_is_asked_for_the_rest() -> None:
 
 def test_points_before_a_searcher_that_thinks_are_asked_for_as_it_is() -> None:
     class Thinks(Scripted):
-        budget_s = 3.0
+        suggest_timeout_s = 3.0
 
-    assert FIFO(Thinks(), metric="loss", points_to_evaluate=[FIRST]).searcher.budget_s == 3.0
-    assert FIFO(Scripted(), metric="loss", points_to_evaluate=[FIRST]).searcher.budget_s is None
+    assert FIFO(Thinks(), metric="loss", points_to_evaluate=[FIRST]).searcher.suggest_timeout_s == 3.0
+    assert FIFO(Scripted(), metric="loss", points_to_evaluate=[FIRST]).searcher.suggest_timeout_s is None
 
 
 @pytest.mark.parametrize(("mode", "loss"), [("min", 0.25), ("max", -0.25)])
@@ -236,7 +236,7 @@ def test_a_finished_trial_leaves_nothing_behind() -> None:
     scheduler = begun(FIFO(metric="loss"))
     sizes = []
     for trial_id in range(1, 201):
-        ask = Ask(trial_id, trial_id, SPACE)
+        ask = SuggestContext(trial_id, trial_id, SPACE)
         scheduler.next(ask)
         config = scheduler.searcher.suggest(ask)
         assert config is not None

@@ -18,7 +18,7 @@ from fanwise.tune.pareto import best_of
 from fanwise.tune.schedulers import ASHA, FIFO, Decision, Scheduler, Status, moasha
 from fanwise.tune.schedulers.moasha import MOASHA
 from fanwise.tune.searchers import Observation
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.space import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
 Steps = list[tuple[int, tuple[float, float]]]
@@ -79,7 +79,7 @@ def test_void_reports_are_forgotten(steps: Steps, at: int, num_void: int) -> Non
             stands = iters.get(trial_id, 0)
             for more in range(num_void):
                 told(crashed, trial_id, stands + 1 + more, (0.0, 0.0))
-            crashed.on_rewind(trial_id, stands)
+            crashed.on_rollback(trial_id, stands)
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
         assert told(crashed, trial_id, iter, losses) is told(plain, trial_id, iter, losses)
 
@@ -87,20 +87,20 @@ def test_void_reports_are_forgotten(steps: Steps, at: int, num_void: int) -> Non
 def test_of_equal_results_a_third_goes_on_and_void_ones_do_not_count() -> None:
     scheduler = moasha_of()
     told(scheduler, 99, 1, (0.9, 7.0))
-    scheduler.on_rewind(99, 0)
+    scheduler.on_rollback(99, 0)
     gone_on = [told(scheduler, trial_id, 1, (0.9, 7.0)) is Decision.CONTINUE for trial_id in range(9)]
     assert gone_on == [True, False, False, False, False, True, False, False, True]
 
 
 def test_a_version_that_keeps_void_reports_is_caught() -> None:
     class KeepsVoid(MOASHA):  # type: ignore[misc]  # a mutant
-        def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+        def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
 
     crashed = KeepsVoid(metric=["error", "cost"], max_t=9)
     crashed.begin(SPACE, 0)
     plain = moasha_of()
     told(crashed, 0, 1, (0.0, 0.0))
-    crashed.on_rewind(0, 0)
+    crashed.on_rollback(0, 0)
     assert told(crashed, 1, 1, (0.5, 0.5)) is Decision.STOP is not told(plain, 1, 1, (0.5, 0.5))
 
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.testing.searcher_contract import SPACES
-from fanwise.tune.chance import Chance
-from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait, exploring, pbt
-from fanwise.tune.schedulers.exploring import explored, perturbed
-from fanwise.tune.schedulers.pbt import PBT
-from fanwise.tune.searchers import Ask, Observation
-from fanwise.tune.spaces import (
+from fanwise.tune.rng import KeyedRandom
+from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait, pbt
+from fanwise.tune.schedulers.pbt import PBT, explore, perturb
+from fanwise.tune.searchers import Observation, SuggestContext
+from fanwise.tune.space import (
     Space,
     choice,
     finrange,
@@ -30,7 +29,7 @@ from fanwise.tune.spaces import (
     reverseloguniform,
     uniform,
 )
-from fanwise.tune.spaces.domains import Domain
+from fanwise.tune.space.domains import Domain
 
 SPACE = Space({"h0": uniform(0, 1), "h1": uniform(0, 1)})
 CORNERS = [{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}]
@@ -87,7 +86,7 @@ def pair(*epochs: tuple[int, int]) -> tuple[PBT, list[Decision]]:
         quantile_fraction=0.5,
     )
     scheduler.begin(space, 0)
-    assert [scheduler.next(Ask(i, i, space)) for i in (0, 1)] == [New(), New()]
+    assert [scheduler.next(SuggestContext(i, i, space)) for i in (0, 1)] == [New(), New()]
     config = {"x": 0.5, "max_epochs": 4}
     return scheduler, [
         scheduler.on_report(Observation(trial_id, config, epoch, epoch, (0.1 + trial_id,), {}))
@@ -103,7 +102,7 @@ def test_nobody_is_cloned_who_is_at_the_maximum_and_has_not_ended() -> None:
 
 
 def test_a_clone_that_waits_is_given_up_when_its_source_has_reached_the_maximum() -> None:
-    ask = Ask(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4}))
+    ask = SuggestContext(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4}))
     scheduler, _ = pair((0, 1), (0, 2), (1, 1), (1, 2), (0, 3))
     answer = scheduler.next(ask)
     assert isinstance(answer, Clone) and answer.trial_id == 0
@@ -115,8 +114,8 @@ def test_a_clone_that_waits_is_given_up_when_its_source_has_reached_the_maximum(
 
 def test_a_clone_that_waits_starts_when_its_source_falls_back_from_the_maximum() -> None:
     scheduler, _ = pair((0, 1), (0, 2), (1, 1), (1, 2), (0, 3), (0, 4))
-    scheduler.on_rewind(0, 3)
-    answer = scheduler.next(Ask(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4})))
+    scheduler.on_rollback(0, 3)
+    answer = scheduler.next(SuggestContext(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4})))
     assert isinstance(answer, Clone) and answer.trial_id == 0
 
 
@@ -175,12 +174,12 @@ def test_a_population_that_a_limit_kept_small_is_completed_when_the_search_is_re
 def test_a_searcher_that_has_nothing_now_may_complete_the_population_later() -> None:
     scheduler = toy_pbt(population_size=2)
     scheduler.begin(SPACE, 0)
-    assert scheduler.next(Ask(0, 0, SPACE)) == New()
-    assert scheduler.next(Ask(1, 1, SPACE)) == New()
-    assert scheduler.next(Ask(2, 1, SPACE, exhausted=True)) == Wait()
+    assert scheduler.next(SuggestContext(0, 0, SPACE)) == New()
+    assert scheduler.next(SuggestContext(1, 1, SPACE)) == New()
+    assert scheduler.next(SuggestContext(2, 1, SPACE, no_new_configs=True)) == Wait()
     report = Observation(0, {"h0": 0.5, "h1": 0.5}, 4, 4.0, (0.0,), {})
     assert scheduler.on_report(report) is Decision.CONTINUE, "nobody waits whom it could give way to"
-    assert scheduler.next(Ask(3, 1, SPACE)) == New()
+    assert scheduler.next(SuggestContext(3, 1, SPACE)) == New()
 
 
 def test_the_objective_may_know_its_maximum() -> None:
@@ -236,23 +235,23 @@ def test_wrong_arguments_are_refused() -> None:
 def test_a_value_is_perturbed_on_the_scale_of_its_domain(
     domain: Domain, value: object, down: object, up: object
 ) -> None:
-    got = [perturbed(domain, value, 0.8), perturbed(domain, value, 1.2)]
+    got = [perturb(domain, value, 0.8), perturb(domain, value, 1.2)]
     assert got == [pytest.approx(one) if isinstance(one, float) else one for one in (down, up)]
 
 
 @given(st.sampled_from(sorted(SPACES)), st.integers(0, 10**6), st.sampled_from([0.0, 0.25, 1.0]))
 def test_what_is_explored_is_a_configuration_of_the_space(name: str, seed: int, resample: float) -> None:
     space = SPACES[name]
-    config = space.sample(Chance(f"{seed}"))
+    config = space.sample(KeyedRandom(f"{seed}"))
     kept = dict(config)
-    got = explored(space, config, Chance(f"{seed}/explore"), resample)
+    got = explore(space, config, KeyedRandom(f"{seed}/explore"), resample)
     assert space.check(got) == got and config == kept
-    assert got == explored(space, config, Chance(f"{seed}/explore"), resample)
+    assert got == explore(space, config, KeyedRandom(f"{seed}/explore"), resample)
 
 
 def test_what_depends_on_a_value_that_is_gone_is_gone_too() -> None:
     config = {"nesterov": True, "momentum_kind": "heavy ball", "optimizer": "sgd", "learning_rate": 0.1}
-    got = [explored(SPACES["conditions"], config, Chance(f"{k}"), 1.0) for k in range(20)]
+    got = [explore(SPACES["conditions"], config, KeyedRandom(f"{k}"), 1.0) for k in range(20)]
     kinds = {"adam": {"optimizer", "beta", "learning_rate"}, "sgd": {"optimizer", "momentum_kind", "learning_rate"}}
     assert {one["optimizer"] for one in got} == {"adam", "sgd"}
     for one in got:
@@ -262,18 +261,18 @@ def test_what_depends_on_a_value_that_is_gone_is_gone_too() -> None:
 
 def test_zero_which_no_factor_moves_is_drawn_anew() -> None:
     space = Space({"dropout": uniform(0, 1)})
-    got = {explored(space, {"dropout": 0.0}, Chance(f"{k}"), 0.0)["dropout"] for k in range(20)}
+    got = {explore(space, {"dropout": 0.0}, KeyedRandom(f"{k}"), 0.0)["dropout"] for k in range(20)}
     assert len(got) == 20 and all(0 < float(str(x)) < 1 for x in got)
 
 
 def test_everything_is_drawn_anew_as_often_as_the_probability_says() -> None:
     space = Space({"x": uniform(0, 1000)})
-    got = [explored(space, {"x": 100.0}, Chance(f"{k}"), 0.25)["x"] for k in range(2000)]
+    got = [explore(space, {"x": 100.0}, KeyedRandom(f"{k}"), 0.25)["x"] for k in range(2000)]
     drawn = sum(not any(math.isclose(float(str(x)), one) for one in (80.0, 120.0)) for x in got)
     assert abs(drawn / 2000 - 0.25) < 0.04
 
 
-@pytest.mark.parametrize("module", [pbt, exploring])
+@pytest.mark.parametrize("module", [pbt])
 def test_the_examples_run(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.failed == 0 < result.attempted

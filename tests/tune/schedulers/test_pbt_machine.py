@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Resume, Status, Wait
 from fanwise.tune.schedulers.pbt import PBT
-from fanwise.tune.searchers import Ask, Observation
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.searchers import Observation, SuggestContext
+from fanwise.tune.space import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1000)})
 INTERVAL, MAXIMUM, MEMBERS = 2.0, 7.0, 4
@@ -124,7 +124,7 @@ class PBTMachine(RuleBasedStateMachine):
     @rule(x=st.floats(1, 1000), is_started=st.booleans(), saved=st.booleans())
     def a_worker_is_free(self, x: float, is_started: bool, saved: bool) -> None:
         trial_id = len(self.trials)
-        answer = self.scheduler.next(Ask(0, trial_id, SPACE))
+        answer = self.scheduler.next(SuggestContext(0, trial_id, SPACE))
         if self.to_start:
             assert answer == New()
             self.most_running = max(self.most_running, len(self.running()) + 1)
@@ -209,7 +209,7 @@ class PBTMachine(RuleBasedStateMachine):
         trial = self.trials[trial_id]
         if trial.reports:
             del trial.reports[-num_void:]
-            self.scheduler.on_rewind(trial_id, trial.epoch)
+            self.scheduler.on_rollback(trial_id, trial.epoch)
 
     @invariant()
     def nothing_else_is_kept(self) -> None:
@@ -242,7 +242,7 @@ def test_pbt_does_what_its_history_says(max_examples: int) -> None:
 
 
 class KeepsVoid(PBT):  # type: ignore[misc]  # a mutant
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
 
 
 class ClonesTheFinished(PBT):  # type: ignore[misc]
@@ -258,22 +258,22 @@ class KeepsFailed(PBT):  # type: ignore[misc]
 
 class ComparesTheBestEver(PBT):  # type: ignore[misc]
     def _ranked(self) -> list[tuple[tuple[float, float], int]]:
-        return sorted((min(r.rank for r in m.ready), i) for i, m in self._members.items() if m.ready)
+        return sorted((min(r.rank for r in m.interval_ends), i) for i, m in self._members.items() if m.interval_ends)
 
 
 class NeverGivesWay(PBT):  # type: ignore[misc]
-    def _is_crowded(self) -> bool:
+    def _must_share_workers(self) -> bool:
         return False
 
 
 class AlwaysGivesWay(PBT):  # type: ignore[misc]
-    def _is_crowded(self) -> bool:
+    def _must_share_workers(self) -> bool:
         return bool(self._waiting or self._num_unstarted)
 
 
 class ForgetsWhatCameToNothing(PBT):  # type: ignore[misc]
-    def next(self, ask: Ask) -> object:  # type: ignore[override]
-        self._promised = None
+    def next(self, ask: SuggestContext) -> object:  # type: ignore[override]
+        self._offered = None
         return super().next(ask)
 
 

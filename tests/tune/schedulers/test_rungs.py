@@ -28,13 +28,12 @@ def test_the_top_share_is_what_sorting_says(steps: list[Step], eta: float, at_le
             entries.append((*rank, number))
             rung.enter((*rank, number))
         elif entries:
-            rung.forget(entries.pop(number * 7 % len(entries)))
+            rung.remove(entries.pop(number * 7 % len(entries)))
         ranked = sorted(entries)
         size = min(len(ranked), max(at_least, int(len(ranked) // eta)))
         assert [rung.is_top(key) for key in ranked] == [place < size for place in range(len(ranked))]
         assert len(rung) == len(ranked)
-        assert rung.last_inside == (ranked[size - 1] if size else None)
-        assert rung.first_outside == (ranked[size] if size < len(ranked) else None)
+        assert rung.worst_of_top == (ranked[size - 1] if size else None)
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
@@ -60,7 +59,7 @@ def test_the_best_trial_that_waits_is_promoted_when_it_is_in_the_top_share(steps
         elif what == "forget" and some is not None:
             entries.remove(some)
             waiting.discard(some)
-            rung.forget(some)
+            rung.remove(some)
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
@@ -78,7 +77,7 @@ def test_who_enters_goes_on_in_the_top_share_or_as_an_equal_for_whom_there_is_ro
             assert entries[key] == expected
         elif entries:
             some = list(entries)[number * 7 % len(entries)]
-            rung.forget(some, went_on=entries.pop(some))
+            rung.remove(some, continued=entries.pop(some))
 
 
 @pytest.mark.parametrize("eta", [2.0, 3.0, 4.0])
@@ -96,16 +95,16 @@ def test_of_equal_losses_the_earlier_one_is_better() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, 1.0])
-def test_what_is_forgotten_takes_no_memory(loss: float) -> None:
+def test_what_is_removed_takes_no_memory(loss: float) -> None:
     """Neither entries that come up in their heap nor those that stay deep in it."""
     rung = Rung(2.0)
     for number in range(4):
         rung.enter((0.0, 0.5, number - 4))
     for number in range(10_000):
         rung.enter((0.0, loss, number))
-        rung.forget((0.0, loss, number))
+        rung.remove((0.0, loss, number))
     assert len(rung) == 4
-    assert len(rung._top) + len(rung._rest) + len(rung._forgotten) < 300
+    assert len(rung._top) + len(rung._rest) + len(rung._removed) < 300
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sampled_from([1.5, 2.0, 3.0, 4]))
@@ -119,9 +118,9 @@ def test_a_trial_continues_if_it_is_within_the_quantile_of_numpy(losses: list[in
             rung.enter((0.0, float(loss), number))
 
 
-def test_a_forgotten_entry_no_longer_counts_in_the_quantile() -> None:
+def test_a_removed_entry_no_longer_counts_in_the_quantile() -> None:
     rung = QuantileRung(2.0)
     assert rung.enter((0.0, 0.1, 0))
     assert not rung.enter((0.0, 0.5, 1))
-    rung.forget((0.0, 0.1, 0), went_on=True)
+    rung.remove((0.0, 0.1, 0), continued=True)
     assert rung.enter((0.0, 0.5, 2))

@@ -27,8 +27,8 @@ from fanwise.tune.schedulers import (
     SuccessiveHalving,
     Wait,
 )
-from fanwise.tune.searchers import Ask, GridSearcher, Observation
-from fanwise.tune.spaces import Space
+from fanwise.tune.searchers import GridSearcher, Observation, SuggestContext
+from fanwise.tune.space import Space
 
 OURS: dict[str, Make] = {
     "random search": lambda: FIFO(metric="loss"),
@@ -93,7 +93,7 @@ class Half(Scheduler):
         self.there: dict[int, tuple[float, int]] = {}
         self.paused: set[int] = set()
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         ranked = sorted(self.there, key=lambda trial_id: self.there[trial_id])
         for trial_id in ranked[: len(ranked) // 2]:
             if trial_id in self.paused:
@@ -108,7 +108,7 @@ class Half(Scheduler):
         self.paused.add(observation.trial_id)
         return Decision.PAUSE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         if to_iter < 3:
             self.there.pop(trial_id, None)
             self.paused.discard(trial_id)
@@ -130,25 +130,25 @@ class AnswersText(Half):
 class ResumesTheBest(Half):
     """Whether it is paused or runs."""
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return Resume(min(self.there)) if self.there else New()
 
 
 class TableOfFifty(Half):
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return [New()][ask.trial_id // 50]
 
 
 class Waits(Half):
     """For a fourth trial of a batch, although nobody starts one."""
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return Wait() if len(self.paused) % 4 == 3 else super().next(ask)
 
 
 class ClonesForEver(Half):
-    def next(self, ask: Ask) -> NextTrial:
-        return Clone(0, ask.space.sample(ask.random)) if ask.exhausted else super().next(ask)
+    def next(self, ask: SuggestContext) -> NextTrial:
+        return Clone(0, ask.space.sample(ask.random)) if ask.no_new_configs else super().next(ask)
 
 
 class Shared(Half):
@@ -196,7 +196,7 @@ class Stops(Half):
     def begin(self, space: Space, seed: int) -> None:
         self.best: dict[tuple[int, int], float] = {}
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
@@ -205,7 +205,7 @@ class Stops(Half):
         self.best[place] = observation.loss
         return Decision.STOP if others and observation.loss > min(others) else Decision.CONTINUE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
 
     def on_end(self, trial_id: int, status: Status) -> None: ...
 
@@ -252,7 +252,7 @@ class KeepsReports(Half):
 class Global(Half):
     kept: ClassVar[list[float]] = []
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         self.kept[:] = [random.random()]
         return super().next(ask)
 

@@ -30,8 +30,8 @@ from fanwise.tune.schedulers import (
     SuccessiveHalving,
     Wait,
 )
-from fanwise.tune.searchers import Ask, Observation
-from fanwise.tune.spaces import Space
+from fanwise.tune.searchers import Observation, SuggestContext
+from fanwise.tune.space import Space
 
 SPACE = Space({"depth": 3})
 MAXIMUM = 9
@@ -55,7 +55,7 @@ class Model(Protocol):
     def next(self, trial_id: int, exhausted: bool) -> NextTrial: ...
     def began(self, trial_id: int) -> None: ...
     def on_report(self, told: Told) -> Decision: ...
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
     def on_end(self, trial_id: int) -> None: ...
 
 
@@ -101,7 +101,7 @@ class AshaModel:
             self.gone_on.add(told.number)
         return Decision.CONTINUE if goes_on else Decision.STOP
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         for level, rung in self.rungs.items():
             self.rungs[level] = [entry for entry in rung if entry[2] != trial_id or entry[3] <= to_iter]
 
@@ -168,7 +168,7 @@ class HalvingModel:
             self.waiting.remove(entry)
         return Decision.CONTINUE if promoted else Decision.PAUSE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         for each in self.rounds:
             told = each.members.get(trial_id)
             if told is not None and told.iter > to_iter:
@@ -222,7 +222,7 @@ class MedianModel:
         median = middle[0] if middle[0] == middle[-1] else statistics.median(middle)
         return Decision.STOP if best > median else Decision.CONTINUE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         self.reports = [one for one in self.reports if one.trial_id != trial_id or one.iter <= to_iter]
 
     def on_end(self, trial_id: int) -> None: ...
@@ -277,7 +277,7 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
         @rule(exhausted=st.sampled_from([False, False, False, True]), comes=st.sampled_from([True, True, True, False]))
         def ask(self, exhausted: bool, comes: bool) -> None:
             """The searcher has nothing, or its suggestion does not come."""
-            ask = Ask(self.number, self.next_id, SPACE, purpose="next", exhausted=exhausted)
+            ask = SuggestContext(self.number, self.next_id, SPACE, purpose="next", no_new_configs=exhausted)
             answer = self.scheduler.next(ask)
             assert answer == self.model.next(self.next_id, exhausted)
             if isinstance(answer, Resume):
@@ -312,8 +312,8 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
         def rewind(self, data: st.DataObject) -> None:
             trial_id = data.draw(st.sampled_from(sorted(self.running)))
             to_iter = data.draw(st.integers(0, self.running[trial_id][0]))
-            self.scheduler.on_rewind(trial_id, to_iter)
-            self.model.on_rewind(trial_id, to_iter)
+            self.scheduler.on_rollback(trial_id, to_iter)
+            self.model.on_rollback(trial_id, to_iter)
             self.paths[trial_id] = [step for step in self.paths[trial_id] if step[0] <= to_iter]
             self.running[trial_id] = self.paths[trial_id][-1]
 
@@ -335,9 +335,9 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
             for trial_id in list(self.paths):
                 self._end(trial_id, Status.COMPLETED)
             # A trial that was asked for and did not come is known until the next question.
-            self.scheduler.next(Ask(self.number, self.next_id, SPACE, purpose="next", exhausted=True))
+            self.scheduler.next(SuggestContext(self.number, self.next_id, SPACE, purpose="next", no_new_configs=True))
             state: Any = self.scheduler  # Any: each scheduler has its own
-            for name in ("_trials", "_steps", "_round_of", "_is_promoted", "_is_beaten"):
+            for name in ("_trials", "_steps", "_round_of", "_is_promoted", "_is_eliminated"):
                 assert not getattr(state, name, None), f"{name} is {getattr(state, name)}"
 
     return Machine
@@ -354,12 +354,12 @@ def test_a_scheduler_answers_as_its_model_does(name: str, max_examples: int) -> 
 
 
 def never_rewinds(scheduler: Any) -> None:  # Any: methods are replaced
-    scheduler.on_rewind = lambda trial_id, to_iter: None
+    scheduler.on_rollback = lambda trial_id, to_iter: None
 
 
 def rewinds_to_the_start(scheduler: Any) -> None:
-    rewind = scheduler.on_rewind
-    scheduler.on_rewind = lambda trial_id, to_iter: rewind(trial_id, 0)
+    rewind = scheduler.on_rollback
+    scheduler.on_rollback = lambda trial_id, to_iter: rewind(trial_id, 0)
 
 
 def never_hears_of_ends(scheduler: Any) -> None:

@@ -74,7 +74,7 @@ def simulated(scheduler: Scheduler, seed: int | None = None) -> list[object]:
     """The record of a search: each configuration and decision."""
     rows: list[object] = []
     table = FunctionTable(train, SPACE)
-    simulate(scheduler, table, STOP, n_workers=2, seed=seed, note=lambda *row: rows.append(to_row(*row)))
+    simulate(scheduler, table, STOP, n_workers=2, seed=seed, on_event=lambda *row: rows.append(to_row(*row)))
     return rows
 
 

@@ -17,7 +17,7 @@ from fanwise.tune import (
 from fanwise.tune.searchers import RandomSearcher, TPESearcher
 from fanwise.tune.searchers.by_name import SEARCHERS
 from fanwise.tune.simulate import FunctionTable, simulate
-from fanwise.tune.spaces import Space, uniform
+from fanwise.tune.space import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1), "y": uniform(0, 1), "max_epochs": 9})
 

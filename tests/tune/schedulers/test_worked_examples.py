@@ -13,8 +13,8 @@ from fanwise.tune.decisions.facts import Fact, Outcome
 from fanwise.tune.decisions.orders import Answer, Finish, Judged, Order, Start
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers import ASHA, Decision, Hyperband, Scheduler, Status, SuccessiveHalving
-from fanwise.tune.searchers import Ask, Observation, Searcher
-from fanwise.tune.spaces import Space, randint
+from fanwise.tune.searchers import Observation, Searcher, SuggestContext
+from fanwise.tune.space import Space, randint
 from fanwise.tune.stopping import StoppingCriterion
 
 SPACE = Space({"x": randint(0, 1000)})
@@ -28,7 +28,7 @@ class Numbers(Searcher):
         self.left = number
         self.given = 0
 
-    def suggest(self, ask: Ask) -> dict[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> dict[str, object] | None:
         if self.given == self.left:
             return None
         self.given += 1

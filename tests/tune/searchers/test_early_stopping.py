@@ -20,8 +20,8 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.searchers.encoding import Rows
-from fanwise.tune.searchers.history import Data
-from fanwise.tune.searchers.learner import Learner
+from fanwise.tune.searchers.model_based import ModelBasedSearcher
+from fanwise.tune.searchers.observations import TrainingData
 from fanwise.tune.simulate import FunctionTable, simulate
 
 SPACE = {"x": uniform(0, 1), "kind": choice(["a", "b"]), "max_epochs": 9}
@@ -34,20 +34,20 @@ def train(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], 
     return {"loss": config["x"] + 10.0 * (9 - epoch), "size": config["x"] * epoch}, 1.0
 
 
-class Notes(Learner):
+class Notes(ModelBasedSearcher):
     """Says at random, and keeps what it would have learnt from. A list of the class: the search runs a copy."""
 
-    seen: list[Data]
+    seen: list[TrainingData]
 
     def __init__(self, levels: tuple[float, ...] = ()) -> None:
         super().__init__(num_init=3)
         self.levels = levels
 
-    def fit(self, data: Data, chance: Any) -> None:
+    def fit(self, data: TrainingData, rng: Any) -> None:
         type(self).seen.append(data)
 
-    def propose(self, pending_PD: Rows, chance: Any) -> Rows:
-        return self.encoder.sample(20, chance)
+    def propose(self, pending_PD: Rows, rng: Any) -> Rows:
+        return self.encoder.sample(20, rng)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def searched(scheduler: Scheduler, trials: int = 30) -> list[float]:
     return list(begun)
 
 
-def epochs(data: Data) -> list[int]:
+def epochs(data: TrainingData) -> list[int]:
     """At which epoch each trial's loss was reported; those without a result are left out."""
     losses = [loss for loss in data.loss_N.tolist() if math.isfinite(loss)]
     return [9 - round((loss - loss % 10) / 10) for loss in losses]
@@ -99,11 +99,11 @@ def test_with_levels_trials_are_compared_at_one_resource_the_highest_that_enough
 
 def test_bohb_compares_at_one_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     fit = TPESearcher.fit
-    seen: list[Data] = []
+    seen: list[TrainingData] = []
 
-    def noting(searcher: TPESearcher, data: Data, chance: Any) -> None:
+    def noting(searcher: TPESearcher, data: TrainingData, rng: Any) -> None:
         seen.append(data)
-        fit(searcher, data, chance)
+        fit(searcher, data, rng)
 
     monkeypatch.setattr(TPESearcher, "fit", noting)
     searched(BOHB(metric="loss", **BUDGET, num_init=3))
@@ -131,7 +131,7 @@ def test_a_model_finds_good_configurations_although_trials_are_stopped(make: Cal
 def test_what_an_earlier_search_saw_at_each_resource_is_known_from_the_first_question_on() -> None:
     """A warm start with levels: trials of before have ids below 0, and the model is asked at once."""
     from fanwise.testing.searcher_contract import begun
-    from fanwise.tune import Ask, Observation, Space
+    from fanwise.tune import Observation, Space, SuggestContext
 
     space = Space(SPACE)
     searcher = begun(lambda: Notes((1, 3, 9)), space)
@@ -141,5 +141,5 @@ def test_what_an_earlier_search_saw_at_each_resource_is_known_from_the_first_que
             loss = float(train(config, epoch)[0]["loss"])  # type: ignore[arg-type]  # it is one
             searcher.observe(Observation(trial_id, config, epoch, float(epoch), (loss,), {"loss": loss}))
         searcher.on_end(trial_id, "Stopped")
-    assert searcher.suggest(Ask(0, 0, space)) is not None
+    assert searcher.suggest(SuggestContext(0, 0, space)) is not None
     assert (Notes.seen[0].level, epochs(Notes.seen[0])) == (3, [3, 3, 3, 3])

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.testing.searcher_contract import SPACES
-from fanwise.tune.chance import Chance
-from fanwise.tune.searchers import Ask
-from fanwise.tune.searchers.encoding import Encoder, generator
-from fanwise.tune.spaces import Space, choice, lograndint, ordinal, parameter, randint, uniform
+from fanwise.tune.rng import KeyedRandom
+from fanwise.tune.searchers import SuggestContext
+from fanwise.tune.searchers.encoding import Encoder, numpy_rng
+from fanwise.tune.space import Space, choice, lograndint, ordinal, parameter, randint, uniform
 
 EACH_SPACE = pytest.mark.parametrize("name", SPACES)
 SEEDS = st.integers(0, 2**32)
@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 2**32)
 @given(seed=SEEDS)
 def test_a_row_becomes_the_configuration_that_it_was_made_of(name: str, seed: int) -> None:
     space = SPACES[name]
-    config = space.sample(Chance(str(seed)))
+    config = space.sample(KeyedRandom(str(seed)))
     encoder = Encoder(space)
     row = encoder.encode(config)
     again = encoder.config(row)
@@ -49,7 +49,7 @@ def test_points_of_the_cube_become_what_the_domains_make_of_them(name: str, seed
 def test_different_configurations_have_different_keys(name: str) -> None:
     space = SPACES[name]
     encoder = Encoder(space)
-    configs = [space.sample(Chance(str(seed))) for seed in range(200)]
+    configs = [space.sample(KeyedRandom(str(seed))) for seed in range(200)]
     keys = encoder.keys(encoder.rows(configs))
     assert len(set(keys)) == len({repr(config) for config in configs})
 
@@ -94,23 +94,23 @@ def test_what_is_unused_comes_until_nothing_is_left(name: str) -> None:
     encoder = Encoder(space)
     used: set[bytes] = set()
     for number in range(space.num_configurations or 0):
-        row = encoder.unused(used, np.random.default_rng(number))
+        row = encoder.unseen(used, np.random.default_rng(number))
         assert row is not None
         assert encoder.keys(row[None])[0] not in used
         used.update(encoder.keys(row[None]))
-    assert encoder.unused(used, np.random.default_rng(0)) is None
+    assert encoder.unseen(used, np.random.default_rng(0)) is None
 
 
 def test_the_last_configuration_of_a_large_and_lopsided_space_is_found() -> None:
     encoder = Encoder(Space({"x": ordinal([0, 1, 10**9]), "n": randint(1, 30), "width": lograndint(1, 10**3)}))
-    assert encoder._list() is None  # more than are listed
+    assert encoder._enumerate() is None  # more than are listed
     small = Encoder(Space({"x": ordinal([0, 1, 10**9]), "n": randint(1, 30)}))
-    listed = small._list()
+    listed = small._enumerate()
     assert listed is not None
     rows, keys = listed
     assert len(rows) == 90
     for row, key in zip(rows, keys, strict=True):
-        left = small.unused(set(keys) - {key}, np.random.default_rng(0))
+        left = small.unseen(set(keys) - {key}, np.random.default_rng(0))
         np.testing.assert_array_equal(left, row)
 
 
@@ -125,15 +125,18 @@ def test_a_space_too_large_to_list_is_walked_through() -> None:
             assert isinstance(key, bytes)
             return int(np.frombuffer(key, np.int64)[0]) != 0
 
-    assert encoder._list() is None
-    row = encoder.unused(AllButZero(), np.random.default_rng(0))
+    assert encoder._enumerate() is None
+    row = encoder.unseen(AllButZero(), np.random.default_rng(0))
     assert row is not None
     assert encoder.config(row)["x"] == 0
 
 
 def test_the_generator_of_a_question_depends_on_its_seed_and_number_alone() -> None:
     space = SPACES["one number"]
-    drawn = [generator(Ask(number, 9, space, seed=seed)).random() for seed, number in [(0, 1), (0, 1), (0, 2), (1, 1)]]
+    drawn = [
+        numpy_rng(SuggestContext(number, 9, space, seed=seed)).random()
+        for seed, number in [(0, 1), (0, 1), (0, 2), (1, 1)]
+    ]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) == 3
 

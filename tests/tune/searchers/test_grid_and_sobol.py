@@ -14,14 +14,14 @@ from fanwise.tune.decisions.facts import Begin, Ended, Fact, Free, Ready, Report
 from fanwise.tune.decisions.orders import Finish, Order, Start
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers import FIFO
-from fanwise.tune.searchers import Ask, GridSearcher, Searcher, SobolSearcher, grid, sobol
-from fanwise.tune.spaces import Space, choice, finrange, loguniform, randint, uniform
+from fanwise.tune.searchers import GridSearcher, Searcher, SobolSearcher, SuggestContext, grid, sobol
+from fanwise.tune.space import Space, choice, finrange, loguniform, randint, uniform
 from fanwise.tune.stopping import StoppingCriterion
 
 
 def suggested(searcher: Searcher, space: Space, number: int) -> list[tuple[object, ...]]:
     """The first suggestions, without constants."""
-    configs = [searcher.suggest(Ask(k, k, space)) for k in range(number)]
+    configs = [searcher.suggest(SuggestContext(k, k, space)) for k in range(number)]
     return [tuple(config[name] for name in space.domains) for config in configs if config is not None]
 
 

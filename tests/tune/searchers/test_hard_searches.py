@@ -11,10 +11,10 @@ from fanwise.base.errors import NotInstalled, SearchFailedError
 from fanwise.tune import (
     ASHA,
     FIFO,
-    Ask,
     Observation,
     Searcher,
     StoppingCriterion,
+    SuggestContext,
     Tuner,
     choice,
     open_search,
@@ -22,7 +22,7 @@ from fanwise.tune import (
     randint,
     uniform,
 )
-from fanwise.tune.searchers.by_name import SEARCHERS, searcher_of
+from fanwise.tune.searchers.by_name import SEARCHERS, resolve_searcher
 from fanwise.tune.simulate import FunctionTable, SimulatedSearch, simulate
 
 SPACE = {
@@ -57,7 +57,7 @@ def never(x: float, width: int, kind: str, max_epochs: int, momentum: float = 0.
 
 
 def searched(name: str, *constraints: str, metric: str | list[str] = "loss") -> SimulatedSearch:
-    scheduler = FIFO(searcher_of(name), metric=metric, constraints=constraints)
+    scheduler = FIFO(resolve_searcher(name), metric=metric, constraints=constraints)
     stop = StoppingCriterion(max_num_trials_started=NUM_TRIALS)
     return simulate(scheduler, FunctionTable(train, SPACE), stop, n_workers=3, seed=0)
 
@@ -77,7 +77,7 @@ def test_a_search_in_which_nothing_is_ever_feasible_goes_on_to_its_end(name: str
 @pytest.mark.parametrize("name", ALL)
 def test_a_report_without_what_is_constrained_ends_the_search_and_is_named(name: str) -> None:
     need(name)
-    scheduler = FIFO(searcher_of(name), metric="loss", constraints=["watts <= 3"])
+    scheduler = FIFO(resolve_searcher(name), metric="loss", constraints=["watts <= 3"])
     with open_search(SPACE, scheduler, name="forgetful", random_seed=0) as search:
         trial = search.ask()
         assert trial is not None
@@ -101,7 +101,7 @@ class Broken(Searcher):
     def begin(self, space: object, seed: int) -> None:
         self.at("begin")
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
         self.at("suggest")
         return ask.space.sample(ask.random)
 

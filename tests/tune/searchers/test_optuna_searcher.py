@@ -23,12 +23,12 @@ from fanwise.tune import (
     randint,
     uniform,
 )
-from fanwise.tune.chance import Chance
 from fanwise.tune.decisions.facts import Fact
 from fanwise.tune.decisions.orders import Order, Start
+from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers.base import Scheduler
-from fanwise.tune.searchers import Ask, Observation, Searcher
-from fanwise.tune.searchers.by_name import searcher_of
+from fanwise.tune.searchers import Observation, Searcher, SuggestContext
+from fanwise.tune.searchers.by_name import resolve_searcher
 from fanwise.tune.searchers.first_points import FirstPoints
 from fanwise.tune.simulate import FunctionTable, simulate
 
@@ -57,15 +57,15 @@ class FirstObjective(Searcher):
     def begin(self, space: Space, seed: int) -> None:
         self.inner.begin(space, seed)
 
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         return self.inner.suggest(ask)
 
     def observe(self, observation: Observation) -> None:
         o = observation
         self.inner.observe(Observation(o.trial_id, o.config, o.iter, o.resource, o.losses[:1], o.values))
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
-        self.inner.on_rewind(trial_id, to_iter)
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        self.inner.on_rollback(trial_id, to_iter)
 
     def on_end(self, trial_id: int, status: str) -> None:
         self.inner.on_end(trial_id, status)
@@ -105,7 +105,7 @@ def test_optunas_samplers_keep_the_contract(name: str, check: Check) -> None:
 
 
 class Seeing(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked alike without Optuna
-    """Draws at random, and notes at each question what the study holds."""
+    """RandomSource at random, and notes at each question what the study holds."""
 
     seen: list[list[tuple[str, dict[str, Any], list[float] | None, dict[int, float]]]] = []  # noqa: RUF012  # one search
     directions: list[str] = []  # noqa: RUF012
@@ -155,7 +155,7 @@ def test_the_last_report_that_stands_is_what_counts(play: Play) -> None:
     play.suggest()
     for iter, loss in enumerate((5.0, 3.0, 4.0, 0.0), start=1):
         observed(play, 0, loss, iter=iter)
-    play.searcher.on_rewind(0, 3)
+    play.searcher.on_rollback(0, 3)
     play.end(0, "Completed")
     assert states(play) == ["COMPLETE"]
     assert Seeing.seen[-1][0][2] == [4.0]
@@ -222,7 +222,7 @@ def tried(scheduler: Scheduler, train: Any, space: Any, number: int) -> list[Map
         found.extend(order.config for order in orders if isinstance(order, Start))
 
     stop = StoppingCriterion(max_num_trials_started=number)
-    simulate(scheduler, FunctionTable(train, space), stop, n_workers=4, seed=0, note=note)
+    simulate(scheduler, FunctionTable(train, space), stop, n_workers=4, seed=0, on_event=note)
     return found
 
 
@@ -230,21 +230,21 @@ def tried(scheduler: Scheduler, train: Any, space: Any, number: int) -> list[Map
 
 
 def test_every_domain_has_a_place_in_optuna_and_its_values_come_back() -> None:
-    chance = Chance("values")
+    chance = KeyedRandom("values")
     for space in (*SPACES.values(), Space({"x": choice([True, 1, 1.5, "1"])})):
         for domain in space.domains.values():
-            seen_by_optuna = with_optuna.coordinate(domain)
+            seen_by_optuna = with_optuna.parameter_mapping(domain)
             for u in (0.0, 0.999999, *(chance.random() for _ in range(50))):
                 value = domain.from_unit(u)
-                param = seen_by_optuna.param(value)
+                param = seen_by_optuna.to_param(value)
                 distribution = seen_by_optuna.distribution
                 assert distribution._contains(distribution.to_internal_repr(param)), f"{param!r} for {value!r}"
-                back = seen_by_optuna.value(param)
+                back = seen_by_optuna.to_value(param)
                 assert type(back) is type(value) and back == value, f"{value!r} of {domain!r} came back as {back!r}"
 
 
 def asked(searcher: Searcher, space: Space, number: int, pending: Mapping[int, Any]) -> Mapping[str, object] | None:
-    return searcher.suggest(Ask(number, number, space, pending=pending))
+    return searcher.suggest(SuggestContext(number, number, space, pending=pending))
 
 
 def everything(make: Make, space: Space, *, n_running: int) -> list[Mapping[str, object]]:
@@ -293,7 +293,7 @@ def test_a_suggestion_that_came_too_late_is_suggested_again() -> None:
 
 def test_what_ran_then_counts_where_another_optuna_suggests_otherwise() -> None:
     searcher = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
-    searcher.recall(Ask(0, 0, LINE), {"x": 0.25})
+    searcher.replay_suggestion(SuggestContext(0, 0, LINE), {"x": 0.25})
     searcher.observe(Observation(0, {"x": 0.25}, 1, 1.0, (1.0,), {}))
     searcher.on_end(0, "Completed")
     again = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
@@ -303,7 +303,7 @@ def test_what_ran_then_counts_where_another_optuna_suggests_otherwise() -> None:
 
 def test_seeds_come_from_the_search() -> None:
     def first(seed: int) -> object:
-        return begun(lambda: OptunaSearcher("TPESampler"), LINE, seed).suggest(Ask(0, 0, LINE, seed=seed))
+        return begun(lambda: OptunaSearcher("TPESampler"), LINE, seed).suggest(SuggestContext(0, 0, LINE, seed=seed))
 
     assert first(1) == first(1) != first(2)
 
@@ -334,9 +334,9 @@ def test_a_suggestion_that_came_too_late_is_recalled_as_such(sampler: str, recal
         run = dict[int, Any]()
         suggested: list[Any] = []
         for number in range(2):
-            ask = Ask(number, number, LINE, pending=dict(run))
+            ask = SuggestContext(number, number, LINE, pending=dict(run))
             if number < recalls:
-                searcher.recall(ask, late)
+                searcher.replay_suggestion(ask, late)
                 suggested.append(late)
             else:
                 suggested.append(searcher.suggest(ask))
@@ -360,7 +360,7 @@ def test_a_sampler_without_a_memory_is_told_what_it_suggested_and_not_asked_agai
             patch.setattr(optuna.samplers.TPESampler, method, None)
         for number in range(20):
             config = {"x": number / 20}
-            searcher.recall(Ask(number, number, LINE), config)
+            searcher.replay_suggestion(SuggestContext(number, number, LINE), config)
             searcher.observe(Observation(number, config, 1, 1.0, ((config["x"] - 0.3) ** 2,), {}))
             searcher.on_end(number, "Completed")
     assert asked(searcher, LINE, 20, {}) not in [{"x": number / 20} for number in range(20)]
@@ -370,7 +370,7 @@ def test_what_was_recalled_late_and_failed_at_once_does_not_come_again() -> None
     for space in (LINE, Space({"x": choice([0.5])})):
         searcher = begun(lambda: OptunaSearcher("TPESampler"), space)
         for number in range(2):
-            searcher.recall(Ask(number, number, space), {"x": 0.5})
+            searcher.replay_suggestion(SuggestContext(number, number, space), {"x": 0.5})
         searcher.on_end(1, "Failed")
         config = asked(searcher, space, 2, {})
         assert config is None if space.num_configurations else config not in (None, {"x": 0.5})
@@ -386,7 +386,7 @@ def test_what_was_recalled_is_in_the_study_once(monkeypatch: pytest.MonkeyPatch)
     searcher = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
     for number in range(3):
         running = {before: {"x": before / 4} for before in range(number)}
-        searcher.recall(Ask(number, number, LINE, pending=running), {"x": number / 4})
+        searcher.replay_suggestion(SuggestContext(number, number, LINE, pending=running), {"x": number / 4})
     assert asked(searcher, LINE, 3, {number: {"x": number / 4} for number in range(3)}) is not None
     assert states[-1] == ["RUNNING"] * 3
 
@@ -434,7 +434,7 @@ def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any, tmp_pa
             search.tell(trial, 1.0)
             search.ask()
         told = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
-        assert f"Optuna's {sampler.__name__} raised this" in told
+        assert f"Raised by Optuna's {sampler.__name__}" in told
 
 
 def test_a_sampler_for_one_objective_says_so_and_is_named() -> None:
@@ -453,14 +453,14 @@ def test_wrong_arguments_are_told_with_what_is_right() -> None:
         TypeError, match=r"wrong:  OptunaSearcher\(RandomSampler\(...\)\)\n  right:  OptunaSearcher\(Ra"
     ):
         OptunaSearcher(optuna.samplers.RandomSampler())
-    with pytest.raises(TypeError, match="no seed of its own: it is made from the search's"):
+    with pytest.raises(TypeError, match="takes no seed; it is derived from the seed of the search"):
         OptunaSearcher("TPESampler", seed=3)
     for searcher, problem in (
         (OptunaSearcher("TPESample"), r"optuna.samplers has no 'TPESample'; did you mean 'TPESampler'\?"),
         (OptunaSearcher("TPESampler", n_startup=3), "unexpected keyword argument 'n_startup'"),
         (OptunaSearcher("PartialFixedSampler"), "PartialFixedSampler takes no seed"),
         (OptunaSearcher(random.Random), "takes no seed"),
-        (OptunaSearcher(lambda seed: seed), "must make a sampler of Optuna, but made 0"),
+        (OptunaSearcher(lambda seed: seed), "must return a sampler of Optuna, but returned 0"),
     ):
         with pytest.raises((TypeError, ValueError), match=problem):
             searcher.check(LINE)
@@ -476,10 +476,10 @@ def test_a_sampler_has_a_name_in_texts() -> None:
 
 
 def test_bayesopt_is_the_gp_sampler() -> None:
-    by_name, by_class = searcher_of("bayesopt"), OptunaSearcher("GPSampler")
+    by_name, by_class = resolve_searcher("bayesopt"), OptunaSearcher("GPSampler")
     assert by_name is not None and by_name.describe() == by_class.describe()
     assert by_name.libraries == by_class.libraries == (*OptunaSearcher.libraries, "torch")
-    assert (by_name.budget_s, OptunaSearcher("TPESampler").libraries) == (10.0, OptunaSearcher.libraries)
+    assert (by_name.suggest_timeout_s, OptunaSearcher("TPESampler").libraries) == (10.0, OptunaSearcher.libraries)
 
 
 def test_a_resumed_search_with_the_gp_sampler_continues_as_it_would_have() -> None:

@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from fanwise.tune.searchers.history import Data
-from fanwise.tune.searchers.ranking import best_first, ranks
+from fanwise.tune.searchers.observations import TrainingData, best_first, ranks
 
 INF = np.inf
 
 
-def data(losses: list[tuple[float, ...]], infeasibility: list[float] | None = None) -> Data:
+def data(losses: list[tuple[float, ...]], infeasibility: list[float] | None = None) -> TrainingData:
     num = len(losses)
-    return Data(
+    return TrainingData(
         np.arange(num),
         np.zeros((num, 1)),
         np.array(losses, float),

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fanwise.testing.searcher_contract import SPACES, begun
-from fanwise.tune.searchers import Ask, Observation, RandomSearcher, Searcher, TPESearcher
+from fanwise.tune.searchers import Observation, RandomSearcher, Searcher, SuggestContext, TPESearcher
 from fanwise.tune.searchers.encoding import Encoder, Rows
-from fanwise.tune.searchers.parzen import Parzen
-from fanwise.tune.spaces import Space, choice, loguniform, ordinal, parameter, randint, uniform
+from fanwise.tune.searchers.parzen import ParzenEstimator
+from fanwise.tune.space import Space, choice, loguniform, ordinal, parameter, randint, uniform
 
 Config = Mapping[str, object]
 
@@ -23,7 +23,7 @@ def searched(searcher: Searcher, space: Space, loss: Callable[[Config], float], 
     """Trial after trial; the configurations."""
     configs: list[Config] = []
     for number in range(num_trials):
-        config = searcher.suggest(Ask(number, number, space))
+        config = searcher.suggest(SuggestContext(number, number, space))
         assert config is not None
         configs.append(config)
         searcher.observe(observed(number, config, loss(config)))
@@ -99,8 +99,8 @@ class IgnoresPending(Searcher):
     def begin(self, space: Space, seed: int) -> None:
         self.inner.begin(space, seed)
 
-    def suggest(self, ask: Ask) -> Config | None:
-        return self.inner.suggest(Ask(ask.number, ask.trial_id, ask.space, seed=ask.seed))
+    def suggest(self, ask: SuggestContext) -> Config | None:
+        return self.inner.suggest(SuggestContext(ask.number, ask.trial_id, ask.space, seed=ask.seed))
 
     def observe(self, observation: object) -> None:
         self.inner.observe(observation)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def sixteen_at_once(make: Callable[[], Searcher], seed: int, num_before: int) ->
     searched(searcher, PLANE, plane, num_before)
     pending: dict[int, Config] = {}
     for number in range(num_before, num_before + 16):
-        config = searcher.suggest(Ask(number, number, PLANE, seed=seed, pending=dict(pending)))
+        config = searcher.suggest(SuggestContext(number, number, PLANE, seed=seed, pending=dict(pending)))
         assert config is not None
         pending[number] = config
     return list(pending.values())
@@ -161,7 +161,7 @@ def test_it_goes_on_whatever_came_out(name: str, losses: list[float]) -> None:
     space = SPACES[name]
     searcher = begun(lambda: TPESearcher(1), space)
     for number in range(30):
-        config = searcher.suggest(Ask(number, number, space))
+        config = searcher.suggest(SuggestContext(number, number, space))
         if config is None:
             assert number == space.num_configurations
             return
@@ -174,7 +174,7 @@ def test_what_violates_a_constraint_is_worse_than_what_does_not() -> None:
     searcher = begun(TPESearcher, PLANE)
     configs = []
     for number in range(80):
-        config = searcher.suggest(Ask(number, number, PLANE))
+        config = searcher.suggest(SuggestContext(number, number, PLANE))
         assert config is not None
         configs.append(config)
         x, y = number_of(config, "x"), number_of(config, "y")
@@ -189,7 +189,7 @@ def test_of_several_objectives_both_ends_of_the_front_are_found() -> None:
     searcher = begun(TPESearcher, space)
     configs = []
     for number in range(80):
-        config = searcher.suggest(Ask(number, number, space))
+        config = searcher.suggest(SuggestContext(number, number, space))
         assert config is not None
         configs.append(config)
         x, y = number_of(config, "x"), number_of(config, "y")
@@ -206,7 +206,7 @@ class Density:
     def __init__(self, domain: object, values: Sequence[object]) -> None:
         self.encoder = Encoder(Space({"x": domain}))
         rows = self.encoder.rows([{"x": value} for value in values])
-        self.parzen = Parzen(self.encoder, rows, np.ones(len(rows)))
+        self.parzen = ParzenEstimator(self.encoder, rows, np.ones(len(rows)))
 
     def at(self, points: Rows) -> Rows:
         return np.exp(self.parzen.log_density(points))
@@ -246,13 +246,13 @@ def test_draws_are_as_likely_as_the_density_says() -> None:
 
 
 def test_a_resumed_search_goes_on_as_it_would_have() -> None:
-    def ask(number: int) -> Ask:
-        return Ask(number, number, BOWL)
+    def ask(number: int) -> SuggestContext:
+        return SuggestContext(number, number, BOWL)
 
     whole, resumed = begun(TPESearcher, BOWL), begun(TPESearcher, BOWL)
     for number in range(40):
         config = whole.suggest(ask(number))
-        resumed.recall(ask(number), config)
+        resumed.replay_suggestion(ask(number), config)
         assert config is not None
         for searcher in (whole, resumed):
             searcher.observe(observed(number, config, bowl(config)))

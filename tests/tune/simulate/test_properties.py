@@ -54,7 +54,7 @@ SETTINGS = st.fixed_dictionaries(
         "seed": st.integers(0, 2**31),
         "checkpoints": st.booleans(),
         "startup_s": st.sampled_from([0.0, 0.25]),
-        "thinking_s": st.sampled_from([0.0, 0.5]),
+        "suggest_s": st.sampled_from([0.0, 0.5]),
         "faults": st.none() | FAULTS,
         "retries": st.integers(0, 2),
         "asynchronous": st.booleans(),
@@ -76,7 +76,7 @@ def run(name: str, stop: StoppingCriterion, options: Mapping[str, Any]) -> tuple
     try:
         table = curves(MOST_EPOCHS)
         search = simulate(
-            SCHEDULERS[name](), table, stop, keep="reports", max_equal_failures=None, note=note, **options
+            SCHEDULERS[name](), table, stop, keep="reports", max_equal_failures=None, on_event=note, **options
         )
     except SearchFailedError:
         return None, history
@@ -153,7 +153,7 @@ def test_a_finished_trial_leaves_nothing(name: str) -> None:
             if type(fact).__name__ == "Begin" or any(type(order).__name__ == "Finish" for order in orders):
                 bytes_at.append(tracemalloc.get_traced_memory()[0])
 
-        simulate(FIFO(metric="loss"), table, StoppingCriterion(max_num_trials_started=number), note=note)
+        simulate(FIFO(metric="loss"), table, StoppingCriterion(max_num_trials_started=number), on_event=note)
         tracemalloc.stop()
         return bytes_at[-1] - bytes_at[0]
 
@@ -171,9 +171,9 @@ def test_the_family_has_the_optimum_that_it_says() -> None:
 
 def test_the_family_has_as_many_good_configurations_as_it_says() -> None:
     table, good = curves(1), 0
-    from fanwise.tune.chance import Chance
+    from fanwise.tune.rng import KeyedRandom
 
     for number in range(4000):
-        config = {**table.space.sample(Chance(f"family/{number}")), "speed": 1.0}
+        config = {**table.space.sample(KeyedRandom(f"family/{number}")), "speed": 1.0}
         good += 2.0 * loss_at(config, 1) - 1.0 <= 0.5  # the loss is (1 + distance) / 2
     assert 4000 / 8 * 0.85 < good < 4000 / 8 * 1.15

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from fanwise.errors import SearchFailedError
 from fanwise.tune import (
     FIFO,
-    Ask,
     Decision,
     New,
     NextTrial,
@@ -18,6 +18,7 @@ from fanwise.tune import (
     Searcher,
     Space,
     StoppingCriterion,
+    SuggestContext,
     Wait,
     randint,
     uniform,
@@ -49,12 +50,12 @@ TABLE = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 2})
 class Numbers(Searcher):
     """x = 1, 2, 3, ..., as many as it has."""
 
-    def __init__(self, last: int = 9, *, budget_s: float | None = None) -> None:
+    def __init__(self, last: int = 9, *, suggest_timeout_s: float | None = None) -> None:
         self.last = last
         self.given = 0
-        self.budget_s = budget_s  # type: ignore[misc]  # one object's
+        self.suggest_timeout_s = suggest_timeout_s  # type: ignore[misc]  # one object's
 
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         if self.given == self.last:
             return None
         self.given += 1
@@ -76,7 +77,7 @@ class PausesAtOne(Scheduler):
         self.paused: list[int] = []
         self.resumed: set[int] = set()
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, ask: SuggestContext) -> NextTrial:
         if self.left:
             self.left -= 1
             return New()
@@ -156,11 +157,13 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
     # Trials 0 and 1 take 1 s and 2 s an epoch. One worker: 0 pauses at 1, 1 at 3; then 0 and 1 run on.
     facts = 0
 
-    def note(fact: object, orders: list[object]) -> None:
+    def note(fact: Any, orders: Any) -> None:
         nonlocal facts
         facts += type(fact).__name__ == "Reported"
 
-    search = simulate(PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, keep="reports", note=note)  # type: ignore[arg-type]  # any facts and orders
+    search = simulate(
+        PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, keep="reports", on_event=note
+    )
     assert search.duration_s == end_s
     assert search.num_reports == 4  # what is repeated does not count
     assert facts == 4 + reports_again
@@ -170,7 +173,7 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
 
 def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() -> None:
     scheduler = FIFO(Numbers(2), metric="loss")
-    search = simulate(scheduler, TABLE, FOREVER, n_workers=2, thinking_s=10.0, keep="attempts")
+    search = simulate(scheduler, TABLE, FOREVER, n_workers=2, suggest_s=10.0, keep="attempts")
     assert spans(search) == [(0, 0, 10.0, 10.0, 12.0), (1, 0, 20.0, 20.0, 24.0)]
     # It is asked a third time at 20, answers at 30 that it has nothing, and by then nothing runs.
     assert search.duration_s == 30.0
@@ -179,24 +182,24 @@ def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() ->
 def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -> None:
     fallbacks: list[bool] = []
 
-    def note(fact: object, orders: list[object]) -> None:
+    def note(fact: Any, orders: Any) -> None:
         fallbacks.extend(order.fallback for order in orders if hasattr(order, "fallback"))
 
-    scheduler = FIFO(Numbers(budget_s=1.0), metric="loss")
-    simulate(scheduler, TABLE, trials(3), n_workers=1, thinking_s=lambda ask: 100.0, note=note)  # type: ignore[arg-type]
+    scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
+    simulate(scheduler, TABLE, trials(3), n_workers=1, suggest_s=lambda ask: 100.0, on_event=note)
     assert fallbacks == [True, True, True]
 
 
 def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
     answered_s: list[float] = []
 
-    def note(fact: object, orders: list[object]) -> None:
+    def note(fact: Any, orders: Any) -> None:
         if type(fact).__name__ == "Suggested":
             answered_s.append(fact.now_s)  # type: ignore[attr-defined]
 
-    scheduler = FIFO(Numbers(budget_s=1.0), metric="loss")
+    scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
     stop = StoppingCriterion(max_wallclock_time=350)
-    simulate(scheduler, TABLE, stop, n_workers=1, thinking_s=100.0, note=note)  # type: ignore[arg-type]
+    simulate(scheduler, TABLE, stop, n_workers=1, suggest_s=100.0, on_event=note)
     assert answered_s == [100.0, 200.0, 300.0]
 
 
@@ -222,7 +225,7 @@ def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, fl
     frees: list[tuple[float, float]] = []
     begun_s = [0.0]
 
-    def note(fact: object, orders: list[object]) -> None:
+    def note(fact: Any, orders: Any) -> None:
         kind = type(fact).__name__
         if kind == "Ready":
             begun_s[0] = fact.now_s  # type: ignore[attr-defined]
@@ -233,7 +236,7 @@ def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, fl
             frees[-1] = (frees[-1][0], fact.now_s)  # type: ignore[attr-defined]
 
     with pytest.raises(SearchFailedError, match="the only trial failed"):
-        simulate(scheduler, TABLE, trials(1), n_workers=1, retries=2, faults=faults, note=note)  # type: ignore[arg-type]
+        simulate(scheduler, TABLE, trials(1), n_workers=1, retries=2, faults=faults, on_event=note)
     assert [free - end for end, free in frees] == pytest.approx([faults.repair_s] * 3)
     return ends
 
@@ -243,11 +246,11 @@ def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() ->
     settings = {"n_workers": 1, "faults": faults, "retries": 10**6, "keep": "attempts"}
     table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 30})
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2))
-    kept = simulate(scheduler, table, trials(1), seed=3, **settings)  # type: ignore[arg-type]
+    kept = simulate(scheduler, table, trials(1), seed=3, **settings)
     assert kept.num_attempts > 3
     assert kept.attempts()["from_iter"].iloc[1:].gt(0).any()
     assert kept.num_reports == 30
-    lost = simulate(scheduler, table, trials(1), seed=3, checkpoints=False, **settings)  # type: ignore[arg-type]
+    lost = simulate(scheduler, table, trials(1), seed=3, checkpoints=False, **settings)
     assert lost.attempts()["from_iter"].max() == 0
     assert lost.training_s > kept.training_s
 
@@ -316,7 +319,7 @@ def test_a_metric_that_no_curve_has_is_named() -> None:
 def test_what_was_not_kept_is_not_there() -> None:
     search = simulate(FIFO(metric="loss"), TABLE, trials(1), keep="attempts")
     assert len(search.attempts()) == 1
-    with pytest.raises(ValueError, match=r"the reports were not kept; simulate\(..., keep='reports'\) keeps them"):
+    with pytest.raises(ValueError, match=r"the reports were not kept; use simulate\(..., keep='reports'\)"):
         search.reports()
 
 
@@ -326,14 +329,14 @@ def test_what_was_not_kept_is_not_there() -> None:
         ({"keep": "all"}, "keep must be one of 'incumbent', 'attempts', 'reports', got 'all'"),
         ({"checkpoints": "no"}, "checkpoints must be True or False, got 'no'"),
         ({"startup_s": -1.0}, "startup_s must be finite and at least 0 seconds, got -1.0"),
-        ({"thinking_s": math.inf}, "thinking_s must be finite and at least 0 seconds, got inf"),
-        ({"thinking_s": lambda ask: -1.0}, "what thinking_s returned must be finite"),
+        ({"suggest_s": math.inf}, "suggest_s must be finite and at least 0 seconds, got inf"),
+        ({"suggest_s": lambda ask: -1.0}, "the result of suggest_s must be finite"),
         ({"n_workers": 0}, "n_workers must be at least 1, got 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        simulate(FIFO(metric="loss"), TABLE, trials(1), **settings)  # type: ignore[arg-type]
+        simulate(FIFO(metric="loss"), TABLE, trials(1), **settings)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +349,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], me
 )
 def test_faults_that_make_no_sense_are_refused(faults: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        Faults(**faults)  # type: ignore[arg-type]
+        Faults(**faults)
 
 
 def test_a_slowdown_that_is_none_is_refused() -> None:

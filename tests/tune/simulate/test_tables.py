@@ -117,7 +117,7 @@ def test_a_value_outside_the_space_is_named_when_it_is_needed() -> None:
 
 
 def test_a_function_needs_to_know_where_trials_end() -> None:
-    with pytest.raises(ValueError, match="the space has no 'max_epochs', which says when a trial ends; it has 'x'"):
+    with pytest.raises(ValueError, match="the space has no 'max_epochs', the maximum resource of a trial; it has 'x'"):
         FunctionTable(lambda config, epoch: ({}, 1.0), {"x": 1})
 
 
@@ -231,7 +231,7 @@ def test_a_file_in_the_format_of_fcnet_is_read(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataFileError, match=r"none\.npz is not there"):
+    with pytest.raises(DataFileError, match=r"none\.npz does not exist"):
         lcbench_curves(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", configs=[1])
     with pytest.raises(DataFileError, match=r"other\.npz cannot be read .*hyperparameters"):

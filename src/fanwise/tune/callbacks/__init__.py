@@ -1,4 +1,4 @@
-"""Code of one's own that hears of a search while it runs, and the one for TensorBoard, MLflow and Weights & Biases."""
+"""Callbacks of a search, and those for TensorBoard, MLflow and Weights & Biases."""
 
 from .events import SearchEnded as SearchEnded
 from .events import SearchStarted as SearchStarted

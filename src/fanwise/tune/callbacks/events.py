@@ -1,12 +1,12 @@
-"""What callbacks are told: plain frozen values, one class for each method.
+"""Events passed to callbacks.
 
     on_start(SearchStarted)                 before the first trial
-      on_trial_start(TrialStarted)          an attempt of a trial gets a worker
-        on_report(TrialReported)            a report that counts was answered
-      on_trial_end(TrialEnded)              the attempt is over; `is_over` says whether the trial is
-    on_end(SearchEnded)                     nothing runs any more
+      on_trial_start(TrialStarted)          an attempt of a trial started on a worker
+        on_report(TrialReported)            a valid report was answered
+      on_trial_end(TrialEnded)              the attempt has ended; `is_over` tells if the trial has
+    on_end(SearchEnded)                     after the last trial
 
-`now_s` is seconds since the search began, without the time in which it was not running.
+`now_s` is seconds since the search began, excluding time in which it was not running.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from typing import Any
 from ..decisions.orders import Reason
 from ..schedulers.base import Decision, Status
 from ..searchers.base import Objective
-from ..spaces import Space
+from ..space import Space
 
 
 @dataclass(frozen=True, slots=True)
 class SearchStarted:
-    """A search begins, or, if `resumed`, goes on.
+    """A search was started or resumed.
 
     Args:
-        path: the experiment's folder.
-        created_s: Unix time at which the experiment was made. With the seed it identifies the search after a resume.
+        path: folder of the experiment.
+        created_s: Unix time at which the experiment was created. Together with the seed it identifies the search.
     """
 
     name: str
@@ -41,20 +41,20 @@ class SearchStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """An attempt of a trial begins.
+    """An attempt of a trial started.
 
     Args:
-        attempt: 0, 1, ...: a trial that was paused, or is tried again, has several.
-        from_iter: its reports up to this one stand: it goes on from its checkpoint. 0: from scratch.
-        source: the trial that it was cloned from, or None.
-        void_after: reports of earlier attempts after this one are void, because the trial starts again from an earlier
-            checkpoint; None: all stand.
+        attempt: number of the attempt, from 0; paused and retried trials have several.
+        from_iter: last iteration included in the checkpoint from which it continues; 0: from scratch.
+        source: the trial from which it was cloned, or None.
+        void_after: reports of earlier attempts after this iteration are discarded, because the trial restarts from an
+            earlier checkpoint; None: all remain valid.
     """
 
     now_s: float
     trial_id: int
     attempt: int
-    config: Mapping[str, Any]  # Any: what the space holds
+    config: Mapping[str, Any]
     from_iter: int
     source: int | None
     void_after: int | None = None
@@ -62,12 +62,12 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialReported:
-    """A trial has reported. `iter`: which report of the trial it is, 1, 2, ...; `decision`: what it was answered."""
+    """A trial reported. `iter`: number of the report within the trial, from 1; `decision`: the scheduler's answer."""
 
     now_s: float
     trial_id: int
     attempt: int
-    config: Mapping[str, Any]  # Any: what the space holds
+    config: Mapping[str, Any]
     iter: int
     values: Mapping[str, float | int | str]
     decision: Decision
@@ -75,18 +75,18 @@ class TrialReported:
 
 @dataclass(frozen=True, slots=True)
 class TrialEnded:
-    """An attempt of a trial is over: completed, stopped, paused or failed.
+    """An attempt of a trial completed, failed, or was stopped or paused.
 
     Args:
-        iter, values: of its last report; 0 and empty: this process has heard of none.
+        iter, values: the last report; 0 and empty if this process received none.
         reason: why it failed, or None.
-        will_retry: it failed and is tried again.
+        will_retry: whether a failed trial is retried.
     """
 
     now_s: float
     trial_id: int
     attempt: int
-    config: Mapping[str, Any]  # Any: what the space holds
+    config: Mapping[str, Any]
     status: Status
     iter: int
     values: Mapping[str, float | int | str]
@@ -95,13 +95,13 @@ class TrialEnded:
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial is over for good, as far as is known now."""
+        """True unless the trial is paused or will be retried."""
         return self.status is not Status.PAUSED and not self.will_retry
 
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded:
-    """The search is over. `reason`: why, in one line; `error`: what made it fail, or None."""
+    """The search ended. `reason`: why, in one line; `error`: the error that made it fail, or None."""
 
     now_s: float
     name: str

@@ -1,7 +1,6 @@
-"""A search in MLflow: one run a trial, with hyperparameters as parameters, reports as metrics, and notes as tags.
+"""MLflow callback: one run per trial, with hyperparameters as parameters, numbers as metrics and texts as tags.
 
-Through a client of its own, so that a run that is active in the program stays as it is. MLflow is loaded when the
-callback is made.
+It uses its own client, so that an active run of the program is not affected.
 """
 
 from collections.abc import Iterator
@@ -17,20 +16,19 @@ _STATUS = {
     Status.STOPPED: "FINISHED",
     Status.PAUSED: "SCHEDULED",
 }
-# How long MLflow's server may take to answer a first question.
-_ANSWER_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
 
 
 class MLflowCallback:
-    """Keeps the trials of a search as runs of an MLflow experiment.
+    """Logs the trials of a search as runs of an MLflow experiment.
 
-    A trial that continues, also in a resumed search, continues its run. MLflow cannot delete values: of a trial that
-    starts again from an earlier checkpoint, a run keeps the void reports, too, and the tag `fanwise.attempt.N` says
-    which they are. A run that still runs when the search ends, because its tuner was killed, is set to KILLED then.
+    A trial that is resumed, also in a resumed search, continues its run. MLflow cannot delete values: if a trial
+    restarts from an earlier checkpoint, its run keeps the discarded reports, and the tag `fanwise.attempt.N` lists
+    them. Runs left by a killed tuner are set to KILLED when the resumed search ends.
 
     Args:
-        tracking_uri: of MLflow's store or server; None: what `MLFLOW_TRACKING_URI` or MLflow says.
-        experiment: the name of MLflow's experiment; None: the search's.
+        tracking_uri: URI of the store or server; None: MLflow's default, e.g. `MLFLOW_TRACKING_URI`.
+        experiment: name of the MLflow experiment; None: name of the search.
 
     Raises:
         NotInstalled: MLflow is not installed.
@@ -44,7 +42,7 @@ class MLflowCallback:
             import mlflow
         except ImportError as error:
             raise NotInstalled("MLflowCallback needs MLflow. Install it: pip install 'fanwise[mlflow]'.") from error
-        self._client: Any = mlflow.MlflowClient(tracking_uri)  # Any: checked alike without MLflow
+        self._client: Any = mlflow.MlflowClient(tracking_uri)
         self._server = str(self._client.tracking_uri)
         self._experiment = experiment
         self._experiment_id = ""
@@ -52,23 +50,23 @@ class MLflowCallback:
         self._runs: dict[int, str] = {}
 
     def on_start(self, event: SearchStarted) -> None:
-        _check_answers(self._server)
+        _check_server(self._server)
         self._experiment_name = event.name
         self._search = f"{event.created_s:.6f}-{event.seed}"
         name = event.name if self._experiment is None else self._experiment
-        found = self._client.get_experiment_by_name(name)
-        self._experiment_id = self._client.create_experiment(name) if found is None else found.experiment_id
+        experiment = self._client.get_experiment_by_name(name)
+        self._experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
 
     def on_trial_start(self, event: TrialStarted) -> None:
         if event.attempt:
-            of_trial = f"tags.`fanwise.trial_id` = '{event.trial_id}'"
-            found = self._runs.get(event.trial_id) or next(self._found(of_trial), None)
-            if found is not None:
-                self._runs[event.trial_id] = found
-                self._client.update_run(found, "RUNNING")
+            condition = f"tags.`fanwise.trial_id` = '{event.trial_id}'"
+            run_id = self._runs.get(event.trial_id) or next(self._find_runs(condition), None)
+            if run_id is not None:
+                self._runs[event.trial_id] = run_id
+                self._client.update_run(run_id, "RUNNING")
                 if event.void_after is not None:
-                    text = f"earlier reports after report {event.void_after} are void"
-                    self._client.set_tag(found, f"fanwise.attempt.{event.attempt}", text)
+                    text = f"earlier reports after report {event.void_after} are discarded"
+                    self._client.set_tag(run_id, f"fanwise.attempt.{event.attempt}", text)
                 return
         tags = {
             "mlflow.runName": f"trial {event.trial_id}",
@@ -80,8 +78,8 @@ class MLflowCallback:
         for name, value in event.config.items():
             self._client.log_param(run_id, name, value)
 
-    def _found(self, condition: str) -> Iterator[str]:
-        """The ids of the runs of this search that meet a condition."""
+    def _find_runs(self, condition: str) -> Iterator[str]:
+        """Iterate over the ids of the runs of this search that match a condition."""
         condition = f"tags.`fanwise.search` = '{self._search}' AND {condition}"
         page_token = None
         while True:
@@ -93,7 +91,7 @@ class MLflowCallback:
 
     def on_report(self, event: TrialReported) -> None:
         run_id = self._runs.get(event.trial_id)
-        if run_id is None:  # that it started could not be written
+        if run_id is None:  # on_trial_start failed
             return
         for name, value in event.values.items():
             if isinstance(value, str):
@@ -115,22 +113,22 @@ class MLflowCallback:
             self._client.update_run(run_id, "SCHEDULED")
 
     def on_end(self, event: object) -> None:
-        for run_id in list(self._found("attributes.status = 'RUNNING'")):
+        for run_id in list(self._find_runs("attributes.status = 'RUNNING'")):
             self._client.set_terminated(run_id, "KILLED")
         self._runs.clear()
 
 
-def _check_answers(uri: str) -> None:
-    """ConnectionError for a server that does not answer. MLflow itself would try for minutes, call after call."""
+def _check_server(uri: str) -> None:
+    """Raise ConnectionError if the server is unreachable. MLflow itself would retry each call for minutes."""
     if not uri.startswith(("http://", "https://")):
         return
-    import requests  # which MLflow asks its servers with
+    import requests
 
     try:
-        requests.get(uri, timeout=_ANSWER_S, allow_redirects=False)
+        requests.get(uri, timeout=_CONNECT_TIMEOUT_S, allow_redirects=False)
     except requests.exceptions.SSLError:
-        return  # somebody is there; MLflow has settings of its own for whom to trust
+        return  # the server is reachable; MLflow has its own TLS settings
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
         raise ConnectionError(
-            f"MLflow's server {uri} cannot be reached ({type(error).__name__}): nothing of this search is written to it"
+            f"MLflow's server {uri} cannot be reached ({type(error).__name__}); this search is not logged to it"
         ) from error

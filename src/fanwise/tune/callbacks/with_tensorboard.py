@@ -1,6 +1,6 @@
-"""A search in TensorBoard: one run a trial, with its hyperparameters and its reports as curves.
+"""TensorBoard callback: one run per trial, with hyperparameters and curves of the reports.
 
-Written by `torch.utils.tensorboard`, which needs the package tensorboard. Both are loaded when the callback is made.
+Requires torch and tensorboard, which are imported when the callback is constructed.
 """
 
 import os
@@ -15,7 +15,7 @@ class TensorBoardCallback:
     """Writes event files for TensorBoard: `tensorboard --logdir <folder>`.
 
     Args:
-        folder: of the event files, a folder in it for each trial; None: `tensorboard` in the experiment's folder.
+        folder: folder of the event files, with a subfolder per trial; None: `tensorboard` in the experiment's folder.
 
     Raises:
         NotInstalled: tensorboard is not installed.
@@ -31,23 +31,23 @@ class TensorBoardCallback:
             raise NotInstalled(
                 "TensorBoardCallback needs tensorboard. Install it: pip install 'fanwise[tensorboard]'."
             ) from error
-        self._make_writer: Any = tensorboard.SummaryWriter  # Any: has no types
+        self._make_writer: Any = tensorboard.SummaryWriter
         self._folder = None if folder is None else Path(folder)
-        self._writers: dict[int, Any] = {}  # Any: SummaryWriter, one for each trial that runs
+        self._writers: dict[int, Any] = {}  # SummaryWriter of each running trial
 
     def on_start(self, event: SearchStarted) -> None:
         if self._folder is None:
             self._folder = event.path / "tensorboard"
 
     def on_trial_start(self, event: TrialStarted) -> None:
-        assert self._folder is not None, "on_start comes first"
-        purge_step = None if event.void_after is None else event.void_after + 1  # TensorBoard hides what is void
+        assert self._folder is not None, "on_start was not called"
+        purge_step = None if event.void_after is None else event.void_after + 1  # hides discarded reports
         folder = str(self._folder / f"trial-{event.trial_id}")
         self._writers[event.trial_id] = self._make_writer(folder, purge_step=purge_step)
 
     def on_report(self, event: TrialReported) -> None:
         writer = self._writers.get(event.trial_id)
-        if writer is None:  # it could not be made
+        if writer is None:  # on_trial_start failed
             return
         for name, value in event.values.items():
             if isinstance(value, str):
@@ -72,5 +72,5 @@ class TensorBoardCallback:
 
 
 def _plain(value: object) -> object:
-    """TensorBoard shows numbers, truth values and text."""
+    """Convert a value to a type that TensorBoard supports."""
     return value if isinstance(value, bool | int | float | str) else str(value)

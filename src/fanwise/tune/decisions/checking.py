@@ -8,7 +8,7 @@ from ...base.nearest import nearest
 from ..constraints import Constraint
 from ..schedulers.base import Clone, Decision, Done, New, NextTrial, Resume, Stop, Wait
 from ..searchers.base import Objective
-from ..spaces import Space
+from ..space import Space
 from ..values import is_number
 
 _ANSWER_TYPES: Final = (New, Wait, Resume, Clone, Stop, Done)

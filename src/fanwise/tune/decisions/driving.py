@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from ..searchers.base import Searcher
-from ..values import named_json
+from ..values import plain_json_or_name
 from .facts import Fact, Suggested
 from .orders import Order, Suggest
 from .tuning import Tuning
@@ -19,7 +19,7 @@ def asked(searcher: Searcher, order: Suggest) -> Mapping[str, object] | None:
     if not isinstance(config, Mapping):
         return config
     try:
-        return {name: named_json(name, value) for name, value in config.items()}
+        return {name: plain_json_or_name(name, value) for name, value in config.items()}
     except ValueError:  # NaN
         return config
 

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from ...base.frozen import frozen
 from ..schedulers.base import Decision, Status
-from ..searchers.base import Ask
+from ..searchers.base import SuggestContext
 
 ReasonKind: TypeAlias = Literal[
     "exception", "exit", "signal", "out-of-memory", "gpu-fault", "time-out", "no-report", "nan", "lost"
@@ -126,7 +126,7 @@ class Suggest:
     """Ask the searcher, after it has been told all observations so far; its answer comes as `Suggested`."""
 
     number: int
-    ask: Ask
+    ask: SuggestContext
 
 
 @frozen

@@ -96,10 +96,10 @@ def replay(tuning: Tuning, searcher: Searcher | None, rows: Iterable[Row], *, as
                 if asks_anew:
                     again[order.number] = suggested(searcher, order, fact.now_s).config
                 elif answer.error is None:
-                    searcher.recall(order.ask, answer.config)
+                    searcher.replay_suggestion(order.ask, answer.config)
                 else:
                     with suppress(Exception):  # it raised then, which ended that run
-                        searcher.recall(order.ask, None)
+                        searcher.replay_suggestion(order.ask, None)
     return found
 
 

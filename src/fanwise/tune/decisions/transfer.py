@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from ...base.text import counted
 from ..constraints import Constraint, infeasibility, violations_of
 from ..searchers.base import Objective, Observation
-from ..spaces import Space
-from ..spaces.conditions import exists, parents_first
-from ..values import is_number, rounded_resource
+from ..space import Space
+from ..space.conditions import exists, parents_first
+from ..values import is_number, round_resource
 from .facts import Earlier
 
 _MOST_REASONS = 3
@@ -102,7 +102,7 @@ def observations(fact: Earlier, learning: Learning) -> list[Observation]:
         beyond = infeasibility(learning.constraints, violations)
         resource = float(iter)
         if learning.resource_attr is not None:
-            resource = rounded_resource(_number(values, learning.resource_attr))
+            resource = round_resource(_number(values, learning.resource_attr))
         told.append(Observation(fact.trial_id, fact.config, iter, resource, losses, values, violations, beyond))
     return told
 

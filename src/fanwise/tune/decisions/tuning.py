@@ -24,8 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol, final
 
-from ..chance import Chance
 from ..constraints import Constraint, constraints_of, infeasibility, violations_of
+from ..rng import KeyedRandom
 from ..schedulers.base import (
     CONTINUE,
     PAUSE,
@@ -41,10 +41,10 @@ from ..schedulers.base import (
     Stop,
     Wait,
 )
-from ..searchers.base import Ask, Observation
-from ..spaces import Space
+from ..searchers.base import Observation, SuggestContext
+from ..space import Space
 from ..stopping import Counts, StoppingCriterion, Verdict
-from ..values import at_least, is_number, rounded_resource, seconds
+from ..values import checked_int, checked_seconds, is_number, round_resource
 from . import facts
 from .checking import Refused, checked_answer, checked_config, checked_decision, problem_with
 from .checkpoints import CheckpointHolders
@@ -89,7 +89,7 @@ class Listener(Protocol):
     """What a searcher is told: its methods but `suggest`, which is asked for by an order."""
 
     def observe(self, observation: Observation) -> None: ...
-    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
     def on_end(self, trial_id: int, status: str) -> None: ...
 
 
@@ -139,13 +139,13 @@ class Tuning:
         self._criterion = criterion
         self._seed = seed
         self._asynchronous = asynchronous
-        self._timeout_s = None if trial_timeout_s is None else seconds("trial_timeout_s", trial_timeout_s)
+        self._timeout_s = None if trial_timeout_s is None else checked_seconds("trial_timeout_s", trial_timeout_s)
         if self._timeout_s == 0.0:
             raise ValueError("trial_timeout_s must be above 0; None lets a trial take as long as it likes")
-        self._grace_s = seconds("stop_grace_s", stop_grace_s)
+        self._grace_s = checked_seconds("stop_grace_s", stop_grace_s)
         if max_equal_failures is not None:
-            at_least("max_equal_failures", max_equal_failures, 1)
-        self._retries = at_least("retries", retries, 0)
+            checked_int("max_equal_failures", max_equal_failures, 1)
+        self._retries = checked_int("retries", retries, 0)
         self._keep_checkpoints = keep_checkpoints
         self._objectives = scheduler.objectives
         self._constraints = constraints_of(scheduler) if constraints is None else tuple(constraints)
@@ -153,12 +153,12 @@ class Tuning:
         self._metric = self._objectives[0].metric
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
         self._listener: Listener | None = scheduler.searcher if searcher is None else searcher
-        self._at_once = scheduler.searcher.answers_at_once
-        self._budget_s = None if self._at_once else scheduler.searcher.budget_s
+        self._at_once = scheduler.searcher.runs_inline
+        self._suggest_timeout_s = None if self._at_once else scheduler.searcher.suggest_timeout_s
         self._counts = Counts(self._metric, criterion.watched(self._metric))
         self._counts.keep_front(criterion.reference_losses(self._objectives))
         self._failures = Failures(max_equal_failures)
-        self._n_workers = at_least("n_workers", n_workers, 0)
+        self._n_workers = checked_int("n_workers", n_workers, 0)
         self._free_slots: list[int] = []  # a heap; these and the slots in use are 0, 1, 2 and so on without gaps
         self._is_offered = False  # one more trial than there are workers may start
         self._trials: dict[int, Trial] = {}
@@ -573,8 +573,8 @@ class Tuning:
             self._start_new(config)
             self._ask_ahead(now_s)
             return True
-        if self._budget_s is not None and not self._new_wanted:
-            self._deadlines.set(_SUGGESTION_DUE, now_s + self._budget_s)
+        if self._suggest_timeout_s is not None and not self._new_wanted:
+            self._deadlines.set(_SUGGESTION_DUE, now_s + self._suggest_timeout_s)
         self._new_wanted = True
         self._ask_searcher(now_s)
         return False
@@ -584,7 +584,7 @@ class Tuning:
             return
         self._asked = self._num_suggestions
         self._num_suggestions += 1
-        ask = Ask(
+        ask = SuggestContext(
             self._asked,
             self._next_id,
             self._space,
@@ -593,13 +593,13 @@ class Tuning:
             # A copy for one that reads it in its thread, while trials start and end.
             pending=MappingProxyType(self._pending) if self._at_once else dict(self._pending),
             now_s=now_s,
-            budget_s=self._budget_s,
+            suggest_timeout_s=self._suggest_timeout_s,
         )
         self._orders.append(Suggest(self._asked, ask))
 
     def _ask_ahead(self, now_s: float) -> None:
         """A searcher with a budget begins before a worker is free."""
-        if self._budget_s is not None and self._stage == "open" and self._suggestion is None:
+        if self._suggest_timeout_s is not None and self._stage == "open" and self._suggestion is None:
             self._ask_searcher(now_s)
 
     def _fall_back(self, now_s: float) -> None:
@@ -609,7 +609,7 @@ class Tuning:
         number, self._asked = self._asked, None
         self._new_wanted = False
         if self._has_room:
-            self._start_new(self._space.sample(Chance(f"{self._seed}/fallback/{number}")), fallback=True)
+            self._start_new(self._space.sample(KeyedRandom(f"{self._seed}/fallback/{number}")), fallback=True)
             self._keep_limits(now_s)
         self._ask_ahead(now_s)
         self._fill(now_s)
@@ -694,7 +694,7 @@ class Tuning:
     def _consult_about_next(self, now_s: float) -> NextTrial | None:
         """The scheduler's answer, checked; None: it failed, and the search with it."""
         scheduler = self._scheduler
-        ask = Ask(
+        ask = SuggestContext(
             self._num_starts,
             self._next_id,
             self._space,
@@ -702,8 +702,8 @@ class Tuning:
             purpose="next",
             pending=MappingProxyType(self._pending),
             now_s=now_s,
-            exhausted=self._exhausted or self._stage == "draining",
-            may_begin=self._stage == "open",
+            no_new_configs=self._exhausted or self._stage == "draining",
+            can_start_trial=self._stage == "open",
         )
         try:
             return self._checked_next(scheduler.next(ask), type(scheduler).__name__)
@@ -855,7 +855,7 @@ class Tuning:
         resource_attr = self._resource_attr
         resource = float(trial.iter)
         if resource_attr is not None:
-            resource = rounded_resource(float(values[resource_attr]))  # type: ignore[arg-type]  # checked
+            resource = round_resource(float(values[resource_attr]))  # type: ignore[arg-type]  # checked
         observation = Observation(
             trial.trial_id, trial.config, trial.iter, resource, losses, values, violations, beyond
         )
@@ -866,7 +866,7 @@ class Tuning:
         if decision is not CONTINUE and not trial.was_told:
             trial.told = "stop" if decision is STOP else "pause"
             maximum = self._scheduler.max_resource
-            trial.at_maximum = decision is STOP and maximum is not None and resource >= rounded_resource(float(maximum))
+            trial.at_maximum = decision is STOP and maximum is not None and resource >= round_resource(float(maximum))
             self._tell_to_stop(trial, now_s)
         return decision
 
@@ -971,8 +971,8 @@ class Tuning:
             return
         try:
             if self._listener is not None:
-                self._listener.on_rewind(trial.trial_id, to_iter)
-            self._scheduler.on_rewind(trial.trial_id, to_iter)
+                self._listener.on_rollback(trial.trial_id, to_iter)
+            self._scheduler.on_rollback(trial.trial_id, to_iter)
         except Exception as error:  # user code, see above
             self._scheduler_failed(error, now_s)
 

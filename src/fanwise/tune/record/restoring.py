@@ -15,7 +15,7 @@ from ..decisions.replay import Replayed, Row, replay
 from ..decisions.tuning import Tuning
 from ..schedulers.base import Scheduler, seed_of
 from ..searchers.base import Searcher
-from ..spaces import Space
+from ..space import Space
 from ..stopping import StoppingCriterion
 from .reading import iter_events, read_meta
 from .rows import RowOrders, fact_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..constraints import in_words
+from ..constraints import format_violations
 from ..schedulers.base import Status
 
 
@@ -31,7 +31,7 @@ class RankedReport(NamedTuple):
     @property
     def violated(self) -> str:
         """The violations as text; "" if there are none."""
-        return in_words(self.violations)
+        return format_violations(self.violations)
 
 
 @dataclass(frozen=True, slots=True)

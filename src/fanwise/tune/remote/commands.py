@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...base.text import counted
-from ..chance import Chance
 from ..decisions import facts
 from ..decisions.facts import Fact
 from ..record.state import SearchState
+from ..rng import KeyedRandom
 from ..schedulers.base import Status
-from ..spaces import Space
-from ..values import at_least
+from ..space import Space
+from ..values import checked_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    return space.complete(config, Chance(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
+    return space.complete(config, KeyedRandom(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
 
 
 def check_may_enqueue(state: SearchState) -> None:
@@ -118,7 +118,7 @@ def _enqueue(config: Mapping[str, object], state: SearchState, space: Space, see
 
 
 def _workers(n_workers: object, state: SearchState) -> UserCommand:
-    number = at_least("n_workers", n_workers, 1)
+    number = checked_int("n_workers", n_workers, 1)
     _check_starts_trials("another number of workers", state)
     return UserCommand(
         lambda now_s: facts.Workers(now_s, number),

@@ -1,4 +1,4 @@
-"""Schedulers: which trial runs next, and which trials end early."""
+"""Schedulers, which decide which trial runs next and which trials end early."""
 
 from .asha import ASHA as ASHA
 from .base import Clone as Clone
@@ -12,9 +12,9 @@ from .base import Status as Status
 from .base import Stop as Stop
 from .base import Wait as Wait
 from .fifo import FIFO as FIFO
+from .halving import BOHB as BOHB
+from .halving import Hyperband as Hyperband
 from .halving import SuccessiveHalving as SuccessiveHalving
-from .hyperband import BOHB as BOHB
-from .hyperband import Hyperband as Hyperband
 from .median import MedianStopping as MedianStopping
 from .moasha import MOASHA as MOASHA
 from .pbt import PBT as PBT

@@ -1,14 +1,8 @@
-"""The base class of schedulers: which trial runs next, and what happens after each report.
+"""Base class of schedulers, which decide which trial runs next and what happens after each report.
 
-    next(Ask)              -> New | Resume | Clone | Stop | Wait | Done   a worker is free
-    on_report(Observation) -> CONTINUE | STOP | PAUSE                     a trial reported and waits for the answer
-    on_rewind(trial, iter)                                                reports after `iter` are void: a lost attempt
-    on_end(trial, status)                                                 the trial is over for good
-
-A scheduler is a pure state machine: no clock, no I/O, and random numbers only from `Ask.random`, which is keyed by seed
-and number. So the same object runs live, in replay and in the simulator. Its searcher (`searchers.base`) chooses the
-configurations of new trials; the tuner asks it when the scheduler answers `New()` without one. The tuner checks all
-answers of a scheduler.
+A scheduler is a pure state machine: no clock, no I/O, and random numbers only from `SuggestContext.random` or keyed by
+the seed. So the same object runs live, in replay and in the simulator. Its searcher chooses the configurations of new
+trials; the tuner asks it when the scheduler answers `New()` without one. The tuner validates all answers.
 """
 
 import abc
@@ -17,15 +11,27 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, final
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    Required,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    final,
+)
 
 from ...base.nearest import did_you_mean
 from ..constraints import checked_constraints
-from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
-from ..searchers.by_name import searcher_of
+from ..searchers.base import Mode, Objective, Observation, Searcher, SuggestContext
+from ..searchers.by_name import resolve_searcher
 from ..searchers.first_points import FirstPoints
 from ..searchers.random_search import RandomSearcher
-from ..spaces import Space
+from ..space import Space
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -47,7 +53,7 @@ PAUSE: Final = Decision.PAUSE
 
 
 class Status(enum.StrEnum):
-    """Status of a trial, in Syne Tune's words."""
+    """Status of a trial; the values are those of Syne Tune."""
 
     IN_PROGRESS = "InProgress"
     PAUSED = "Paused"
@@ -62,7 +68,7 @@ EndStatus: TypeAlias = Literal[Status.COMPLETED, Status.STOPPED, Status.FAILED]
 @final
 @dataclass(frozen=True, slots=True)
 class New:
-    """Start a new trial with id `ask.trial_id`. `config`: a complete configuration; None: the searcher chooses it."""
+    """Start a new trial with id `context.trial_id`. `config`: its configuration; None: the searcher chooses it."""
 
     config: Mapping[str, object] | None = None
 
@@ -70,7 +76,7 @@ class New:
 @final
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a trial that was answered PAUSE from its last checkpoint; without one it starts from scratch.
+    """Resume a paused trial from its last checkpoint; without one it starts from scratch.
 
     Reports that it repeats are recorded but not passed to the scheduler.
     """
@@ -81,7 +87,7 @@ class Resume:
 @final
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """Start a new trial with id `ask.trial_id` and this configuration from the last checkpoint of `trial_id`.
+    """Start a new trial with id `context.trial_id` and this configuration from the last checkpoint of `trial_id`.
 
     Without a checkpoint it starts from scratch. Its iterations continue from those of the checkpoint.
     """
@@ -101,50 +107,72 @@ class Stop:
 @final
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Start nothing until something has happened. If nothing is running, the search ends."""
+    """Start nothing until the next event. If no trial is running, the search ends."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Start nothing ever again: the search ends when the running trials have ended."""
+    """Start no more trials; the search ends when the running trials have ended."""
 
 
 NextTrial: TypeAlias = New | Resume | Clone | Stop | Wait | Done
 
 
+class SchedulerOptions(TypedDict, total=False):
+    """Keyword options of all schedulers; see `Scheduler`."""
+
+    metric: Required[str | Sequence[str]]
+    mode: Mode | Sequence[Mode]
+    constraints: Sequence[str]
+    resource_attr: str | None
+    points_to_evaluate: Sequence[Mapping[str, object]] | None
+    random_seed: int | None
+
+
 def _check_options(method: Callable[Concatenate[_Self, _P], _R]) -> Callable[Concatenate[_Self, _P], _R]:
     """Decorate the constructor of a scheduler: an unknown option is an error with the closest name.
 
-    Schedulers of Syne Tune take the space; here it goes to the Tuner, which the error says.
+    Schedulers of Syne Tune take the space; the error says that it belongs to the Tuner.
     """
     parameters = inspect.signature(method).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    known = [option for option in parameters if option != "self"]
-    takes_searcher = known[:1] == ["searcher"]
+    takes_searcher = [*parameters][1:2] == ["searcher"]
 
     @functools.wraps(method)
     def checked(self: _Self, /, *args: _P.args, **options: _P.kwargs) -> _R:
         name = type(self).__name__
         has_space = takes_searcher and any(isinstance(value, Space | Mapping) for value in args)
-        if has_space or (not takes_any and options.keys() & ({"config_space", "space"} - set(known))):
+        unknown = [] if takes_any else [option for option in options if option not in parameters]
+        if has_space or "config_space" in unknown or "space" in unknown:
             raise TypeError(
                 f"{name} got a space, which belongs to the Tuner.\n"
                 f"  right:  Tuner(objective, space, {name}(metric=...), stop)"
             )
-        for option in options:
-            if option not in known and not takes_any:
-                raise TypeError(f"{name} has no option {option!r}{did_you_mean(option, known)}")
+        if unknown:
+            known = [*inspect.signature(type(self)).parameters]
+            raise TypeError(f"{name} has no option {unknown[0]!r}{did_you_mean(unknown[0], known)}")
         return method(self, *args, **options)
 
     return checked
 
 
+def _merged_signature(constructor: Callable[..., None], base: Callable[..., None]) -> inspect.Signature:
+    """Return the signature of a constructor with the keyword options of its base class in place of **options."""
+    signature, inherited = inspect.signature(constructor), inspect.signature(base).parameters.values()
+    own = [*signature.parameters.values()]
+    if own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+        return signature
+    positional = [parameter for parameter in own[:-1] if parameter.kind is not parameter.KEYWORD_ONLY]
+    options = {parameter.name: parameter for parameter in inherited if parameter.kind is parameter.KEYWORD_ONLY}
+    options |= {parameter.name: parameter for parameter in own[:-1] if parameter.kind is parameter.KEYWORD_ONLY}
+    return signature.replace(parameters=[*positional, *options.values()])
+
+
 class Scheduler(abc.ABC):
     """Base class of schedulers. Subclasses implement `next` and `on_report`.
 
-    It owns what all schedulers have in common, and validates it. The tuner runs a copy of a scheduler, so that one
-    object may be given to several tuners.
+    The tuner runs a copy of a scheduler, so that one object can be passed to several tuners.
 
     Args:
         searcher: chooses configurations, an object or a name ("random", "forest", ...); None: random search.
@@ -152,9 +180,9 @@ class Scheduler(abc.ABC):
         mode: "min" or "max", for all metrics or one for each.
         constraints: conditions on reported values, such as ["latency_ms <= 20"]. A report that violates one ranks
             behind all reports that do not.
-        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: the number of its
-            reports.
-        points_to_evaluate: configurations to try first, in this order; values that are left out are drawn at random.
+        resource_attr: name of the reported value that measures the progress of a trial, e.g. "epoch"; None: the number
+            of its reports.
+        points_to_evaluate: configurations to try first, in this order; omitted values are sampled.
         random_seed: None: the seed of the search.
 
     Raises:
@@ -175,8 +203,11 @@ class Scheduler(abc.ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__init__" in cls.__dict__:
-            cls.__init__ = _check_options(cls.__init__)  # type: ignore[method-assign]
+        constructor = cls.__dict__.get("__init__")
+        if constructor is not None:
+            checked = _check_options(constructor)
+            checked.__signature__ = _merged_signature(constructor, super(cls, cls).__init__)  # type: ignore[attr-defined]
+            cls.__init__ = checked  # type: ignore[method-assign]
 
     @_check_options
     def __init__(
@@ -200,7 +231,7 @@ class Scheduler(abc.ABC):
         self.resource_attr = checked_name("resource_attr", resource_attr)
         self.random_seed = checked_seed(random_seed)
         self._sets_levels = isinstance(searcher, str)
-        searcher = searcher_of(searcher)
+        searcher = resolve_searcher(searcher)
         if searcher is None:
             searcher = RandomSearcher()
         if not isinstance(searcher, Searcher):
@@ -214,7 +245,7 @@ class Scheduler(abc.ABC):
         self.searcher.check(space)
 
     def begin(self, space: Space, seed: int) -> None:
-        """Begin a search. Forgets everything that was before."""
+        """Begin a search and reset all state."""
         if self._sets_levels:
             self.searcher.levels = self.levels(space)
         self.searcher.begin(space, seed)
@@ -228,19 +259,18 @@ class Scheduler(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def next(self, ask: Ask) -> NextTrial:
-        """Decide what a free worker does. `ask.exhausted` and `ask.may_begin` say whether there are new trials."""
+    def next(self, context: SuggestContext) -> NextTrial:
+        """Return the next action of a free worker. Check `context.no_new_configs` and `context.can_start_trial`."""
 
     @abc.abstractmethod
     def on_report(self, observation: Observation) -> Decision:
-        """Decide about a running trial that reported. Each (trial, iteration) comes once, in order, but for
-        `on_rewind`."""
+        """Decide about a running trial after a report. Each (trial, iteration) is passed once unless rolled back."""
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
-        """Forget what followed from the reports of the trial after iteration `to_iter`; they are void."""
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
+        """Discard the reports of a trial after iteration `to_iter`, because an attempt was lost."""
 
     def on_end(self, trial_id: int, status: Status) -> None:  # noqa: B027  # optional
-        """The trial is over for good: COMPLETED, STOPPED or FAILED. A paused trial is not over."""
+        """Handle the final end of a trial: COMPLETED, STOPPED or FAILED. Not called for paused trials."""
 
     def describe(self) -> dict[str, object]:
         """Return name and settings as JSON, for the record. Equal descriptions must mean equal behavior."""
@@ -257,7 +287,7 @@ class Scheduler(abc.ABC):
 
 
 def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
-    """Return one objective per metric. One mode holds for all metrics.
+    """Return one objective per metric. A single mode applies to all metrics.
 
     Raises:
         TypeError, ValueError: metric is not a name or different names, or a mode is not "min" or "max".
@@ -268,7 +298,7 @@ def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode])
     if not metrics or "" in metrics or len(set(metrics)) < len(metrics):
         raise ValueError(f"metric must be the name of a reported value (or different names), got {metric!r}")
     modes = [mode] * len(metrics) if isinstance(mode, str) else list(mode)
-    if len(modes) != len(metrics) or not all(one in ("min", "max") for one in modes):
+    if len(modes) != len(metrics) or not all(item in ("min", "max") for item in modes):
         raise ValueError(f"mode must be 'min' or 'max' (or one of them for each metric), got {mode!r}")
     return tuple(map(Objective, metrics, modes))
 
@@ -287,23 +317,22 @@ def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
     return seed
 
 
-def seed_of(scheduler: Scheduler, given: int | None, otherwise: int) -> int:
-    """Return the seed of a search. A search has one: its scheduler, searcher and trials all use it.
+def seed_of(scheduler: Scheduler, seed: int | None, default: int) -> int:
+    """Return the seed of a search, which its scheduler, searcher and trials share.
 
     Args:
-        scheduler: its `random_seed` is the seed if no other is given.
-        given: as an argument of the search, or None.
-        otherwise: the seed if there is neither.
+        scheduler: its `random_seed` is used if `seed` is None.
+        seed: seed passed to the search, or None.
+        default: used if neither is set.
 
     Raises:
-        ValueError: the search and its scheduler were given different seeds.
+        ValueError: the search and its scheduler have different seeds.
     """
-    own = scheduler.random_seed
-    if own is None:
-        return otherwise if given is None else given
-    if given is not None and given != own:
+    if scheduler.random_seed is None:
+        return default if seed is None else seed
+    if seed is not None and seed != scheduler.random_seed:
         raise ValueError(
-            f"a search has one seed, but the search was given {given} and its {type(scheduler).__name__} was given "
-            f"random_seed={own}. Leave out one of them."
+            f"a search has one seed, but the search was given {seed} and its {type(scheduler).__name__} was given "
+            f"random_seed={scheduler.random_seed}. Remove one of them."
         )
-    return own
+    return scheduler.random_seed

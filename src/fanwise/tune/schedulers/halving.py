@@ -1,30 +1,34 @@
-"""Synchronous successive halving: rounds of trials, of which only the best go on, level by level.
+"""Synchronous successive halving: SuccessiveHalving, Hyperband and BOHB.
 
-    rung 0   n_0 new trials pause at level 0; when all have arrived, the best n_1 go on
-    rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 go on        ... until the last level
+    rung 0   n_0 new trials pause at level 0; when all have arrived, the best n_1 continue
+    rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 continue     ... until the last level
 
-`SuccessiveHalving` repeats one bracket, a list of levels and numbers of trials; `Hyperband` cycles through several. A
-free worker takes up a promoted trial of the oldest round, else begins a trial of the round that is not complete, and
-only then a new round: so a round never waits for a later one, and no worker is idle while a straggler runs. Each round
-compares its own trials only.
+`SuccessiveHalving` repeats one bracket, which is a list of levels and numbers of trials; `Hyperband` cycles through
+several. A free worker resumes a promoted trial of the oldest round, else starts a trial of the incomplete round, else
+starts a new round. So a round never waits for a later one, and no worker idles while a straggler runs. Trials are
+compared within their round only.
 
-A trial that fails, is stopped, or ends before its level leaves the round, which shrinks: of m trials that are left of
-n_i, the best m * n_{i+1} / n_i go on, at least one. When the searcher has nothing more, a round makes do with the
-trials that it has. Trials that do not go on are over, and their checkpoints can go.
+A trial that fails, is stopped or ends before its level leaves the round. Of the m remaining trials of n_i, the best
+m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with the trials it has.
+Trials that do not continue are ended, so that their checkpoints can be deleted.
 """
 
 import abc
 import heapq
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Unpack, final
 
-from ..searchers.base import Ask, Mode, Observation, Searcher
-from ..spaces import Space
-from ..values import is_number
-from .base import Decision, New, NextTrial, Resume, Scheduler, Status, Stop, Wait
-from .resources import Resources
+from ..searchers.base import Observation, Searcher, SuggestContext
+from ..searchers.tpe import TPESearcher
+from ..space import Space
+from ..values import is_number, round_resource
+from .base import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status, Stop, Wait
+from .resources import ResourceOptions, ResourceScheduler
+
+_EPSILON = 1e-9  # log_10(1000) is 2.9999999999999996; 3 ** -1 * 81 * 3 is not always 81
 
 
 @final
@@ -36,138 +40,113 @@ class Bracket:
     sizes: tuple[int, ...]
 
 
-@dataclass(slots=True, eq=False)
-class _Round:
-    """A round at one of its rungs. `running`: trials on their way to the rung's level. `arrived`: who is there."""
-
-    number: int
-    bracket: Bracket
-    rung: int = 0
-    num_begun: int = 0
-    complete: bool = False  # no further trial begins in it
-    running: set[int] = field(default_factory=set)
-    arrived: dict[int, "_Arrival"] = field(default_factory=dict)
-
-    @property
-    def level(self) -> float:
-        return self.bracket.levels[self.rung]
-
-    def best_go_on(self) -> tuple[list[int], list[int]]:
-        """Everybody is there: who goes on to the next level, the best first, and who does not."""
-        ranked = sorted(self.arrived, key=lambda trial_id: self.arrived[trial_id].rank)
-        sizes, rung = self.bracket.sizes, self.rung
-        num_better = 0
-        if ranked and rung + 1 < len(sizes):
-            num_better = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
-        self.rung += 1
-        self.arrived = {}
-        return ranked[:num_better], ranked[num_better:]
-
-
 @dataclass(slots=True)
 class _Arrival:
-    """With which report a trial arrived at the open rung, and its rank: infeasibility, loss, then who came first."""
+    """The report with which a trial arrived at the current rung, and its rank: infeasibility, loss, arrival number."""
 
     iter: int
     rank: tuple[float, float, int]
 
 
-class SynchronousHalving(Scheduler):
-    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`, which differ in the brackets of their rounds.
+@dataclass(slots=True, eq=False)
+class _Round:
+    """A round at one of its rungs. `running` and `arrived` are trials below and at the level of the rung."""
 
-    Args:
-        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
-        options: those of `Scheduler`.
-    """
+    number: int
+    bracket: Bracket
+    rung: int = 0
+    num_started: int = 0
+    is_complete: bool = False  # no more trials start in it
+    running: set[int] = field(default_factory=set)
+    arrived: dict[int, _Arrival] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        searcher: Searcher | str | None,
-        *,
-        resource_attr: str | None,
-        max_t: float | None,
-        max_resource_attr: str | None,
-        grace_period: float,
-        reduction_factor: float,
-        **options: Any,
-    ) -> None:
-        super().__init__(searcher, resource_attr=resource_attr, **options)
-        self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
-        self.max_resource = max_t
+    @property
+    def level(self) -> float:
+        return self.bracket.levels[self.rung]
+
+    def promote(self) -> tuple[list[int], list[int]]:
+        """Move to the next rung. Return the trials that continue, best first, and those that do not."""
+        ranked = sorted(self.arrived, key=lambda trial_id: self.arrived[trial_id].rank)
+        sizes, rung = self.bracket.sizes, self.rung
+        num_promoted = 0
+        if ranked and rung + 1 < len(sizes):
+            num_promoted = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
+        self.rung += 1
+        self.arrived = {}
+        return ranked[:num_promoted], ranked[num_promoted:]
+
+
+class SynchronousHalving(ResourceScheduler):
+    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`, which differ in their brackets."""
 
     @abc.abstractmethod
-    def brackets(self, resources: Resources, maximum: float) -> Sequence[Bracket]:
-        """Return the brackets of the rounds, at least one; round i has bracket i modulo their number."""
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        """Return the brackets for this maximum resource, at least one; round i uses bracket i modulo their number."""
 
     def levels(self, space: Space) -> tuple[float, ...]:
-        brackets = self.brackets(self._resources, self._resources.maximum(space))
+        brackets = self.brackets(self._resources.maximum(space))
         return tuple(sorted({level for bracket in brackets for level in bracket.levels}))
-
-    def check(self, space: Space) -> None:
-        self.brackets(self._resources, self._resources.maximum(space))
-        super().check(space)
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
-        self.max_resource = self._maximum = self._resources.maximum(space)
-        self._brackets = self.brackets(self._resources, self._maximum)
+        self._brackets = self.brackets(self._maximum)
         self._num_rounds = 0
         self._num_arrived = 0
-        self._round_of: dict[int, _Round] = {}  # of trials that may go on
-        self._filling: _Round | None = None  # the round that is not complete
-        self._offered: int | None = None  # the trial of the last New(), as long as it is not known to have begun
-        self._promoted: list[tuple[int, int, int]] = []  # (round, place, trial), the first to be resumed first
+        self._round_of: dict[int, _Round] = {}  # rounds of active trials
+        self._incomplete: _Round | None = None
+        self._offered: int | None = None  # trial of the last New(), until it is known to have started
+        self._promoted: list[tuple[int, int, int]] = []  # heap of (round, rank, trial)
         self._is_promoted: set[int] = set()
-        self._beaten: deque[int] = deque()  # paused trials that will not go on
-        self._is_beaten: set[int] = set()
+        self._eliminated: deque[int] = deque()  # paused trials that do not continue
+        self._is_eliminated: set[int] = set()
 
-    def next(self, ask: Ask) -> NextTrial:
-        if self._offered is not None and self._offered == ask.trial_id:  # it came to nothing: there was no suggestion
+    def next(self, context: SuggestContext) -> NextTrial:
+        if self._offered is not None and self._offered == context.trial_id:  # there was no suggestion for it
             self._withdraw(self._offered)
         self._offered = None
-        filling = self._filling
-        if ask.exhausted and filling is not None and filling.num_begun and not filling.running:
-            self._filling = None
-            filling.complete = True
-            self._close_rung(filling)
-        while self._beaten:
-            trial_id = self._beaten.popleft()
-            if trial_id in self._is_beaten:
-                self._is_beaten.remove(trial_id)
+        incomplete = self._incomplete
+        if context.no_new_configs and incomplete is not None and incomplete.num_started and not incomplete.running:
+            self._incomplete = None
+            incomplete.is_complete = True
+            self._close_rung(incomplete)
+        while self._eliminated:
+            trial_id = self._eliminated.popleft()
+            if trial_id in self._is_eliminated:
+                self._is_eliminated.remove(trial_id)
                 return Stop(trial_id)
         while self._promoted:
             _, _, trial_id = heapq.heappop(self._promoted)
             if trial_id in self._is_promoted:
                 self._is_promoted.remove(trial_id)
                 return Resume(trial_id)
-        if ask.exhausted:
+        if context.no_new_configs:
             return Wait()
-        self._offer(ask.trial_id)
+        self._offer(context.trial_id)
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
         trial_id, resource = observation.trial_id, observation.resource
         if resource >= self._maximum:
             self._leave(trial_id)
-            return self._resources.at_maximum(resource, self._maximum)
+            return self._resources.decide_at_maximum(resource, self._maximum)
         round_ = self._round_of.get(trial_id)
         if round_ is None or resource < round_.level:
-            return Decision.CONTINUE
+            return CONTINUE
         round_.running.remove(trial_id)
         rank = (observation.infeasibility, observation.loss, self._num_arrived)
         round_.arrived[trial_id] = _Arrival(observation.iter, rank)
         self._num_arrived += 1
         self._close_rung(round_)
-        if trial_id in self._is_promoted:  # the last to arrive need not pause
+        if trial_id in self._is_promoted:  # the last trial to arrive need not pause
             self._is_promoted.remove(trial_id)
-            return Decision.CONTINUE
-        if trial_id in self._is_beaten:
-            self._is_beaten.remove(trial_id)
-            return Decision.STOP
-        return Decision.PAUSE
+            return CONTINUE
+        if trial_id in self._is_eliminated:
+            self._is_eliminated.remove(trial_id)
+            return STOP
+        return PAUSE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
-        """A trial whose arrival is void is on its way again; what a closed rung has decided stands."""
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        # Decisions of a closed rung are final.
         round_ = self._round_of.get(trial_id)
         arrival = None if round_ is None else round_.arrived.get(trial_id)
         if round_ is not None and arrival is not None and arrival.iter > to_iter:
@@ -178,34 +157,32 @@ class SynchronousHalving(Scheduler):
         if trial_id == self._offered:
             self._offered = None
         self._is_promoted.discard(trial_id)
-        self._is_beaten.discard(trial_id)
+        self._is_eliminated.discard(trial_id)
         self._leave(trial_id)
 
-    def describe(self) -> dict[str, object]:
-        return {**super().describe(), **self._resources.describe()}
-
     def _offer(self, trial_id: int) -> None:
-        """The next new trial belongs to the round that is not complete, or to a new one."""
-        round_ = self._filling
+        """Add the next new trial to the incomplete round, or to a new one."""
+        round_ = self._incomplete
         if round_ is None:
             round_ = _Round(self._num_rounds, self._brackets[self._num_rounds % len(self._brackets)])
             self._num_rounds += 1
-        round_.num_begun += 1
-        round_.complete = round_.num_begun == round_.bracket.sizes[0]
+        round_.num_started += 1
+        round_.is_complete = round_.num_started == round_.bracket.sizes[0]
         round_.running.add(trial_id)
         self._round_of[trial_id] = round_
-        self._filling = None if round_.complete else round_
+        self._incomplete = None if round_.is_complete else round_
         self._offered = trial_id
 
     def _withdraw(self, trial_id: int) -> None:
+        """Undo `_offer`."""
         round_ = self._round_of.pop(trial_id)
         round_.running.remove(trial_id)
-        round_.num_begun -= 1
-        round_.complete = False
-        self._filling = round_
+        round_.num_started -= 1
+        round_.is_complete = False
+        self._incomplete = round_
 
     def _leave(self, trial_id: int) -> None:
-        """The trial is no more part of its round."""
+        """Remove a trial from its round."""
         round_ = self._round_of.pop(trial_id, None)
         if round_ is not None:
             round_.running.discard(trial_id)
@@ -213,17 +190,17 @@ class SynchronousHalving(Scheduler):
             self._close_rung(round_)
 
     def _close_rung(self, round_: _Round) -> None:
-        """If everybody is there: the best go on, and the others are over."""
-        if round_.running or not round_.complete:
+        """Promote the best trials if all trials of the round have arrived."""
+        if round_.running or not round_.is_complete:
             return
-        better, beaten = round_.best_go_on()
-        for place, trial_id in enumerate(better):
-            heapq.heappush(self._promoted, (round_.number, place, trial_id))
+        promoted, eliminated = round_.promote()
+        for rank, trial_id in enumerate(promoted):
+            heapq.heappush(self._promoted, (round_.number, rank, trial_id))
             round_.running.add(trial_id)
-        self._is_promoted.update(better)
-        self._beaten.extend(beaten)
-        self._is_beaten.update(beaten)
-        for trial_id in beaten:
+        self._is_promoted.update(promoted)
+        self._eliminated.extend(eliminated)
+        self._is_eliminated.update(eliminated)
+        for trial_id in eliminated:
             del self._round_of[trial_id]
 
 
@@ -231,13 +208,14 @@ class SynchronousHalving(Scheduler):
 class SuccessiveHalving(SynchronousHalving):
     """Synchronous successive halving: rounds in which the best trials of each rung continue when the rung is complete.
 
-    As in Dive into Deep Learning, 19.4: prefact * eta^K trials begin a round, and int(prefact * eta^(K-i)) continue to
-    level i. The levels are grace_period * eta^k and the maximum; K is the number of levels below the maximum.
+    As in Dive into Deep Learning, 19.4: a round starts with prefact * eta^K trials, and int(prefact * eta^(K-i)) trials
+    continue to level i. The levels are grace_period * eta^k and the maximum; K is the number of levels below it.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         max_t: resource at which trials end.
-        max_resource_attr: or the name in the space of the value that tells the objective where to end, "max_epochs".
+        max_resource_attr: alternatively, name in the space of the value with that resource, e.g. "max_epochs"; the
+            objective then ends by itself.
         grace_period: the first level.
         reduction_factor: eta; one trial in eta continues, to eta times the resource.
         prefact: factor of the number of trials in a round.
@@ -249,11 +227,11 @@ class SuccessiveHalving(SynchronousHalving):
     >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
     >>> space = Space({"depth": 3})
     >>> scheduler.begin(space, seed=0)
-    >>> scheduler.next(Ask(0, 0, space)), scheduler.next(Ask(1, 1, space))
+    >>> scheduler.next(SuggestContext(0, 0, space)), scheduler.next(SuggestContext(1, 1, space))
     (New(config=None), New(config=None))
     >>> [str(scheduler.on_report(Observation(i, {}, 1, 1, (0.5 + i,), {}))) for i in (0, 1)]
     ['PAUSE', 'STOP']
-    >>> scheduler.next(Ask(2, 2, space))
+    >>> scheduler.next(SuggestContext(2, 2, space))
     Resume(trial_id=0)
     """
 
@@ -261,41 +239,86 @@ class SuccessiveHalving(SynchronousHalving):
         self,
         searcher: Searcher | str | None = None,
         *,
-        metric: str,
-        mode: Mode = "min",
-        constraints: Sequence[str] = (),
-        resource_attr: str | None = None,
-        max_t: float | None = None,
-        max_resource_attr: str | None = None,
-        grace_period: float = 1,
-        reduction_factor: float = 3,
         prefact: float = 1,
-        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-        random_seed: int | None = None,
+        **options: Unpack[ResourceOptions],
     ) -> None:
-        super().__init__(
-            searcher,
-            metric=metric,
-            mode=mode,
-            constraints=constraints,
-            resource_attr=resource_attr,
-            max_t=max_t,
-            max_resource_attr=max_resource_attr,
-            grace_period=grace_period,
-            reduction_factor=reduction_factor,
-            points_to_evaluate=points_to_evaluate,
-            random_seed=random_seed,
-        )
+        super().__init__(searcher, **options)
         if not is_number(prefact):
             raise TypeError(f"prefact must be a number, got {prefact!r} of type {type(prefact).__name__}")
         if not prefact > 0:
             raise ValueError(f"prefact must be above 0, got {prefact!r}")
         self._prefact = float(prefact)
 
-    def brackets(self, resources: Resources, maximum: float) -> Sequence[Bracket]:
-        levels = (*resources.levels(maximum), maximum)
-        eta, top = resources.reduction_factor, len(levels) - 1
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        levels = (*self._resources.rungs(maximum), maximum)
+        eta, top = self._resources.reduction_factor, len(levels) - 1
         return (Bracket(levels, tuple(max(1, int(self._prefact * eta ** (top - i))) for i in range(top + 1))),)
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "prefact": self._prefact}
+
+
+@final
+class Hyperband(SynchronousHalving):
+    """Hyperband (Li et al., arXiv 1603.06560): rounds of successive halving that differ in the first level.
+
+    The brackets are those of Algorithm 1, where R is the maximum:
+
+        s_max = floor(log_eta(R / grace_period))
+        for s in s_max, s_max - 1, ..., 0:      n = ceil((s_max + 1) / (s + 1) * eta^s),   r = R * eta^-s
+            for i in 0 ... s:                   floor(n * eta^-i) trials run to r * eta^i
+
+    Args:
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
+
+    Raises:
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> for bracket in Hyperband(metric="loss", max_t=9).brackets(9):
+    ...     print(bracket)
+    Bracket(levels=(1.0, 3.0, 9), sizes=(9, 3, 1))
+    Bracket(levels=(3.0, 9), sizes=(5, 1))
+    Bracket(levels=(9,), sizes=(3,))
+    """
+
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        return _hyperband_brackets(maximum, self._resources.grace_period, self._resources.reduction_factor)
+
+
+@final
+class BOHB(SynchronousHalving):
+    """BOHB (Falkner et al., arXiv 1807.01774): Hyperband with TPE as the searcher.
+
+    The model learns from each trial's first report at one resource level, the highest at which `num_init` trials have a
+    result. Until a level has that many, the space is covered evenly.
+
+    Args:
+        metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
+        num_init: see `TPESearcher`.
+
+    Raises:
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> scheduler = BOHB(metric="validation_error", max_t=81)
+    """
+
+    def __init__(self, *, num_init: int = 10, **options: Unpack[ResourceOptions]) -> None:
+        super().__init__(TPESearcher(num_init), **options)
+        self._sets_levels = True
+
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        return _hyperband_brackets(maximum, self._resources.grace_period, self._resources.reduction_factor)
+
+
+def _hyperband_brackets(maximum: float, grace_period: float, eta: float) -> Sequence[Bracket]:
+    s_max = math.floor(math.log(maximum / grace_period) / math.log(eta) + _EPSILON)
+    brackets = []
+    for s in range(s_max, -1, -1):
+        size = math.ceil((s_max + 1) / (s + 1) * eta**s - _EPSILON)
+        sizes = tuple(max(1, math.floor(size / eta**i + _EPSILON)) for i in range(s + 1))
+        brackets.append(Bracket((*(round_resource(maximum / eta ** (s - i)) for i in range(s)), maximum), sizes))
+    return tuple(brackets)

@@ -12,14 +12,13 @@ nothing. Memory grows with the number of reports, and the time of a decision wit
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar, Unpack, final
 
-from ..searchers.base import Ask, Mode, Observation, Searcher
-from ..spaces import Space
-from ..values import at_least, is_number, rounded_resource
-from .base import CONTINUE, STOP, Decision, New, NextTrial, Scheduler
+from ..searchers.base import Observation, Searcher, SuggestContext
+from ..space import Space
+from ..values import checked_int, is_number, round_resource
+from .base import CONTINUE, STOP, Decision, New, NextTrial, Scheduler, SchedulerOptions
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class _Curve:
         # The sum of ten times 0.1 is below 1: without max(), a constant would be worse than an equal one.
         self.averages.append(max(self.totals[-1] / len(self.totals), self.bests[-1]))
 
-    def rewind(self, to_iter: int) -> None:
+    def roll_back(self, to_iter: int) -> None:
         num_valid = bisect_right(self.iters, to_iter)
         for column in (self.iters, self.resources, self.totals, self.averages, self.bests):
             del column[num_valid:]
@@ -73,34 +72,21 @@ class MedianStopping(Scheduler):
         self,
         searcher: Searcher | str | None = None,
         *,
-        metric: str | Sequence[str],
-        mode: Mode | Sequence[Mode] = "min",
-        constraints: Sequence[str] = (),
-        resource_attr: str | None = None,
         grace_time: float = 1,
         grace_population: int = 5,
-        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-        random_seed: int | None = None,
+        **options: Unpack[SchedulerOptions],
     ) -> None:
-        super().__init__(
-            searcher,
-            metric=metric,
-            mode=mode,
-            constraints=constraints,
-            resource_attr=resource_attr,
-            points_to_evaluate=points_to_evaluate,
-            random_seed=random_seed,
-        )
+        super().__init__(searcher, **options)
         if not is_number(grace_time):
             raise TypeError(f"grace_time must be a number, got {grace_time!r} of type {type(grace_time).__name__}")
-        self._grace_time = rounded_resource(float(grace_time))
-        self._grace_population = at_least("grace_population", grace_population, 1)
+        self._grace_time = round_resource(float(grace_time))
+        self._grace_population = checked_int("grace_population", grace_population, 1)
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
-        self._curves: dict[int, _Curve] = {}  # by trial
+        self._curves: dict[int, _Curve] = {}  # by trial id
 
-    def next(self, ask: Ask) -> NextTrial:
+    def next(self, context: SuggestContext) -> NextTrial:
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
@@ -109,9 +95,9 @@ class MedianStopping(Scheduler):
         curve.add(observation.iter, observation.resource, loss)
         return STOP if self._is_bad(curve) else CONTINUE
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         if trial_id in self._curves:
-            self._curves[trial_id].rewind(to_iter)
+            self._curves[trial_id].roll_back(to_iter)
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "grace_time": self._grace_time, "grace_population": self._grace_population}
@@ -122,12 +108,12 @@ class MedianStopping(Scheduler):
         if resource < self._grace_time:
             return False
         averages = []
-        for other in self._curves.values():
-            resources = other.resources
-            if resources and resources[-1] >= resource and other is not curve:
+        for competitor in self._curves.values():
+            resources = competitor.resources
+            if resources and resources[-1] >= resource and competitor is not curve:
                 count = bisect_right(resources, resource)
                 if count:
-                    averages.append(other.averages[count - 1])
+                    averages.append(competitor.averages[count - 1])
         return len(averages) >= self._grace_population and curve.bests[-1] > _median(averages)
 
 

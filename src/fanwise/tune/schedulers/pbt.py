@@ -1,37 +1,39 @@
-"""Population-based training (Jaderberg et al., arXiv 1711.09846): training and search in one.
+"""Population-based training (PBT; Jaderberg et al., arXiv 1711.09846).
 
-    every member trains --perturbation_interval--> ready --among the worst--> STOP, and Clone(one of the best, explored)
-                                                         --else-----------> CONTINUE
+A member of the population is a sequence of trials. At the end of each perturbation interval it is compared with the
+other members, by their loss at the end of their own last interval. Nobody waits for the others. A member among the
+worst is stopped, and its next trial starts from the checkpoint of one of the best, with a perturbed configuration
+(exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
-A member of the population is a line of trials: when it is replaced, its next trial starts from the checkpoint of a
-better member, with that member's configuration changed a little (exploit and explore, section 4.1). Members are
-compared by their loss when they were last ready, however far the others are: nobody waits. One that violates a
-constraint then is worse than all that do not.
+If there are fewer workers than members, members pause at the end of each interval and resume in order. A trial without
+a checkpoint starts from scratch when it is cloned or paused; once a clone did so, members no longer pause.
 
-With fewer workers than members those that run give way at the end of each interval: PAUSE, and whoever has waited
-longest runs. A trial without a checkpoint starts from scratch when it is cloned or paused; once that was seen at a
-clone, nobody gives way any more.
-
-Nobody is cloned who is at the maximum: the clone would have nothing to train. A clone that waits for a worker while its
-source gets there is made of another of the best, or given up where there is none; unless clones start from scratch.
+Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
+clone reaches the maximum, another source is chosen, or the clone is dropped, unless clones start from scratch.
 """
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, Unpack, final
 
-from ..chance import Chance
-from ..searchers.base import Ask, Mode, Observation, Searcher
-from ..spaces import Space
-from ..values import at_least, probability, rounded_resource
-from .base import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, Status, Wait
-from .exploring import explored
-from .resources import Resources, positive
+from ..rng import KeyedRandom
+from ..searchers.base import Observation, Searcher, SuggestContext
+from ..space import Domain, Space
+from ..space.categories import Ordinal
+from ..space.conditions import exists
+from ..space.domains import FiniteDomain, is_finite
+from ..space.numeric import Interval
+from ..values import Value, checked_int, checked_probability, round_resource
+from .base import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, SchedulerOptions, Status, Wait
+from .resources import ResourceLevels, checked_positive
+
+_FACTORS = (0.8, 1.2)
 
 
-class _Ready(NamedTuple):
+class _IntervalEnd(NamedTuple):
     iter: int
     resource: float
     rank: tuple[float, float]  # infeasibility, loss
@@ -39,21 +41,21 @@ class _Ready(NamedTuple):
 
 @dataclass(slots=True)
 class _Member:
-    """A member's present trial.
+    """The current trial of a member.
 
     Args:
-        config: None until it has reported.
-        first_iter: the number of its first report; 0: there was none.
-        began: the resource at which it started: 0, or that of the checkpoint it was cloned from.
-        ready: the ends of its intervals.
-        is_clone: it began as one.
-        is_paused: it waits for a worker.
+        config: configuration; None until the first report.
+        first_iter: number of the first report; 0 before it.
+        start_resource: 0, or the resource of the checkpoint from which it was cloned.
+        interval_ends: ends of its perturbation intervals.
+        is_clone: whether it started as a clone.
+        is_paused: whether it waits for a worker.
     """
 
     config: Mapping[str, object] | None = None
     first_iter: int = 0
-    began: float = 0.0
-    ready: list[_Ready] = field(default_factory=list)
+    start_resource: float = 0.0
+    interval_ends: list[_IntervalEnd] = field(default_factory=list)
     is_clone: bool = False
     is_paused: bool = False
 
@@ -62,18 +64,19 @@ class _Member:
 class PBT(Scheduler):
     """Population-based training; a searcher chooses the first configurations.
 
-    The search ends when every member is at the maximum. A member that fails is replaced by a clone of one of the best.
+    The search ends when every member is at the maximum. A failed member is replaced by a clone of one of the best.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The
             searcher chooses the configurations of the first trials.
         max_t: resource at which trials end.
-        max_resource_attr: or the name in the space of the value that tells the objective where to end, "max_epochs".
+        max_resource_attr: alternatively, name in the space of the value with that resource, e.g. "max_epochs"; the
+            objective then ends by itself.
         perturbation_interval: resource between two comparisons of a member with the others.
         population_size: number of members.
         quantile_fraction: fraction of the population that is replaced, and that is cloned; above 0, at most 0.5.
-        resample_probability: probability that a hyperparameter of a clone is drawn anew; otherwise it is multiplied by
-            0.8 or 1.2.
+        resample_probability: probability that a hyperparameter of a clone is sampled; otherwise it is multiplied by 0.8
+            or 1.2.
 
     Raises:
         TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
@@ -81,7 +84,7 @@ class PBT(Scheduler):
 
     >>> scheduler = PBT(metric="loss", max_t=100, perturbation_interval=10)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
-    >>> [scheduler.next(Ask(k, k, Space({"depth": 3}))) for k in range(5)][3:]
+    >>> [scheduler.next(SuggestContext(k, k, Space({"depth": 3}))) for k in range(5)][3:]
     [New(config=None), Wait()]
     """
 
@@ -91,35 +94,22 @@ class PBT(Scheduler):
         self,
         searcher: Searcher | str | None = None,
         *,
-        metric: str,
-        mode: Mode = "min",
-        constraints: Sequence[str] = (),
-        resource_attr: str | None = None,
         max_t: float | None = None,
         max_resource_attr: str | None = None,
         perturbation_interval: float,
         population_size: int = 4,
         quantile_fraction: float = 0.25,
         resample_probability: float = 0.25,
-        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
-        random_seed: int | None = None,
+        **options: Unpack[SchedulerOptions],
     ) -> None:
-        super().__init__(
-            searcher,
-            metric=metric,
-            mode=mode,
-            constraints=constraints,
-            resource_attr=resource_attr,
-            points_to_evaluate=points_to_evaluate,
-            random_seed=random_seed,
-        )
-        self._resources = Resources(resource_attr, max_t, max_resource_attr)
-        self._interval = rounded_resource(positive("perturbation_interval", perturbation_interval))
-        self._population_size = at_least("population_size", population_size, 2)
-        self._fraction = probability("quantile_fraction", quantile_fraction)
+        super().__init__(searcher, **options)
+        self._resources = ResourceLevels(max_t, max_resource_attr)
+        self._interval = round_resource(checked_positive("perturbation_interval", perturbation_interval))
+        self._population_size = checked_int("population_size", population_size, 2)
+        self._fraction = checked_probability("quantile_fraction", quantile_fraction)
         if not 0 < self._fraction <= 0.5:
             raise ValueError(f"quantile_fraction must be above 0 and at most 0.5, got {quantile_fraction!r}")
-        self._resample = probability("resample_probability", resample_probability)
+        self._resample_probability = checked_probability("resample_probability", resample_probability)
         self.max_resource = max_t
 
     def check(self, space: Space) -> None:
@@ -130,30 +120,30 @@ class PBT(Scheduler):
         super().begin(space, seed)
         self._space, self._seed = space, seed
         self._maximum = self.max_resource = self._resources.maximum(space)
-        self._members: dict[int, _Member] = {}  # by the id of their present trial
+        self._members: dict[int, _Member] = {}  # by id of the current trial
         self._num_unstarted = self._population_size
-        self._no_new_trials = False  # for now: the searcher has none, or no trial may begin
+        self._no_new_configs = False
         self._waiting: deque[Resume | Clone] = deque()
-        self._promised: int | None = None  # the trial that New() was the last answer for: it may come to nothing
+        self._offered: int | None = None  # trial of the last New(), until it is known to have started
         self._from_scratch: int | None = None  # a clone that had no checkpoint
-        self._num_workers = 0  # so many trials have run at once
-        self._at_maximum: dict[int, int] = {}  # trials that got there, and with which report
+        self._num_workers = 0  # maximum number of members that ran at the same time
+        self._at_maximum: dict[int, int] = {}  # trials at the maximum, with the iteration at which they reached it
 
-    def next(self, ask: Ask) -> NextTrial:
-        if self._promised == ask.trial_id:
-            del self._members[ask.trial_id]
+    def next(self, context: SuggestContext) -> NextTrial:
+        if self._offered == context.trial_id:
+            del self._members[context.trial_id]
             self._num_unstarted += 1
-        self._promised = None
-        self._no_new_trials = ask.exhausted
-        answer = self._next(ask.trial_id) if ask.may_begin else self._next_of_the_paused()
+        self._offered = None
+        self._no_new_configs = context.no_new_configs
+        answer = self._next(context.trial_id) if context.can_start_trial else self._next_resume()
         self._num_workers = max(self._num_workers, sum(not member.is_paused for member in self._members.values()))
         return answer
 
     def _next(self, trial_id: int) -> NextTrial:
-        if self._num_unstarted and not self._no_new_trials:
+        if self._num_unstarted and not self._no_new_configs:
             self._num_unstarted -= 1
             self._members[trial_id] = _Member()
-            self._promised = trial_id
+            self._offered = trial_id
             return New()
         while self._waiting:
             answer = self._waiting.popleft()
@@ -164,12 +154,12 @@ class PBT(Scheduler):
                 self._members[trial_id] = _Member(is_clone=True)
                 return answer
             if best := self._best():
-                self._waiting.appendleft(self._clone(Chance(f"{self._seed}/again/{trial_id}"), best))
+                self._waiting.appendleft(self._clone(KeyedRandom(f"{self._seed}/again/{trial_id}"), best))
         return Wait() if self._members else Done()
 
-    def _next_of_the_paused(self) -> NextTrial:
-        """No trial may begin any more: clones wait, and who gave way to them goes on."""
-        answer = next((one for one in self._waiting if isinstance(one, Resume)), None)
+    def _next_resume(self) -> NextTrial:
+        """Resume a paused member, when no trial may start; clones keep waiting."""
+        answer = next((item for item in self._waiting if isinstance(item, Resume)), None)
         if answer is None:
             return Wait()
         self._waiting.remove(answer)
@@ -180,65 +170,67 @@ class PBT(Scheduler):
         trial_id, resource = observation.trial_id, observation.resource
         member = self._members.get(trial_id)
         if member is None:
-            return Decision.STOP  # it was replaced, and a resumed search took it up again
+            return Decision.STOP  # it was replaced, but the search was interrupted before it stopped
         if member.first_iter == 0:
             member.config, member.first_iter = observation.config, observation.iter
             if member.is_clone and observation.iter == 1:
                 self._from_scratch = trial_id
-            # A clone's iterations count on from those of its checkpoint: as many as there were reports before.
-            member.began = resource - resource / observation.iter
+            # The iterations of a clone continue from its checkpoint, so they give the resource per report.
+            member.start_resource = resource - resource / observation.iter
         if resource >= self._maximum:
             self._at_maximum.setdefault(trial_id, observation.iter)
-            return self._resources.at_maximum(resource, self._maximum)
-        last = member.ready[-1].resource if member.ready else member.began
-        if resource < rounded_resource(last + self._interval):
+            return self._resources.decide_at_maximum(resource, self._maximum)
+        last = member.interval_ends[-1].resource if member.interval_ends else member.start_resource
+        if resource < round_resource(last + self._interval):
             return Decision.CONTINUE
-        member.ready.append(_Ready(observation.iter, resource, (observation.infeasibility, observation.loss)))
+        rank = (observation.infeasibility, observation.loss)
+        member.interval_ends.append(_IntervalEnd(observation.iter, resource, rank))
         return self._exploit(trial_id, member)
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
         ranked = self._ranked()
         number = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
-        if trial_id in [worse for _, worse in ranked[len(ranked) - number :]]:
-            rank = member.ready[-1].rank
-            better = [good for good_rank, good in ranked[:number] if good_rank < rank]
-            better = [good for good in better if good not in self._at_maximum]
+        if trial_id in [worst_id for _, worst_id in ranked[len(ranked) - number :]]:
+            rank = member.interval_ends[-1].rank
+            better = [best_id for best_rank, best_id in ranked[:number] if best_rank < rank]
+            better = [best_id for best_id in better if best_id not in self._at_maximum]
             if better:
                 del self._members[trial_id]
-                chance = Chance(f"{self._seed}/exploit/{trial_id}/{member.ready[-1].iter}")
-                self._waiting.append(self._clone(chance, better))
+                rng = KeyedRandom(f"{self._seed}/exploit/{trial_id}/{member.interval_ends[-1].iter}")
+                self._waiting.append(self._clone(rng, better))
                 return Decision.STOP
-        if self._is_crowded():
+        if self._must_share_workers():
             member.is_paused = True
             self._waiting.append(Resume(trial_id))
             return Decision.PAUSE
         return Decision.CONTINUE
 
     def _ranked(self) -> list[tuple[tuple[float, float], int]]:
-        """The members that were ready once, as (rank, trial id), the best first; of equal ones the older trial."""
-        return sorted((member.ready[-1].rank, trial_id) for trial_id, member in self._members.items() if member.ready)
+        """Return (rank, trial id) of the members that completed an interval, best first; ties by trial id."""
+        members = self._members.items()
+        return sorted((member.interval_ends[-1].rank, id_) for id_, member in members if member.interval_ends)
 
-    def _clone(self, rng: Chance, sources: Sequence[int]) -> Clone:
+    def _clone(self, rng: KeyedRandom, sources: Sequence[int]) -> Clone:
         source = rng.choice(sources)
         config = self._members[source].config
-        assert config is not None, "a member that was ready has reported"
-        return Clone(source, explored(self._space, config, rng, self._resample))
+        assert config is not None, "a ranked member has reported"
+        return Clone(source, explore(self._space, config, rng, self._resample_probability))
 
-    def _is_crowded(self) -> bool:
-        """Whether somebody waits because there are more members than workers, and it helps to give way."""
+    def _must_share_workers(self) -> bool:
+        """Return True if a member waits because there are more members than workers, and pausing keeps progress."""
         if self._from_scratch is not None:
             return False
-        num_clones = sum(isinstance(one, Clone) for one in self._waiting)
-        num_new = 0 if self._no_new_trials else self._num_unstarted
+        num_clones = sum(isinstance(item, Clone) for item in self._waiting)
+        num_new = 0 if self._no_new_configs else self._num_unstarted
         num_members = len(self._members) + num_clones + num_new
         return bool(self._waiting or num_new) and self._num_workers < num_members
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
         member = self._members.get(trial_id)
         if member is None:
             return
-        while member.ready and member.ready[-1].iter > to_iter:
-            member.ready.pop()
+        while member.interval_ends and member.interval_ends[-1].iter > to_iter:
+            member.interval_ends.pop()
         if self._at_maximum.get(trial_id, 0) > to_iter:
             del self._at_maximum[trial_id]
         if member.first_iter > to_iter:
@@ -256,17 +248,17 @@ class PBT(Scheduler):
             self._replace(trial_id)
 
     def _replace(self, trial_id: int) -> None:
-        """A member has failed: a clone of one of the best takes its place, or a new trial if nobody is good yet."""
+        """Replace a failed member by a clone of one of the best, or by a new trial if there is none."""
         if best := self._best():
-            self._waiting.append(self._clone(Chance(f"{self._seed}/replace/{trial_id}"), best))
+            self._waiting.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), best))
         else:
             self._num_unstarted += 1
 
     def _best(self) -> list[int]:
-        """Those of the best that a clone can be made of."""
+        """Return the best members that can be cloned."""
         ranked = self._ranked()
-        best = [good for (_, loss), good in ranked[: math.ceil(self._fraction * len(ranked))] if math.isfinite(loss)]
-        return [good for good in best if good not in self._at_maximum]
+        best = ranked[: math.ceil(self._fraction * len(ranked))]
+        return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]
 
     def describe(self) -> dict[str, object]:
         return {
@@ -276,5 +268,66 @@ class PBT(Scheduler):
             "perturbation_interval": self._interval,
             "population_size": self._population_size,
             "quantile_fraction": self._fraction,
-            "resample_probability": self._resample,
+            "resample_probability": self._resample_probability,
         }
+
+
+def explore(
+    space: Space, config: Mapping[str, object], rng: KeyedRandom, resample_probability: float
+) -> dict[str, object]:
+    """Return a configuration in which each hyperparameter is resampled or perturbed (section 4.1.2).
+
+    Hyperparameters that cease to exist are removed; those that begin to exist are sampled.
+    """
+    values: dict[str, object] = {}
+    for name, domain in space.domains.items():
+        if name in config:
+            u, factor, sample = rng.random(), rng.choice(_FACTORS), rng.random()
+            resample = u < resample_probability or _is_fixed_point(domain, config[name])
+            values[name] = domain.from_unit(sample) if resample else perturb(domain, config[name], factor)
+    while absent := [name for name in values if not exists(name, values, space.conditions)]:
+        for name in absent:
+            del values[name]
+    return space.complete(values, rng)
+
+
+def perturb(domain: Domain, value: object, factor: float) -> Value:
+    """Multiply a value by a factor, within the domain.
+
+    The result in a finite domain is the nearest value, but at least the next one: 2 becomes 3 or 1. An ordinal moves to
+    the next category; a choice is not changed. For `reverseloguniform`, the distance to 1 is multiplied.
+
+    >>> from fanwise.tune.space import randint, reverseloguniform, uniform
+    >>> perturb(uniform(0, 1), 0.5, 1.2), perturb(uniform(0, 1), 0.9, 1.2), perturb(randint(1, 9), 2, 1.2)
+    (0.6, 1.0, 3)
+    >>> perturb(reverseloguniform(0.5, 0.99), 0.75, 0.8)
+    0.8
+    """
+    if isinstance(domain, Interval):
+        number = domain.normalize(value)
+        target = 1.0 - (1.0 - number) * factor if domain.domain_type == "reverseloguniform" else number * factor
+        return min(max(target, domain.lower), domain.upper)
+    assert is_finite(domain), "all domains but intervals are finite"
+    if not domain.ordered:
+        return domain.normalize(value)
+    index, last = domain.index_of(value), domain.num_values - 1
+    if isinstance(domain, Ordinal):
+        new = index + (1 if factor > 1 else -1)
+        return domain.value_at(min(max(new, 0), last))
+    number = _number(domain, index)
+    target = number * factor
+    new = bisect_left(range(last + 1), target, key=lambda i: _number(domain, i))
+    if new > last or (new > 0 and target - _number(domain, new - 1) <= _number(domain, new) - target):
+        new -= 1
+    if new == index:
+        new += (target > number) - (target < number)
+    return domain.value_at(min(max(new, 0), last))
+
+
+def _number(domain: FiniteDomain, index: int) -> float:
+    return float(domain.value_at(index))  # type: ignore[arg-type]  # neither a choice nor an ordinal
+
+
+def _is_fixed_point(domain: Domain, value: object) -> bool:
+    """Return True for 0, which no factor changes."""
+    return domain.ordered and not isinstance(domain, Ordinal) and value == 0

@@ -1,16 +1,11 @@
-"""Which entries of a growing rung are among the best 1/eta, in O(log n) an entry.
+"""Rungs of successive halving: which of n entries are in the top 1/eta, in O(log n) per entry.
 
-    Rung           enters losses; says whether one of them is in the top share; forgets those that turn out void
-    StoppingRung   the same, and whether who enters goes on at once
-    PromotionRung  the same, and which trial of the top share is to be promoted next
+A rung consists of two heaps: the best floor(n / eta) entries with the worst on top, and the others with the best on
+top. With 1,000,000 entries an insertion takes 1 to 2 us; a sorted list is two to five times slower from 100,000 entries
+on. Removed entries leave a heap lazily, when they reach its top.
 
-A rung of n entries is two heaps: the best floor(n / eta) with the worst of them on top, and the rest with the best of
-them on top. An entry moves between them at most a few times, so 1,000,000 entries cost a microsecond or two each; a
-sorted list costs two to five times as much from 100,000 entries on. What is forgotten leaves a heap when it comes up.
-
-An entry's key is (infeasibility, loss, number): what violates a constraint is behind everything that does not, however
-good its loss. The number is never used twice and grows with each entry: of equals the earlier one is better, whatever
-the order in which they are looked at.
+The key of an entry is (infeasibility, loss, number). Infeasible entries rank behind all feasible ones, and ties are
+broken by the unique, increasing number.
 """
 
 import bisect
@@ -19,16 +14,16 @@ from typing import NamedTuple, TypeAlias, final
 
 Key: TypeAlias = tuple[float, float, int]
 
-_MOST_FORGOTTEN = 64
+_MAX_REMOVED = 64
 
 
 @final
 class Rung:
-    """Losses, and which of them are the best floor(n / eta).
+    """Entries, and which of them are the best floor(n / eta).
 
     Args:
-        eta: above 1.
-        at_least: the top share is never smaller, as long as there are so many entries.
+        eta: reduction factor, above 1.
+        min_top: minimum size of the top.
 
     >>> rung = Rung(2.0)
     >>> for number, loss in enumerate([0.5, 0.9, 0.1, 0.7]):
@@ -37,39 +32,34 @@ class Rung:
     (True, False, 4)
     """
 
-    __slots__ = ("_at_least", "_eta", "_forgotten", "_rest", "_size", "_top", "_top_size")
+    __slots__ = ("_eta", "_min_top", "_removed", "_rest", "_size", "_top", "_top_size")
 
-    def __init__(self, eta: float, at_least: int = 0) -> None:
+    def __init__(self, eta: float, min_top: int = 0) -> None:
         self._eta = eta
-        self._at_least = at_least
-        self._top: list[Key] = []  # negated: the worst comes first
+        self._min_top = min_top
+        self._top: list[Key] = []  # negated keys, worst first
         self._rest: list[Key] = []
-        self._top_size = 0  # without what is forgotten
+        self._top_size = 0  # without removed entries
         self._size = 0
-        self._forgotten: set[Key] = set()
+        self._removed: set[Key] = set()
 
     def __len__(self) -> int:
         return self._size
 
     @property
     def top_size(self) -> int:
-        """How many the top share has."""
+        """Size of the top."""
         return self._top_size
 
     @property
-    def last_inside(self) -> Key | None:
-        """The worst entry of the top share; None: the share is empty."""
+    def worst_of_top(self) -> Key | None:
+        """The worst entry of the top, or None."""
         if not self._top:
             return None
         return _negated(self._top[0])
 
-    @property
-    def first_outside(self) -> Key | None:
-        """The best entry that is not in the top share; None: all are."""
-        return self._rest[0] if self._rest else None
-
     def enter(self, key: Key) -> None:
-        """One more entry."""
+        """Add an entry."""
         top, negated = self._top, _negated(key)
         if top and negated > top[0]:
             heapq.heappush(top, negated)
@@ -80,16 +70,16 @@ class Rung:
         self._balance()
 
     def is_top(self, key: Key) -> bool:
-        """Whether this entry is among the best."""
+        """Return True if the entry is in the top."""
         top = self._top
         return bool(top) and _negated(key) >= top[0]
 
-    def forget(self, key: Key) -> None:
-        """This entry is void. It must be there."""
+    def remove(self, key: Key) -> None:
+        """Remove an existing entry."""
         self._top_size -= self.is_top(key)
         self._size -= 1
-        self._forgotten.add(key)
-        if len(self._forgotten) > _MOST_FORGOTTEN + self._size:
+        self._removed.add(key)
+        if len(self._removed) > _MAX_REMOVED + self._size:
             self._rebuild()
         else:
             self._clean_top()
@@ -97,36 +87,36 @@ class Rung:
         self._balance()
 
     def _balance(self) -> None:
-        size = min(self._size, max(self._at_least, int(self._size // self._eta)))
+        size = min(self._size, max(self._min_top, int(self._size // self._eta)))
         while self._top_size > size:
             heapq.heappush(self._rest, _negated(heapq.heappop(self._top)))
             self._top_size -= 1
-            if self._forgotten:
+            if self._removed:
                 self._clean_top()
         while self._top_size < size:
             heapq.heappush(self._top, _negated(heapq.heappop(self._rest)))
             self._top_size += 1
-            if self._forgotten:
+            if self._removed:
                 self._clean_rest()
 
     def _clean_top(self) -> None:
-        """After this the first of the top heap is not forgotten."""
-        top, forgotten = self._top, self._forgotten
-        while top and _negated(top[0]) in forgotten:
-            forgotten.remove(_negated(heapq.heappop(top)))
+        """Pop removed entries from the top of the heap."""
+        top, removed = self._top, self._removed
+        while top and _negated(top[0]) in removed:
+            removed.remove(_negated(heapq.heappop(top)))
 
     def _clean_rest(self) -> None:
-        rest, forgotten = self._rest, self._forgotten
-        while rest and rest[0] in forgotten:
-            forgotten.remove(heapq.heappop(rest))
+        rest, removed = self._rest, self._removed
+        while rest and rest[0] in removed:
+            removed.remove(heapq.heappop(rest))
 
     def _rebuild(self) -> None:
-        """Without all that is forgotten: it is more than what is left."""
-        self._top = [key for key in self._top if _negated(key) not in self._forgotten]
-        self._rest = [key for key in self._rest if key not in self._forgotten]
+        """Delete all removed entries, because there are more of them than others."""
+        self._top = [key for key in self._top if _negated(key) not in self._removed]
+        self._rest = [key for key in self._rest if key not in self._removed]
         heapq.heapify(self._top)
         heapq.heapify(self._rest)
-        self._forgotten.clear()
+        self._removed.clear()
 
 
 def _negated(key: Key) -> Key:
@@ -135,37 +125,37 @@ def _negated(key: Key) -> Key:
 
 @final
 class StoppingRung:
-    """A rung whose trials go on or stop when they enter: on, if they are in the top share, which has at least one.
+    """A rung whose trials continue if they are in the top, which has at least one entry, when they enter.
 
-    Many may be equal: an accuracy of one class in ten is what every network has before it learns. Then the top share is
-    full of the first of them, and as equals of these all later ones would stop. So an equal of the worst in the top
-    share goes on too while fewer have gone on than the top share has.
+    Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
+    later ones would be stopped. So trials equal to the worst of the top also continue while fewer trials have continued
+    than the top has entries.
 
     >>> rung = StoppingRung(3.0)
     >>> [rung.enter((0.0, 0.9, number)) for number in range(7)]
     [True, False, False, False, False, True, False]
     """
 
-    __slots__ = ("_num_gone_on", "_rung")
+    __slots__ = ("_num_continued", "_rung")
 
     def __init__(self, eta: float) -> None:
-        self._rung = Rung(eta, at_least=1)
-        self._num_gone_on = 0
+        self._rung = Rung(eta, min_top=1)
+        self._num_continued = 0
 
     def enter(self, key: Key) -> bool:
-        """One more entry, and whether its trial goes on."""
+        """Add an entry. Return True if its trial continues."""
         rung = self._rung
         rung.enter(key)
-        last = rung.last_inside
-        assert last is not None, "there is at least one"
-        goes_on = rung.is_top(key) or (key[:2] == last[:2] and self._num_gone_on < rung.top_size)
-        self._num_gone_on += goes_on
-        return goes_on
+        worst = rung.worst_of_top
+        assert worst is not None, "the top is not empty"
+        continues = rung.is_top(key) or (key[:2] == worst[:2] and self._num_continued < rung.top_size)
+        self._num_continued += continues
+        return continues
 
-    def forget(self, key: Key, *, went_on: bool) -> None:
-        """The entry is void. `went_on`: what `enter` said of it."""
-        self._rung.forget(key)
-        self._num_gone_on -= went_on
+    def remove(self, key: Key, *, continued: bool) -> None:
+        """Remove an entry. `continued`: the result of `enter`."""
+        self._rung.remove(key)
+        self._num_continued -= continued
 
 
 @final
@@ -191,8 +181,8 @@ class QuantileRung:
         bisect.insort(self._entries, key)
         return key[:2] <= self._entries[int((len(self._entries) - 1) / self._eta)][:2]
 
-    def forget(self, key: Key, *, went_on: bool) -> None:
-        """Remove an entry that became void."""
+    def remove(self, key: Key, *, continued: bool) -> None:
+        """Remove an entry."""
         self._entries.remove(key)
 
 
@@ -208,7 +198,7 @@ class PromotionRung:
     """A rung whose trials wait until they are among the best floor(n / eta); each is promoted once.
 
     Attributes:
-        promotable: the best trial that waits, if it is in the top share; None: nobody is to be promoted.
+        promotable: the best waiting trial, if it is in the top; otherwise None.
 
     >>> rung = PromotionRung(2.0)
     >>> rung.enter((0.0, 0.5, 0), trial_id=7)
@@ -224,43 +214,43 @@ class PromotionRung:
     __slots__ = ("_is_waiting", "_rung", "_waiting", "promotable")
 
     def __init__(self, eta: float) -> None:
-        self.promotable: int | None = None  # asked for at every free worker: looked for when the rung changes
+        self.promotable: int | None = None  # cached, because every free worker reads it
         self._rung = Rung(eta)
-        self._waiting: list[_Waiting] = []  # the best first
-        self._is_waiting: set[int] = set()  # numbers of entries
+        self._waiting: list[_Waiting] = []  # heap, best first
+        self._is_waiting: set[int] = set()  # entry numbers
 
     def __len__(self) -> int:
         return len(self._rung)
 
     def enter(self, key: Key, trial_id: int) -> None:
-        """One more entry; its trial waits to be promoted."""
+        """Add an entry, whose trial waits."""
         self._rung.enter(key)
         heapq.heappush(self._waiting, _Waiting(*key, trial_id))
         self._is_waiting.add(key[2])
-        self._look()
+        self._update_promotable()
 
     def promote(self) -> int:
-        """The promotable trial, of which there must be one, waits no more."""
+        """Return the promotable trial, which stops waiting. There must be one."""
         trial_id = self.promotable
         assert trial_id is not None, "nothing is promotable"
         self._is_waiting.remove(heapq.heappop(self._waiting).number)
-        self._look()
+        self._update_promotable()
         return trial_id
 
     def withdraw(self, key: Key) -> None:
-        """The entry's trial is over: it stands, but waits no more. Nothing happens if it does not wait."""
+        """Stop waiting, because the trial has ended; its entry remains."""
         self._is_waiting.discard(key[2])
-        self._look()
+        self._update_promotable()
 
-    def forget(self, key: Key) -> None:
-        """The entry is void."""
+    def remove(self, key: Key) -> None:
+        """Remove an entry."""
         self._is_waiting.discard(key[2])
-        self._rung.forget(key)
-        self._look()
+        self._rung.remove(key)
+        self._update_promotable()
 
-    def _look(self) -> None:
+    def _update_promotable(self) -> None:
         waiting = self._waiting
         while waiting and waiting[0].number not in self._is_waiting:
             heapq.heappop(waiting)
-        # The best that waits is in the top share, or none that waits is.
+        # If the best waiting entry is not in the top, none is.
         self.promotable = waiting[0].trial_id if waiting and self._rung.is_top(waiting[0][:3]) else None

@@ -1,12 +1,8 @@
-"""What a searcher is: which configuration to try next, out of what was observed so far.
+"""Base class of searchers, which choose the configurations of trials.
 
-    suggest(Ask)          ->  a configuration, or None for "nothing now"
-    observe(Observation)      at every report; a smaller loss is always better
-
-A searcher of one's own is a class with these two methods; the others have a meaning to searchers that learn. It knows
-the space, the losses and which configurations are still running; it knows nothing of workers, stopping, or whether the
-user minimises or maximises. Chance comes in with each Ask: a generator made from the seed and the number of the
-question, so that suggestion 17 does not depend on how many numbers the first 16 drew.
+A searcher implements `suggest` and `observe`. It sees losses (smaller is better) and the configurations of running
+trials, but nothing of workers or of the scheduler's decisions. Its random numbers come from the `SuggestContext`, keyed
+by seed and suggestion number, so suggestion 17 does not depend on how many numbers suggestions 0 to 16 drew.
 """
 
 import abc
@@ -15,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
-from ..chance import Chance
-from ..spaces import Space
+from ..rng import KeyedRandom
+from ..space import Space
 
 Mode: TypeAlias = Literal["min", "max"]
 
@@ -24,13 +20,13 @@ Mode: TypeAlias = Literal["min", "max"]
 @final
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A reported value that is optimised: its name, and whether a small ("min") or a large ("max") one is good."""
+    """A metric to optimize."""
 
     metric: str
     mode: Mode = "min"
 
     def loss(self, value: float) -> float:
-        """The value as a loss: a smaller one is better. An infinite value, of either sign, is the largest loss."""
+        """Convert a value to a loss: smaller is better, and infinite values of either sign become +inf."""
         loss = value if self.mode == "min" else -value
         return math.inf if loss == -math.inf else loss
 
@@ -38,21 +34,19 @@ class Objective:
 @final
 @dataclass(slots=True)
 class Observation:
-    """What a trial reported.
+    """A report of a trial.
 
     Args:
-        trial_id, config: which trial. An id below 0 is of an earlier search, which the searcher is told of before its
-            first question (warm start); such a configuration may be suggested again.
-        iter: number of the report within the trial, 1, 2, ...; it counts on when a trial is resumed.
-        resource: how far the trial is: the scheduler's `resource_attr` in the report, rounded to 12 significant digits
-            (0.1 + 0.2 is 0.3), else `iter`.
-        losses: the objectives in their order, each as a loss; never NaN, which fails the trial. Infinite: something
-            went wrong, whichever sign was reported; never -inf.
-        values: the report as it came.
-        violations: by how much each constraint is violated, in their order and in the unit of the metric: above 0 where
-            it is, at most 0 where it is met. Empty without constraints.
-        infeasibility: 0 for a report that meets all constraints; else how far it is from that: the violations, each
-            divided by the size of its bound, in one number. A report ranks by this first, and then by its loss.
+        trial_id: id of the trial; negative for trials of a warm start, whose configurations may be suggested again.
+        config: its configuration.
+        iter: number of the report within the trial, from 1; continues when a trial is resumed.
+        resource: value of the scheduler's `resource_attr` in the report, rounded to 12 significant digits; otherwise
+            `iter`.
+        losses: one loss per objective; +inf for infinite values, never NaN or -inf.
+        values: all reported values.
+        violations: violation of each constraint in the unit of its metric; at most 0 if satisfied.
+        infeasibility: 0 if all constraints are satisfied, otherwise the sum of the violations, each divided by its
+            bound. Reports are ranked by infeasibility first, then by loss.
     """
 
     trial_id: int
@@ -66,40 +60,40 @@ class Observation:
 
     @property
     def loss(self) -> float:
-        """The first objective."""
+        """Loss of the first objective."""
         return self.losses[0]
 
 
 @final
-class Ask:
-    """A question: to the scheduler, which trial runs next; to the searcher, with which configuration.
+class SuggestContext:
+    """The state of the search when a scheduler chooses the next trial, or a searcher a configuration.
 
     Args:
-        number: of the question, 0, 1, ...
-        trial_id: the id that a new trial will get.
-        space: draws, resamples and checks configurations.
-        seed: of the search.
-        purpose: a word that keeps the chance of this kind of question apart from others'.
-        pending: the configurations of the trials that run now, by trial id. Read only.
+        number: number of the request, from 0.
+        trial_id: id of the trial if a new one is started.
+        space: the search space.
+        seed: seed of the search.
+        purpose: part of the key of the random numbers; distinguishes kinds of requests.
+        pending: configurations of the running trials by id. Read-only.
         now_s: seconds since the search began.
-        budget_s: seconds the searcher may take before a random configuration is used instead; None: as it likes.
-        exhausted: the searcher has said that it has nothing, or is not asked any more; a further `New()` without
-            configuration means `Wait()`.
-        may_begin: False: as many trials have started as the search may start. What was paused may go on, but `New`
-            and `Clone` mean `Wait()`, and `exhausted` is True.
+        suggest_timeout_s: seconds until a random configuration is used instead of the suggestion; None: no limit.
+        no_new_configs: the searcher has no more configurations or is not asked any more; `New()` without a
+            configuration then means `Wait()`.
+        can_start_trial: False if the search has started as many trials as it may. Paused trials may be resumed, but
+            `New` and `Clone` mean `Wait()`, and `no_new_configs` is True.
     """
 
     __slots__ = (
         "_random",
-        "budget_s",
-        "exhausted",
-        "may_begin",
+        "can_start_trial",
+        "no_new_configs",
         "now_s",
         "number",
         "pending",
         "purpose",
         "seed",
         "space",
+        "suggest_timeout_s",
         "trial_id",
     )
 
@@ -113,9 +107,9 @@ class Ask:
         purpose: str = "suggest",
         pending: Mapping[int, Mapping[str, object]] | None = None,
         now_s: float = 0.0,
-        budget_s: float | None = None,
-        exhausted: bool = False,
-        may_begin: bool = True,
+        suggest_timeout_s: float | None = None,
+        no_new_configs: bool = False,
+        can_start_trial: bool = True,
     ) -> None:
         self.number = number
         self.trial_id = trial_id
@@ -124,80 +118,79 @@ class Ask:
         self.purpose = purpose
         self.pending = {} if pending is None else pending
         self.now_s = now_s
-        self.budget_s = budget_s
-        self.exhausted = exhausted
-        self.may_begin = may_begin
-        self._random: Chance | None = None
+        self.suggest_timeout_s = suggest_timeout_s
+        self.no_new_configs = no_new_configs
+        self.can_start_trial = can_start_trial
+        self._random: KeyedRandom | None = None
 
     @property
-    def random(self) -> Chance:
-        """Chance for this one question. The same numbers for the same seed and number, on every machine."""
+    def random(self) -> KeyedRandom:
+        """Random number generator of this request, keyed by seed, purpose and number."""
         if self._random is None:
-            self._random = Chance(f"{self.seed}/{self.purpose}/{self.number}")
+            self._random = KeyedRandom(f"{self.seed}/{self.purpose}/{self.number}")
         return self._random
 
 
 class Searcher(abc.ABC):
-    """Base of searchers: implement `suggest` and `observe`, and hand an instance to a scheduler.
+    """Base class of searchers. Subclasses implement `suggest` and `observe`.
 
-    The tuner runs a copy, so that one object may be given to several tuners. `begin` apart, its methods are called from
-    one thread, the searcher's own: while it thinks, reports are answered.
+    The tuner runs a copy, so that one object can be passed to several tuners. All methods except `begin` are called
+    from one thread, which belongs to the searcher unless `runs_inline` is set.
 
-    >>> class Always(Searcher):
-    ...     def suggest(self, ask):
+    >>> class ConstantSearcher(Searcher):
+    ...     def suggest(self, context):
     ...         return {"learning_rate": 0.1}
     ...     def observe(self, observation):
     ...         print(f"trial {observation.trial_id} reported a loss of {observation.loss}")
 
     Attributes:
-        answers_at_once: True for a searcher whose answer takes microseconds: it has no thread, and is asked where
-            reports are answered, which wait for it.
-        budget_s: seconds that a free worker may wait for a suggestion; then a random configuration is used, and
-            recorded as such. The next suggestion is then asked for before a worker is free. None: as long as it takes.
-            Of no use beside `answers_at_once`.
-        levels: resource levels in increasing order, for searchers with a model: they learn from each trial's first
-            report at the highest level that enough trials have reached. Empty: from each trial's last report. The
-            scheduler sets them before `begin` if it was given the searcher by name.
-        libraries: packages of whose versions the suggestions depend, under their names in an index: they are recorded,
-            and a replay beside other versions takes the suggestions from the record. Empty: the same everywhere.
+        runs_inline: True for searchers that answer within microseconds. They run in the thread that answers reports.
+        suggest_timeout_s: seconds a free worker waits for a suggestion before a random configuration is used and
+            recorded as such. If set, suggestions are requested before a worker is free. None: no limit. Ignored if
+            `runs_inline` is set.
+        levels: resource levels in increasing order. Model-based searchers learn from each trial's first report at the
+            highest level that enough trials have reached; without levels, from each trial's last report. The scheduler
+            sets them before `begin` if the searcher was given by name.
+        libraries: names of the distributions that determine the suggestions. Their versions are recorded; a replay with
+            other versions takes the suggestions from the record.
     """
 
-    answers_at_once: ClassVar[bool] = False
-    budget_s: ClassVar[float | None] = None
+    runs_inline: ClassVar[bool] = False
+    suggest_timeout_s: ClassVar[float | None] = None
     levels: tuple[float, ...] = ()
     libraries: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
-        """The configuration for trial `ask.trial_id`; constants may be left out.
+    def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
+        """Return a configuration for trial `context.trial_id`, with or without the constants of the space.
 
-        None says: nothing now. It is asked again when something was observed or has ended; the search ends when
-        nothing runs.
+        None means no suggestion now. The searcher is asked again after a report or the end of a trial; if no trial is
+        running, the search ends.
         """
 
     @abc.abstractmethod
     def observe(self, observation: Observation) -> None:
-        """A trial reported. Not called again for an iteration that a resumed trial repeats."""
+        """Handle a report. Not called for reports that a resumed trial repeats."""
 
-    def recall(self, ask: Ask, config: Mapping[str, object] | None) -> None:
-        """An experiment is resumed, and this is what was suggested then. Asks itself again, to be where it was.
+    def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
+        """Restore the state after a recorded suggestion, when a search is resumed.
 
-        A searcher that thinks overrides this with what it has to note.
+        The default calls `suggest`. Searchers with a model override this to skip the computation.
         """
-        self.suggest(ask)
+        self.suggest(context)
 
     def check(self, space: Space) -> None:  # noqa: B027  # optional
-        """Look whether the settings fit the space; ValueError if not. Changes nothing."""
+        """Raise ValueError if the settings do not fit the space. Changes nothing."""
 
     def begin(self, space: Space, seed: int) -> None:  # noqa: B027  # optional
-        """A search begins. What `__init__` set up is untouched: this is a fresh copy."""
+        """Begin a search. Called once, on the copy."""
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
-        """The observations of the trial after iteration `to_iter` are void."""
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
+        """Discard the observations of a trial after iteration `to_iter`."""
 
     def on_end(self, trial_id: int, status: str) -> None:  # noqa: B027  # optional
-        """The trial is over for good: "Completed", "Stopped" or "Failed"."""
+        """Handle the final end of a trial: "Completed", "Stopped" or "Failed"."""
 
     def describe(self) -> dict[str, object]:
-        """Name and settings as JSON, for the record."""
+        """Return name and settings as JSON, for the record."""
         return {"name": type(self).__name__}

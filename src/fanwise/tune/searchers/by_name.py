@@ -1,6 +1,6 @@
-"""Searchers by the names that texts have for them: `ASHA(searcher="tpe")`, and `--searcher tpe` on the command line.
+"""Searchers by name, as in `ASHA(searcher="tpe")` and `--searcher tpe`.
 
-`optuna:TPESampler` is a sampler of Optuna by its name there.
+`optuna:NAME` is the sampler NAME of Optuna.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from functools import partial
 
 from ...base.nearest import must_be_one_of
 from .base import Searcher
-from .forest_searcher import ForestSearcher
+from .forest import ForestSearcher
 from .grid import GridSearcher
 from .optuna_searcher import OptunaSearcher
 from .random_search import RandomSearcher
@@ -23,29 +23,25 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
     "tpe": TPESearcher,
     "bayesopt": partial(OptunaSearcher, "GPSampler"),
 }
-"""Each can be made without arguments."""
+"""All can be called without arguments."""
 
-OF_OPTUNA = "optuna:"
+OPTUNA_PREFIX = "optuna:"
 
 
-def maker_of(name: str) -> Callable[..., Searcher]:
-    """What makes the searcher of this name, with its settings as keywords.
-
-    Raises:
-        ValueError: no searcher has the name.
-    """
-    if name.startswith(OF_OPTUNA):
-        return partial(OptunaSearcher, name.removeprefix(OF_OPTUNA))
+def searcher_factory(name: str) -> Callable[..., Searcher]:
+    """Return the constructor of the searcher with this name. Raises ValueError for an unknown name."""
+    if name.startswith(OPTUNA_PREFIX):
+        return partial(OptunaSearcher, name.removeprefix(OPTUNA_PREFIX))
     if name not in SEARCHERS:
-        raise ValueError(must_be_one_of("searcher", name, SEARCHERS, also=f"{OF_OPTUNA}NAME"))
+        raise ValueError(must_be_one_of("searcher", name, SEARCHERS, also=f"{OPTUNA_PREFIX}NAME"))
     return SEARCHERS[name]
 
 
-def searcher_of(given: Searcher | str | None) -> Searcher | None:
-    """Return the searcher of this name. A searcher, or None, is returned unchanged.
+def resolve_searcher(searcher: Searcher | str | None) -> Searcher | None:
+    """Construct the searcher with this name. Other values are returned unchanged.
 
     Raises:
-        ValueError: no searcher has the name.
-        NotInstalled: a library that the searcher needs is missing; the message names the extra.
+        ValueError: unknown name.
+        NotInstalled: a library of the searcher is missing.
     """
-    return maker_of(given)() if isinstance(given, str) else given
+    return searcher_factory(searcher)() if isinstance(searcher, str) else searcher

@@ -1,15 +1,8 @@
-"""Encoding: configurations as rows of numbers for a model, thousands at once.
+"""Encoding of configurations as rows of numbers, vectorized with NumPy.
 
-    configuration  --encode-->  row  --config-->  configuration          one at a time
-    sample(n)      ---------->  rows  --features-->  columns of a model  all at once, in numpy
-
-A row has one number in [0, 1) for each hyperparameter, in the order of `Space.domains`: that of its domain's `to_unit`,
-so logarithmic domains are logarithmic in it, integers and finite ranges go by rank, and equal volumes of the cube are
-equally likely in `Space.sample`. NaN stands where a hyperparameter does not exist beside the others. Constants are left
-out. What has finitely many values stands in the middle of its value's share of [0, 1): equal values, equal numbers.
-
-Chance comes in as a generator; `generator(ask)` makes one for a question. Its numbers are numpy's: the same for the
-same version of numpy, not for every one.
+A row has one number in [0, 1) per hyperparameter, in the order of `Space.domains`: the `to_unit` of its domain. So
+log-scaled domains are log-scaled in the row, and `Space.sample` is uniform in the unit cube. Values of finite domains
+are encoded as the middle of their share of [0, 1). NaN marks hyperparameters that do not exist; constants are omitted.
 """
 
 # N: rows, D: hyperparameters, F: features
@@ -22,32 +15,34 @@ from typing import Protocol, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..spaces import Domain, Space
-from ..spaces.categories import Ordinal
-from ..spaces.conditions import parents_first
-from ..spaces.multiples import Multiples
-from .base import Ask
+from ..rng import KeyedRandom
+from ..space import Domain, Space
+from ..space.categories import Ordinal
+from ..space.conditions import parents_first
+from ..space.numeric import Multiples
+from .base import SuggestContext
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-_FINEST = 2**40  # real numbers that agree in so many parts of their domain are the same one to `keys`
-_MOST_LISTED = 2**16  # spaces of up to so many combinations are written out where few configurations are left
-_TRIES = 64
-_LARGEST = math.nextafter(1.0, 0.0)
+_RESOLUTION = 2**40  # real numbers that round to the same 2**-40 of their domain have equal keys
+_MAX_LISTED = 2**16  # spaces with at most this many configurations are enumerated
+_NUM_DRAWS = 64  # to find an unseen configuration
+_INITIAL_DESIGN_SIZE = 256
+_BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
-def generator(ask: Ask) -> np.random.Generator:
-    """A generator of numpy's for one question, made from `ask.random`."""
-    return np.random.Generator(np.random.PCG64(ask.random.getrandbits(128)))
+def numpy_rng(context: SuggestContext) -> np.random.Generator:
+    """Return a NumPy generator seeded by `context.random`."""
+    return np.random.Generator(np.random.PCG64(context.random.getrandbits(128)))
 
 
 @final
 class Encoder:
-    """Rows for the configurations of a space, and back.
+    """Converts between configurations of a space and rows.
 
-    >>> from fanwise.tune.spaces import choice, loguniform, parameter, uniform
+    >>> from fanwise.tune.space import choice, loguniform, parameter, uniform
     >>> encoder = Encoder(Space({
     ...     "learning_rate": loguniform(0.01, 1),
     ...     "optimizer": choice(["sgd", "adam"]),
@@ -66,74 +61,82 @@ class Encoder:
         self.space = space
         self.names = tuple(space.domains)
         self.domains = tuple(space.domains.values())
-        self._columns = [_column_of(domain) for domain in self.domains]
-        place = {name: column for column, name in enumerate(self.names)}
+        self._columns = [_make_column(domain) for domain in self.domains]
+        index = {name: column for column, name in enumerate(self.names)}
         self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = [
             (
-                place[name],
-                [(place[parent], _ranks(space.domains[parent], values)) for parent, values in when.items()],
+                index[name],
+                [(index[parent], _ranks(space.domains[parent], values)) for parent, values in when.items()],
             )
             for name in parents_first(space.names, space.conditions)
-            if name in place and (when := space.conditions.get(name))
+            if name in index and (when := space.conditions.get(name))
         ]
-        self._priors = {place[name]: prior for name, prior in space.priors.items()}
-        self._listed: tuple[Rows, list[bytes]] | None = None
+        self._priors = {index[name]: prior for name, prior in space.priors.items()}
+        self._enumerated: tuple[Rows, list[bytes]] | None = None
 
     @property
     def num_dims(self) -> int:
-        """The number of hyperparameters: of the columns of a row."""
+        """Number of hyperparameters."""
         return len(self.names)
 
     def encode(self, config: Mapping[str, object]) -> Floats:
-        """The row of a configuration; what it leaves out does not exist.
-
-        Raises:
-            ValueError: a value that is not in its domain.
-        """
+        """Return the row of a configuration, (D,). Raises ValueError if a value is not in its domain."""
         pairs = zip(self.names, self.domains, strict=True)
         return np.array([domain.to_unit(config[name]) if name in config else math.nan for name, domain in pairs])
 
     def rows(self, configs: Sequence[Mapping[str, object]]) -> Rows:
-        """The rows of configurations."""
+        """Return the rows of configurations, (N, D)."""
         return np.array([self.encode(config) for config in configs]).reshape(len(configs), self.num_dims)
 
     def config(self, row: Floats) -> dict[str, object]:
-        """The configuration of a row, with the constants, in plain Python values."""
-        inside = np.clip(np.where(np.isnan(row), 0.5, row), 0.0, _LARGEST)
-        return self.space.from_units(inside.tolist())
+        """Return the configuration of a row, with constants, in plain Python values."""
+        units = np.clip(np.where(np.isnan(row), 0.5, row), 0.0, _BELOW_ONE)
+        return self.space.from_units(units.tolist())
 
     def snapped(self, units_ND: Rows) -> Rows:
-        """Rows out of any points of the unit cube: moved to values that there are, NaN where nothing exists.
+        """Convert points of the unit cube to rows: round to values of the domains, and set NaN where none exists.
 
-        A NaN that comes in where something exists becomes the middle of the domain.
+        NaN in the input means the middle of the domain.
         """
         rows = np.empty(units_ND.shape)
-        units_ND = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _LARGEST)
+        units_ND = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _BELOW_ONE)
         for d, column in enumerate(self._columns):
             rows[:, d] = column.snapped(units_ND[:, d])
         for d, parents in self._conditions:
             for parent, allowed in parents:
-                held = rows[:, parent]
-                ranks = self._columns[parent].rank(np.nan_to_num(held, nan=0.0))
-                rows[~np.isin(ranks, allowed) | np.isnan(held), d] = np.nan
+                units = rows[:, parent]
+                ranks = self._columns[parent].rank(np.nan_to_num(units, nan=0.0))
+                rows[~np.isin(ranks, allowed) | np.isnan(units), d] = np.nan
         return rows
 
-    def sample(self, n: int, chance: np.random.Generator, *, prior: bool = False) -> Rows:
-        """n configurations at random, as `Space.sample` draws them; with `prior` as `Space.sample_prior` does."""
-        units = chance.random((n, self.num_dims))
+    def sample(self, n: int, rng: np.random.Generator, *, prior: bool = False) -> Rows:
+        """Sample n rows uniformly, as `Space.sample` does, or with `prior=True` from the priors of the space."""
+        units = rng.random((n, self.num_dims))
         if prior:
-            for d, given in self._priors.items():
+            for d, distribution in self._priors.items():
                 domain = self.domains[d]
-                units[:, d] = [domain.to_unit(given.value_at(domain, u)) for u in units[:, d].tolist()]
+                units[:, d] = [domain.to_unit(distribution.value_at(domain, u)) for u in units[:, d].tolist()]
         return self.snapped(units)
 
-    def candidates(self, n: int, chance: np.random.Generator) -> Rows:
-        """n configurations among which a model may choose: at random, half of them near the priors if there are any."""
-        near = n // 2 if self._priors else 0
-        return np.concatenate([self.sample(n - near, chance), self.sample(near, chance, prior=True)])
+    def candidates(self, n: int, rng: np.random.Generator) -> Rows:
+        """Sample n rows uniformly; with priors, half of them are sampled from the priors."""
+        num_prior = n // 2 if self._priors else 0
+        return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, prior=True)])
+
+    def initial_design(self, seed: int) -> Rows:
+        """Return 256 rows of a scrambled Sobol sequence; with priors, every second one is sampled from the priors."""
+        from scipy.stats import qmc
+
+        rng = np.random.Generator(np.random.PCG64(KeyedRandom(f"{seed}/start").getrandbits(128)))
+        # A space of constants has no dimension, but Sobol needs one.
+        sequence = qmc.Sobol(max(self.num_dims, 1), scramble=True, rng=rng)
+        rows = self.snapped(sequence.random(_INITIAL_DESIGN_SIZE)[:, : self.num_dims])
+        if self._priors:
+            rows[::2] = self.sample(_INITIAL_DESIGN_SIZE // 2, rng, prior=True)
+        return rows
 
     def ranks(self, rows: Rows) -> Ints:
-        """The index of each value in its domain, (N, D): 2**40ths of a domain of real numbers; -1: does not exist."""
+        """Return the index of each value in its domain, (N, D); multiples of 2**-40 for real numbers, -1 if absent."""
         ranks = np.empty(rows.shape, np.int64)
         filled = np.nan_to_num(rows, nan=0.0)
         for d, column in enumerate(self._columns):
@@ -142,19 +145,18 @@ class Encoder:
         return ranks
 
     def middles(self, dim: int) -> Floats:
-        """Where each value of a hyperparameter stands, of one whose values can be counted."""
+        """Return the units of all values of a finite domain, (K,)."""
         return self._columns[dim].middle(np.arange(self.domains[dim].num_values or 0))
 
     def keys(self, rows: Rows) -> list[bytes]:
-        """A key for each row; equal keys, equal configurations (real numbers: rounded to 2**-40 of their domain)."""
+        """Return a key for each row. Keys are equal if the configurations are, up to 2**-40 of the domain."""
         return [ranks.tobytes() for ranks in self.ranks(rows)]
 
     def features(self, rows: Rows) -> Floats:
-        """Columns without NaN for a model, (N, F).
+        """Return the features of a model, (N, F), without NaN.
 
-        An ordered hyperparameter is its number in the row, a choice one column of 0 or 1 for each category. A
-        hyperparameter that does not exist in a row counts as the middle of its domain, or as no category. Each
-        conditional hyperparameter has one more column: 1 if it exists, else 0.
+        Ordered hyperparameters are one column; a choice is one-hot encoded. Absent hyperparameters are imputed by the
+        middle of the domain, or by zeros. Each conditional hyperparameter adds an indicator column.
         """
         columns: list[Floats] = []
         ranks = self.ranks(rows)
@@ -166,67 +168,67 @@ class Encoder:
         columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
-    def unused(self, used: Container[bytes], chance: np.random.Generator) -> Floats | None:
-        """A random configuration whose key is not among the used ones; None: all are used."""
-        rows = self.sample(_TRIES, chance)
+    def unseen(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
+        """Return a random row whose key is not excluded, or None if there is none."""
+        rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
-            if key not in used:
-                return row  # type: ignore[no-any-return]  # numpy's iteration has no types
-        listed = self._list()
-        if listed is None:
-            for config in self._walk():
+            if key not in excluded:
+                return row  # type: ignore[no-any-return]  # numpy iteration is untyped
+        enumerated = self._enumerate()
+        if enumerated is None:
+            for config in self._iterate():
                 row = self.encode(config)
-                if self.keys(row[None])[0] not in used:
+                if self.keys(row[None])[0] not in excluded:
                     return row
             return None
-        rows, keys = listed
-        first = int(chance.integers(len(keys)))
-        for place in (*range(first, len(keys)), *range(first)):
-            if keys[place] not in used:
-                return rows[place]  # type: ignore[no-any-return]
+        rows, keys = enumerated
+        first = int(rng.integers(len(keys)))
+        for index in (*range(first, len(keys)), *range(first)):
+            if keys[index] not in excluded:
+                return rows[index]  # type: ignore[no-any-return]
         return None
 
-    def _list(self) -> tuple[Rows, list[bytes]] | None:
-        if self._listed is None:
+    def _enumerate(self) -> tuple[Rows, list[bytes]] | None:
+        if self._enumerated is None:
             sizes = [domain.num_values for domain in self.domains]
-            if None in sizes or math.prod(size or 1 for size in sizes) > _MOST_LISTED:
+            if None in sizes or math.prod(size or 1 for size in sizes) > _MAX_LISTED:
                 return None
             ranks_DN = np.indices([size or 1 for size in sizes]).reshape(
                 len(sizes), math.prod(size or 1 for size in sizes)
             )
             units = [column.middle(ranks_N) for column, ranks_N in zip(self._columns, ranks_DN, strict=True)]
             rows = self.snapped(np.array(units).reshape(ranks_DN.shape).T)
-            of_key = dict(zip(self.keys(rows), rows, strict=True))
-            self._listed = np.array(list(of_key.values())).reshape(len(of_key), self.num_dims), list(of_key)
-        return self._listed
+            by_key = dict(zip(self.keys(rows), rows, strict=True))
+            self._enumerated = np.array(list(by_key.values())).reshape(len(by_key), self.num_dims), list(by_key)
+        return self._enumerated
 
-    def _walk(self) -> Iterator[dict[str, object]]:
+    def _iterate(self) -> Iterator[dict[str, object]]:
         if any(domain.num_values is None for domain in self.domains):
-            return iter(())  # countless, and all that were drawn are used: as good as never
+            return iter(())  # infinitely many configurations cannot be enumerated
         return self.space.grid({name: domain.num_values or 1 for name, domain in self.space.domains.items()})
 
 
 class _Column(Protocol):
-    """One hyperparameter, for many numbers at once."""
+    """Vectorized domain."""
 
     def rank(self, units_N: Floats) -> Ints:
-        """The indices of the values at these numbers; of real numbers, the nearest multiple of 2**-40."""
+        """Return the indices of the values at these units; for real numbers, the nearest multiple of 2**-40."""
 
     def middle(self, ranks_N: Ints) -> Floats:
-        """Where the values with these indices stand: what `to_unit` says, but for the last bits of a logarithm."""
+        """Return the units of the values with these indices, up to rounding of logarithms."""
 
     def snapped(self, units_N: Floats) -> Floats:
-        """The numbers, moved to where values stand."""
+        """Round units to those of values."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Real:
     def rank(self, units_N: Floats) -> Ints:
-        return np.rint(units_N * _FINEST).astype(np.int64)
+        return np.rint(units_N * _RESOLUTION).astype(np.int64)
 
     def middle(self, ranks_N: Ints) -> Floats:
-        return ranks_N / _FINEST
+        return ranks_N / _RESOLUTION
 
     def snapped(self, units_N: Floats) -> Floats:
         return units_N
@@ -250,7 +252,7 @@ class _EqualShares:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _UnequalShares:
-    edges: Floats  # between the shares
+    edges: Floats
 
     def rank(self, units_N: Floats) -> Ints:
         return np.searchsorted(self.edges, units_N, side="right")
@@ -266,7 +268,7 @@ class _UnequalShares:
 @final
 @dataclass(frozen=True, slots=True)
 class _LogShares:
-    """Multiples of q: the k-th one has the share of k - 1/2 to k + 1/2 on the logarithmic scale."""
+    """Log-scaled multiples of q: index k has the share of [k - 1/2, k + 1/2] on the log scale."""
 
     first: int
     size: int
@@ -278,7 +280,7 @@ class _LogShares:
 
     def middle(self, ranks_N: Ints) -> Floats:
         lower, width = self._scale()
-        return np.clip((np.log2(self.first + ranks_N) - lower) / width, 0.0, _LARGEST)
+        return np.clip((np.log2(self.first + ranks_N) - lower) / width, 0.0, _BELOW_ONE)
 
     def snapped(self, units_N: Floats) -> Floats:
         return self.middle(self.rank(units_N))
@@ -288,7 +290,7 @@ class _LogShares:
         return lower, math.log2(self.first + self.size - 0.5) - lower
 
 
-def _column_of(domain: Domain) -> _Column:
+def _make_column(domain: Domain) -> _Column:
     size = domain.num_values
     if size is None:
         return _Real()
@@ -300,6 +302,6 @@ def _column_of(domain: Domain) -> _Column:
 
 
 def _ranks(domain: Domain, values: Iterable[object]) -> Ints:
-    """The indices of values of a finite domain."""
+    """Return the indices of values of a finite domain."""
     units = np.array([domain.to_unit(value) for value in values])
-    return _column_of(domain).rank(units)
+    return _make_column(domain).rank(units)

@@ -1,12 +1,10 @@
-"""Any sampler of Optuna as a searcher.
+"""Adapter from Optuna's samplers to searchers.
 
-    trials that run, pause, end  --told before each question-->  a study in memory  -->  sampler  -->  suggestion
+Trials are mirrored in an in-memory study. The study is updated when a trial starts, pauses or ends, not at every
+report, so discarded reports never reach it. As in Optuna, the last report is the result of a trial; a trial whose last
+report is not finite has failed.
 
-The study hears of a trial when it runs, when it pauses and when it is over, not of every report: so a void report is
-forgotten here. Its last report counts, as in Optuna; a trial whose last report is not finite has failed.
-
-Invariant: at most one suggestion is open, made and not yet seen to run. One that came too late for its worker never
-runs: it is suggested again.
+At most one suggestion is open, i.e. not yet seen running. A suggestion that timed out stays open and is returned again.
 """
 
 import math
@@ -18,38 +16,42 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from ...base.errors import NotInstalled
 from ...base.extras import check_installed
-from ..chance import Chance
-from ..spaces import Space
-from ..values import plain_json, seconds
-from .base import Ask, Observation, Searcher
+from ..rng import KeyedRandom
+from ..space import Space
+from ..values import checked_seconds, plain_json
+from .base import Observation, Searcher, SuggestContext
 
 if TYPE_CHECKING:
     from .with_optuna import LastReport, OptunaStudy
 
-_WITH_TORCH = "GPSampler"  # imports torch with its first model, not when it is made
-_MOST_TRIES = 3  # so often a sampler is asked that repeats itself
+_NEEDS_TORCH = "GPSampler"  # imports torch at its first model
+_MAX_TRIES = 3  # if a sampler repeats configurations
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that is not over. `number`: in the study; None: it has not heard of it.
+    """A trial that has not ended.
 
-    `course`: the reports that stand, each with its iteration; None: not finite.
+    Args:
+        config: its configuration.
+        number: its number in the study; None if it was not added.
+        is_paused: whether the study considers it paused.
+        reports: valid reports with their iterations; None for reports with non-finite values.
     """
 
     config: Mapping[str, object]
     number: int | None = None
     is_paused: bool = False
-    course: list[tuple[int, "LastReport | None"]] = field(default_factory=list)
+    reports: list[tuple[int, "LastReport | None"]] = field(default_factory=list)
 
     @property
     def last(self) -> "LastReport | None":
-        return self.course[-1][1] if self.course else None
+        return self.reports[-1][1] if self.reports else None
 
 
 @dataclass(slots=True)
-class _Open:
-    """A suggestion that has not been seen to run."""
+class _OpenSuggestion:
+    """A suggestion that was not seen running."""
 
     number: int
     trial_id: int
@@ -58,199 +60,196 @@ class _Open:
 
 @final
 class OptunaSearcher(Searcher):
-    """Suggests what a sampler of Optuna chooses.
+    """Suggests configurations with a sampler of Optuna.
 
-    The sampler is made when the search begins, with a seed made from the search's. It hears of trials that run, are
-    paused or failed, of several objectives and of constraints. Nothing is suggested twice: what the sampler repeats is
-    drawn at random instead; when everything was tried, and when the sampler of a grid has come to its end, the search
-    ends.
+    The sampler sees running, paused and failed trials, several objectives and constraints. If it repeats a
+    configuration, a random one is suggested instead. The search ends when all configurations were tried.
 
-    When a search is resumed, samplers that have a memory of their own are asked again for every suggestion made before,
-    so that they stand where they stood; TPE and random ones are only told.
+    Resuming a search asks samplers with internal state again for all earlier suggestions; the TPE and random samplers
+    need only the study.
 
     Args:
-        sampler: the name of a sampler in `optuna.samplers`, its class, or a function that makes one; is called with
-            `seed=` and the options.
-        budget_s: seconds a free worker waits for a suggestion before it gets a random configuration; None: for ever,
-            and reports wait too.
-        options: of the sampler.
+        sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. Called with
+            `seed=` and the options when the search begins.
+        suggest_timeout_s: seconds a free worker waits for a suggestion before it gets a random configuration; None: no
+            limit.
+        options: options of the sampler.
 
     Raises:
-        TypeError: a sampler instead of its class, or a seed, which is the search's.
-        NotInstalled: when the search is checked: Optuna is missing, or torch for the GPSampler.
+        TypeError: a sampler instance instead of its class, or a seed, which is derived from the search's seed.
+        NotInstalled: in `check`, if Optuna or, for the GPSampler, torch is missing.
 
     >>> searcher = OptunaSearcher("TPESampler", n_startup_trials=20)
     >>> searcher.describe()["options"]
     {'n_startup_trials': 20}
     """
 
-    budget_s: ClassVar[float | None] = None
+    suggest_timeout_s: ClassVar[float | None] = None
     libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy", "optuna")
 
     def __init__(
         self,
-        sampler: str | Callable[..., Any],  # Any: an optuna.samplers.BaseSampler, checked alike without Optuna
+        sampler: str | Callable[..., Any],  # returns an optuna.samplers.BaseSampler
         *,
-        budget_s: float | None = 10.0,
-        **options: Any,  # Any: the sampler's
+        suggest_timeout_s: float | None = 10.0,
+        **options: Any,
     ) -> None:
         if not isinstance(sampler, str) and not callable(sampler):
             name = type(sampler).__name__
             raise TypeError(
-                f"OptunaSearcher takes the class of a sampler and its options, and makes the sampler when the search "
-                f"begins, with its seed; got {sampler!r}.\n"
+                f"OptunaSearcher needs the class of a sampler and its options, because it constructs the sampler with "
+                f"the seed of the search; got {sampler!r}.\n"
                 f"  wrong:  OptunaSearcher({name}(...))\n"
                 f"  right:  OptunaSearcher({name}, ...)"
             )
         if "seed" in options:
-            raise TypeError("OptunaSearcher has no seed of its own: it is made from the search's, random_seed=...")
+            raise TypeError("OptunaSearcher takes no seed; it is derived from the seed of the search, random_seed=...")
         self.sampler = sampler
         self.options = options
-        self.budget_s = None if budget_s is None else seconds("budget_s", budget_s)  # type: ignore[misc]  # one's own
-        if self.name == _WITH_TORCH:
-            self.libraries = (*type(self).libraries, "torch")  # type: ignore[misc]  # as above
+        if suggest_timeout_s is not None:
+            suggest_timeout_s = checked_seconds("suggest_timeout_s", suggest_timeout_s)
+        self.suggest_timeout_s = suggest_timeout_s  # type: ignore[misc]  # per instance
+        if self.name == _NEEDS_TORCH:
+            self.libraries = (*type(self).libraries, "torch")  # type: ignore[misc]  # per instance
         self._study: OptunaStudy | None = None
 
     def check(self, space: Space) -> None:
-        with _naming(self.name):
+        with _error_note(self.name):
             self._new_study(space, 0)
 
     def begin(self, space: Space, seed: int) -> None:
-        with _naming(self.name):
-            self._study = self._new_study(space, Chance(f"{seed}/optuna").getrandbits(32))
+        with _error_note(self.name):
+            self._study = self._new_study(space, KeyedRandom(f"{seed}/optuna").getrandbits(32))
         self._seed = seed
         from .encoding import Encoder
 
         self._encoder = Encoder(space)
         self._num_configurations = space.num_configurations
-        self._used: set[bytes] = set()  # keys of what was suggested, or has run
+        self._seen: set[bytes] = set()  # keys of suggested and running configurations
         self._num_added = 0
-        self._open: _Open | None = None
+        self._open: _OpenSuggestion | None = None
         self._trials: dict[int, _Trial] = {}
 
     def _new_study(self, space: Space, seed: int) -> "OptunaStudy":
-        if self.name == _WITH_TORCH:
-            check_installed(f"Optuna's {_WITH_TORCH} needs", "optuna", "torch", extra="optuna,torch")
-        from .with_optuna import OptunaStudy, made
+        if self.name == _NEEDS_TORCH:
+            check_installed(f"Optuna's {_NEEDS_TORCH} needs", "optuna", "torch", extra="optuna,torch")
+        from .with_optuna import OptunaStudy, make_sampler
 
-        return OptunaStudy(space, partial(made, self.sampler, self.options), seed)
+        return OptunaStudy(space, partial(make_sampler, self.sampler, self.options), seed)
 
     @property
     def name(self) -> str:
-        """Of the sampler's class, or of what makes it."""
-        made_by = self.sampler
-        return made_by if isinstance(made_by, str) else getattr(made_by, "__name__", type(made_by).__name__)
+        """Name of the sampler, or of its class or factory."""
+        sampler = self.sampler
+        return sampler if isinstance(sampler, str) else getattr(sampler, "__name__", type(sampler).__name__)
 
-    # -- questions -------------------------------------------------------------------------------------------------
-
-    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
-        with _naming(self.name):
-            self._hear(ask.pending)
+    def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
+        with _error_note(self.name):
+            self._sync_pending(context.pending)
             if self._open is None:
-                self._open = self._new_suggestion(ask)
+                self._open = self._new_suggestion(context)
             if self._open is None:
                 return None
-            self._open.trial_id = ask.trial_id
+            self._open.trial_id = context.trial_id
             return dict(self._open.config)
 
-    def recall(self, ask: Ask, config: Mapping[str, object] | None) -> None:
-        """A sampler without a memory is told; another one is asked again, and what it has suggested then counts."""
+    def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
         study = self._running_study
-        if study.has_memory:
-            suggested = self.suggest(ask)
+        if study.has_state:
+            suggested = self.suggest(context)
         else:
-            with _naming(self.name):
-                self._hear(ask.pending)
+            with _error_note(self.name):
+                self._sync_pending(context.pending)
             suggested = None if self._open is None else self._open.config
-        if suggested != config and self._open is not None:  # it was another library then
+        if suggested != config and self._open is not None:  # recorded with another version of Optuna
             study.end(self._open.number, "Failed", None)
             self._open = None
         if self._open is not None:
-            self._open.trial_id = ask.trial_id
-        elif config is not None and not study.has_memory:
-            self._use(config)
-            self._open = _Open(study.add(config), ask.trial_id, dict(config))
+            self._open.trial_id = context.trial_id
+        elif config is not None and not study.has_state:
+            self._add_seen(config)
+            self._open = _OpenSuggestion(study.add(config), context.trial_id, dict(config))
 
-    def _new_suggestion(self, ask: Ask) -> _Open | None:
-        """One that was not tried yet; None: there is none."""
+    def _new_suggestion(self, context: SuggestContext) -> _OpenSuggestion | None:
+        """Return a suggestion that was not tried, or None."""
         study = self._running_study
-        study.reseed(Chance(f"{self._seed}/optuna/{ask.number}").getrandbits(32))
-        tries = _MOST_TRIES
-        if study.is_exhaustive:  # it knows of what others have chosen only when it has chosen that too
+        study.reseed(KeyedRandom(f"{self._seed}/optuna/{context.number}").getrandbits(32))
+        tries = _MAX_TRIES
+        if study.is_exhaustive:  # it may repeat each configuration that it did not choose itself
             tries += self._num_added
-        while tries and len(self._used) != self._num_configurations and not study.is_exhausted:
+        while tries and len(self._seen) != self._num_configurations and not study.is_exhausted:
             number, config = study.suggest()
-            if self._use(config):
-                return _Open(number, ask.trial_id, config)
+            if self._add_seen(config):
+                return _OpenSuggestion(number, context.trial_id, config)
             study.end(number, "Failed", None)
             tries -= 1
         if study.is_exhaustive or study.is_exhausted:
             return None
-        from .encoding import generator
+        from .encoding import numpy_rng
 
-        row = self._encoder.unused(self._used, generator(ask))
+        row = self._encoder.unseen(self._seen, numpy_rng(context))
         if row is None:
             return None
         config = self._encoder.config(row)
-        self._use(config)
-        return _Open(study.add(config), ask.trial_id, config)
+        self._add_seen(config)
+        return _OpenSuggestion(study.add(config), context.trial_id, config)
 
-    def _use(self, config: Mapping[str, object]) -> bool:
-        """Note that it was tried. Whether it was not before."""
-        before = len(self._used)
-        self._used.update(self._encoder.keys(self._encoder.rows([config])))
-        return len(self._used) > before
-
-    # -- facts -----------------------------------------------------------------------------------------------------
+    def _add_seen(self, config: Mapping[str, object]) -> bool:
+        """Record a configuration as tried. Return False if it already was."""
+        num_seen = len(self._seen)
+        self._seen.update(self._encoder.keys(self._encoder.rows([config])))
+        return len(self._seen) > num_seen
 
     def observe(self, observation: Observation) -> None:
         trial = self._trials.get(observation.trial_id)
         if trial is None:
             trial = self._trials[observation.trial_id] = _Trial(dict(observation.config))
-            if observation.trial_id >= 0:  # what was tried in an earlier search may be tried in this one
-                self._use(observation.config)
-        trial.course.append((observation.iter, _last_report(observation)))
+            if observation.trial_id >= 0:  # warm-start configurations may be tried again
+                self._add_seen(observation.config)
+        trial.reports.append((observation.iter, _last_report(observation)))
 
-    def on_rewind(self, trial_id: int, to_iter: int) -> None:
-        course = self._trials[trial_id].course if trial_id in self._trials else []
-        while course and course[-1][0] > to_iter:
-            course.pop()
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        reports = self._trials[trial_id].reports if trial_id in self._trials else []
+        while reports and reports[-1][0] > to_iter:
+            reports.pop()
 
     def on_end(self, trial_id: int, status: str) -> None:
         trial = self._trials.pop(trial_id, None)
         if trial_id < 0 and self._running_study.is_exhaustive:
-            return  # a grid is searched whatever came out before
-        with _naming(self.name):
+            return  # the results of a warm start do not affect a grid
+        with _error_note(self.name):
             number = self._number_of(trial_id, trial)
             if number is None:
                 return
             if trial is not None and trial.is_paused:
-                self._running_study.go_on(number)
+                self._running_study.resume(number)
             self._running_study.end(number, status, None if trial is None else trial.last)
 
     def _number_of(self, trial_id: int, trial: _Trial | None) -> int | None:
-        """The number in the study of a trial that is over; None: it never heard of it, and has nothing to hear."""
+        """Return the study's number of a trial that has ended, or None if the study does not need it."""
         if trial is not None and trial.number is not None:
             return trial.number
-        opened = self._open
-        if opened is not None and (opened.trial_id == trial_id if trial is None else opened.config == trial.config):
+        suggestion = self._open
+        if suggestion is not None and (
+            suggestion.trial_id == trial_id if trial is None else suggestion.config == trial.config
+        ):
             self._open = None
-            return opened.number
-        return self._add(trial.config) if trial is not None and trial.course else None
+            return suggestion.number
+        return self._add(trial.config) if trial is not None and trial.reports else None
 
-    def _hear(self, pending: Mapping[int, Mapping[str, object]]) -> None:
-        """Bring the study to what runs now."""
+    def _sync_pending(self, pending: Mapping[int, Mapping[str, object]]) -> None:
+        """Update the study to the running and paused trials."""
         study = self._running_study
         for trial_id, config in pending.items():
             trial = self._trials.get(trial_id)
             if trial is None:
                 trial = self._trials[trial_id] = _Trial(dict(config))
-                self._use(config)
+                self._add_seen(config)
             if trial.number is None:
                 trial.number = self._started(trial.config)
             elif trial.is_paused:
                 trial.is_paused = False
-                study.go_on(trial.number)
+                study.resume(trial.number)
         for trial_id, trial in self._trials.items():
             if trial_id not in pending and trial.last is not None and not trial.is_paused:
                 if trial.number is None:
@@ -259,11 +258,11 @@ class OptunaSearcher(Searcher):
                 study.pause(trial.number, trial.last)
 
     def _started(self, config: Mapping[str, object]) -> int:
-        """The number of a trial that the study has not seen to run: the open suggestion, or somebody else's choice."""
-        opened = self._open
-        if opened is not None and opened.config == config:
+        """Return the study's number of a trial that started: the open suggestion, or a new trial."""
+        suggestion = self._open
+        if suggestion is not None and suggestion.config == config:
             self._open = None
-            return opened.number
+            return suggestion.number
         return self._add(config)
 
     def _add(self, config: Mapping[str, object]) -> int:
@@ -272,20 +271,25 @@ class OptunaSearcher(Searcher):
 
     @property
     def _running_study(self) -> "OptunaStudy":
-        assert self._study is not None, "begin() comes first"
+        assert self._study is not None, "begin() was not called"
         return self._study
 
     def describe(self) -> dict[str, object]:
-        options = {name: _described(value) for name, value in sorted(self.options.items())}
-        return {"name": "OptunaSearcher", "sampler": self.name, "options": options, "budget_s": self.budget_s}
+        options = {name: _describe_option(value) for name, value in sorted(self.options.items())}
+        return {
+            "name": "OptunaSearcher",
+            "sampler": self.name,
+            "options": options,
+            "suggest_timeout_s": self.suggest_timeout_s,
+        }
 
 
 def sampler_options(sampler: str) -> list[str]:
-    """The names of the options of a sampler of Optuna.
+    """Return the names of the options of a sampler.
 
     Raises:
-        ValueError: there is no sampler of this name.
-        NotInstalled: Optuna is not there.
+        ValueError: unknown sampler.
+        NotInstalled: Optuna is missing.
     """
     from .with_optuna import options_of
 
@@ -300,8 +304,8 @@ def _last_report(observation: Observation) -> "LastReport | None":
     return LastReport(observation.resource, observation.losses, observation.violations)
 
 
-def _described(value: object) -> object:
-    """A setting for the record: itself, where JSON keeps it, else what it is called."""
+def _describe_option(value: object) -> object:
+    """Return a setting for the record: its JSON form, or the name of its class or function."""
     try:
         return plain_json("option", list(value) if isinstance(value, tuple) else value)
     except (TypeError, ValueError):
@@ -309,12 +313,12 @@ def _described(value: object) -> object:
 
 
 @contextmanager
-def _naming(sampler: str) -> Iterator[None]:
-    """What Optuna raises says who was asked."""
+def _error_note(sampler: str) -> Iterator[None]:
+    """Add a note with the name of the sampler to errors of Optuna."""
     try:
         yield
     except NotInstalled:
         raise
     except Exception as error:
-        error.add_note(f"Optuna's {sampler} raised this, asked by OptunaSearcher.")
+        error.add_note(f"Raised by Optuna's {sampler}, which OptunaSearcher called.")
         raise

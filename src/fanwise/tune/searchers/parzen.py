@@ -1,21 +1,18 @@
-"""Parzen estimators: a density over configurations, a mixture of one product of kernels around each of some trials.
+"""Parzen estimators: mixtures of product kernels as densities over configurations.
 
     density(x) = sum over trials n of weight_n * product over hyperparameters d of kernel_d(x_d; row_nd)
 
-The kernel of an ordered hyperparameter is a normal distribution on its part of the unit cube, cut off at the ends; of
-one with few values it is taken at each value and normalised over them. Of a choice it gives the trial's own category
-more than the others (Aitchison and Aitken). All densities are relative to how `Space.sample` draws.
+Kernels of ordered hyperparameters are normal distributions truncated to [0, 1], or their normalized values at each
+point of a small domain. Kernels of choices are those of Aitchison and Aitken (1976). Densities are relative to the
+uniform distribution of `Space.sample`. The prior of the space is one more component of the mixture.
 
-What does not exist in a trial has no kernel there: its prior stands in, which is even, or the one of the space. So a
-space with conditions needs no groups: trials with and without a hyperparameter are parts of one density, and what does
-not exist in x is left out of the product. One more part of the mixture is the prior of everything, so that nothing is
-impossible.
+Hyperparameters that do not exist in a trial are replaced by their prior, and those that do not exist in x are omitted
+from the product, so conditional spaces need no separate groups.
 
-The bandwidths come from the trials: in each hyperparameter the deviation of its values, smaller the more trials there
-are (Scott's rule), so that one that does not matter stays wide while another becomes narrow.
+Bandwidths follow Scott's rule: the standard deviation of the values times n^(-1 / (4 + d)).
 """
 
-# C: points that are asked about, N: trials, D: hyperparameters, K: values of one
+# C: points, N: trials, D: hyperparameters, K: values of a finite domain
 
 import math
 from dataclasses import dataclass
@@ -26,164 +23,171 @@ from scipy.special import ndtr, ndtri
 
 from .encoding import Encoder, Floats, Ints, Rows
 
-_MOST_TABLED = 64
+_MAX_TABLE_SIZE = 64
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
-_EVEN = 1e3  # the deviation of a bell that is as good as even
-_EVEN_VARIANCE = 1 / 12
-_SMALLEST = 1e-300
-_NARROWEST = 0.02  # the smallest deviation: what is nearer than that is hardly ever different
-_FEWEST_SHARES = 0.25  # the smallest deviation, in shares of a hyperparameter whose values can be counted
-_LARGEST = math.nextafter(1.0, 0.0)
+_UNIFORM_STD = 1e3  # practically uniform on [0, 1]
+_UNIFORM_VARIANCE = 1 / 12
+_MIN_PROBABILITY = 1e-300
+_MIN_STD = 0.02
+_MIN_STD_SHARES = 0.25  # minimum standard deviation on finite domains, in shares
+_BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 class _Kernels(Protocol):
-    """The kernels of one hyperparameter around N trials, and, as the last one, its prior."""
+    """The kernels of one hyperparameter for N trials, followed by its prior."""
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        """Of every point by every kernel, (C, N + 1); 0 where the hyperparameter does not exist in the point."""
+        """Return the log densities, (C, N + 1); 0 if the hyperparameter does not exist in the point."""
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        """A number in [0, 1) by each of these kernels, out of even ones."""
+        """Map uniform numbers to draws from these kernels, (C,)."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bells:
-    """Normal distributions, cut off at 0 and 1."""
+class _TruncatedNormals:
+    """Normal distributions truncated to [0, 1]."""
 
     centers_N: Floats
-    deviations_N: Floats
-    below_N: Floats  # how much of each is below 0
-    inside_N: Floats  # and in between
+    stds_N: Floats
+    below_N: Floats  # probability below 0
+    inside_N: Floats  # probability in [0, 1]
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        z = (units_C[:, None] - self.centers_N) / self.deviations_N
-        found: Floats = -0.5 * z * z - (np.log(self.deviations_N * self.inside_N) + _LOG_ROOT)
-        found[np.isnan(units_C)] = 0.0
-        return found
+        z = (units_C[:, None] - self.centers_N) / self.stds_N
+        log_density: Floats = -0.5 * z * z - (np.log(self.stds_N * self.inside_N) + _LOG_ROOT)
+        log_density[np.isnan(units_C)] = 0.0
+        return log_density
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
         z_C = ndtri(self.below_N[kernel_C] + u_C * self.inside_N[kernel_C])
-        found: Floats = np.clip(self.centers_N[kernel_C] + z_C * self.deviations_N[kernel_C], 0.0, _LARGEST)
-        return found
+        units: Floats = np.clip(self.centers_N[kernel_C] + z_C * self.stds_N[kernel_C], 0.0, _BELOW_ONE)
+        return units
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tables:
-    """A probability for each of K values, in one table: a row for a trial with each value, and last the prior's."""
+    """Probabilities of K values: one table row per value of a trial, and a last row for the prior."""
 
     rows_N: Ints
-    logs_KK: Floats  # relative to the shares; a last column of zeros is for what does not exist
-    sums_KK: Floats  # the probabilities, added up
+    logs_KK: Floats  # relative to the shares; the last column, for absent values, is zero
+    sums_KK: Floats  # cumulative probabilities
     middles_K: Floats
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        found: Floats = self.logs_KK[self.rows_N[None, :], ranks_C[:, None]]
-        return found
+        log_density: Floats = self.logs_KK[self.rows_N[None, :], ranks_C[:, None]]
+        return log_density
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
         ranks_C = (self.sums_KK[self.rows_N[kernel_C]] <= u_C[:, None]).sum(axis=1)
-        found: Floats = self.middles_K[np.minimum(ranks_C, len(self.middles_K) - 1)]
-        return found
+        units: Floats = self.middles_K[np.minimum(ranks_C, len(self.middles_K) - 1)]
+        return units
 
 
-def _bells(units_N: Floats, deviation: float, center: float, of_prior: float) -> _Bells:
+def _truncated_normals(units_N: Floats, std: float, center: float, prior_std: float) -> _TruncatedNormals:
     exists_N = ~np.isnan(units_N)
     centers_N = np.append(np.where(exists_N, units_N, center), center)
-    deviations_N = np.append(np.where(exists_N, deviation, of_prior), of_prior)
-    below_N = ndtr(-centers_N / deviations_N)
-    return _Bells(centers_N, deviations_N, below_N, ndtr((1.0 - centers_N) / deviations_N) - below_N)
+    stds_N = np.append(np.where(exists_N, std, prior_std), prior_std)
+    below_N = ndtr(-centers_N / stds_N)
+    return _TruncatedNormals(centers_N, stds_N, below_N, ndtr((1.0 - centers_N) / stds_N) - below_N)
 
 
 def _table(ranks_N: Ints, probabilities_KK: Floats, shares_K: Floats, middles_K: Floats) -> _Tables:
-    """`probabilities_KK`: K + 1 rows."""
-    logs_KK = np.pad(np.log(np.maximum(probabilities_KK / shares_K, _SMALLEST)), ((0, 0), (0, 1)))
-    # A rank of -1, what does not exist in a trial, is the last row: the prior's.
+    """Create tables from K + 1 rows of probabilities."""
+    logs_KK = np.pad(np.log(np.maximum(probabilities_KK / shares_K, _MIN_PROBABILITY)), ((0, 0), (0, 1)))
+    # Rank -1, a hyperparameter that does not exist in a trial, is the last row, the prior.
     return _Tables(np.append(ranks_N, -1), logs_KK, probabilities_KK.cumsum(axis=1), middles_K)
 
 
-def _bell_rows(middles_K: Floats, shares_K: Floats, deviations: Floats, centers: Floats) -> Floats:
-    """The probabilities of the values by bells around some centres."""
-    z = (middles_K - centers[:, None]) / deviations[:, None]
+def _discrete_normals(middles_K: Floats, shares_K: Floats, stds: Floats, centers: Floats) -> Floats:
+    """Return one row of probabilities of the K values per center."""
+    z = (middles_K - centers[:, None]) / stds[:, None]
     weights = np.exp(-0.5 * z * z) * shares_K
     rows: Floats = weights / weights.sum(axis=1, keepdims=True)
     return rows
 
 
 @final
-class Parzen:
-    """The density around some trials.
+class ParzenEstimator:
+    """The density of some trials.
 
     Args:
-        encoder: of the space.
-        rows_ND: the configurations of the trials.
-        weights_N: how much each counts.
-        width: times this the bandwidths of Scott's rule.
-        prior_weight: how much the prior counts.
+        encoder: encoder of the space.
+        rows_ND: configurations of the trials.
+        weights_N: weights of the trials.
+        bandwidth_factor: factor of the bandwidths.
+        prior_weight: weight of the prior.
     """
 
     def __init__(
-        self, encoder: Encoder, rows_ND: Rows, weights_N: Floats, *, width: float = 1.0, prior_weight: float = 1.0
+        self,
+        encoder: Encoder,
+        rows_ND: Rows,
+        weights_N: Floats,
+        *,
+        bandwidth_factor: float = 1.0,
+        prior_weight: float = 1.0,
     ) -> None:
         self._encoder = encoder
         weights = np.append(weights_N, prior_weight)
         self._weights = weights / weights.sum()
         self._log_weights = np.log(self._weights)
-        width *= max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
+        scott = bandwidth_factor * max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
         ranks_ND = encoder.ranks(rows_ND)
-        self._kernels = [_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], width) for d in range(encoder.num_dims)]
+        self._kernels = [_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott) for d in range(encoder.num_dims)]
 
     def log_density(self, points_CD: Rows) -> Floats:
-        """Of each point."""
+        """Return the log density of each point, (C,)."""
         ranks_CD = self._encoder.ranks(points_CD)
         logs = np.zeros((len(points_CD), len(self._weights))) + self._log_weights
         for d, kernels in enumerate(self._kernels):
             logs += kernels.log_density(points_CD[:, d], ranks_CD[:, d])
         largest_C = logs.max(axis=1)
-        found: Floats = largest_C + np.log(np.exp(logs - largest_C[:, None]).sum(axis=1))
-        return found
+        log_density: Floats = largest_C + np.log(np.exp(logs - largest_C[:, None]).sum(axis=1))
+        return log_density
 
-    def sample(self, count: int, chance: np.random.Generator) -> Rows:
-        """Configurations by this density."""
-        kernel_C = chance.choice(len(self._weights), size=count, p=self._weights)
-        units = chance.random((count, len(self._kernels)))
+    def sample(self, count: int, rng: np.random.Generator) -> Rows:
+        """Draw rows from the density."""
+        kernel_C = rng.choice(len(self._weights), size=count, p=self._weights)
+        units = rng.random((count, len(self._kernels)))
         for d, kernels in enumerate(self._kernels):
             units[:, d] = kernels.sample(kernel_C, units[:, d])
         return self._encoder.snapped(units)
 
 
-def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, width: float) -> _Kernels:
+def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float) -> _Kernels:
     domain, prior = encoder.domains[d], encoder.space.priors.get(encoder.names[d])
     num_values = domain.num_values
     center = 0.5 if prior is None else domain.to_unit(prior.center)
-    of_prior = _EVEN if prior is None else 1.0 - prior.confidence
+    prior_std = _UNIFORM_STD if prior is None else 1.0 - prior.confidence
     if not domain.ordered:
-        assert num_values is not None, "only finite domains are without an order"
-        apart = num_values / (len(units_N) + num_values)
-        own = np.eye(num_values)
-        even = np.full(num_values, 1.0 / num_values)
-        last = even
+        assert num_values is not None, "unordered domains are finite"
+        smoothing = num_values / (len(units_N) + num_values)
+        identity = np.eye(num_values)
+        uniform = np.full(num_values, 1.0 / num_values)
+        prior_row = uniform
         if prior is not None:
-            trust = max(prior.confidence, 1.0 / num_values)
-            last = np.full(num_values, (1.0 - trust) / max(1, num_values - 1))
-            last[int(center * num_values)] = trust
-        return _table(ranks_N, np.vstack(((1.0 - apart) * own + apart * even, last)), even, encoder.middles(d))
-    deviation = width * _deviation(units_N, center, of_prior)
-    deviation = min(1.0, max(deviation, _NARROWEST, _FEWEST_SHARES / num_values if num_values else 0.0))
-    if num_values is None or num_values > _MOST_TABLED:
-        return _bells(units_N, deviation, center, of_prior)
+            probability = max(prior.confidence, 1.0 / num_values)
+            prior_row = np.full(num_values, (1.0 - probability) / max(1, num_values - 1))
+            prior_row[int(center * num_values)] = probability
+        rows = np.vstack(((1.0 - smoothing) * identity + smoothing * uniform, prior_row))
+        return _table(ranks_N, rows, uniform, encoder.middles(d))
+    std = scott * _standard_deviation(units_N, center, prior_std)
+    std = min(1.0, max(std, _MIN_STD, _MIN_STD_SHARES / num_values if num_values else 0.0))
+    if num_values is None or num_values > _MAX_TABLE_SIZE:
+        return _truncated_normals(units_N, std, center, prior_std)
     middles_K = encoder.middles(d)
     shares_K = np.diff(np.concatenate(([0.0], (middles_K[1:] + middles_K[:-1]) / 2, [1.0])))
-    deviations = np.append(np.full(num_values, deviation), of_prior)
-    rows = _bell_rows(middles_K, shares_K, deviations, np.append(middles_K, center))
+    stds = np.append(np.full(num_values, std), prior_std)
+    rows = _discrete_normals(middles_K, shares_K, stds, np.append(middles_K, center))
     return _table(ranks_N, rows, shares_K, middles_K)
 
 
-def _deviation(units_N: Floats, center: float, of_prior: float) -> float:
-    """Of the values and, as one more, of the prior: one value alone says nothing about how wide it may be."""
+def _standard_deviation(units_N: Floats, center: float, prior_std: float) -> float:
+    """Return the standard deviation of the values and the prior, which counts as one value."""
     units = units_N[~np.isnan(units_N)]
-    of_prior = min(of_prior, math.sqrt(_EVEN_VARIANCE))
+    prior_std = min(prior_std, math.sqrt(_UNIFORM_VARIANCE))
     mean = (units.sum() + center) / (len(units) + 1)
-    total = ((units - mean) ** 2).sum() + of_prior**2 + (center - mean) ** 2
+    total = ((units - mean) ** 2).sum() + prior_std**2 + (center - mean) ** 2
     return math.sqrt(total / (len(units) + 1))

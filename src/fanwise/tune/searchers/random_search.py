@@ -1,34 +1,107 @@
-"""Random search: every configuration drawn from the space, whatever was observed."""
+"""Random search."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import ClassVar, final
 
-from ..spaces import Space
-from .base import Ask, Observation, Searcher
-from .tried import Tried
+from ..rng import KeyedRandom
+from ..space import Space
+from .base import Observation, Searcher, SuggestContext
+
+_MAX_CONFIGS = 4096  # larger spaces rarely repeat a configuration
+_MAX_DRAWS = 20
+
+
+@final
+class SeenConfigs:
+    """Replaces configurations that were already tried, for searchers that sample.
+
+    Applies to spaces with up to 4,096 configurations, and to small conditional branches of larger ones, such as
+    {"optimizer": "none"} next to {"optimizer": "sgd", "momentum": ...}. Once all configurations were tried, they may
+    repeat.
+    """
+
+    def __init__(self, space: Space) -> None:
+        size = space.num_configurations
+        self._size = size if size is not None and size <= _MAX_CONFIGS else 0
+        self._names = tuple(space.domains)
+        self._space = space
+        self._has_conditions = bool(space.conditions)
+        self._keys: set[tuple[str, ...]] = set()
+
+    def add(self, config: Mapping[str, object]) -> None:
+        """Record a configuration as tried."""
+        if self._size or (self._has_conditions and self._is_in_small_branch(config)):
+            self._keys.add(self._key(config))
+
+    def deduplicate(
+        self, config: dict[str, object], pending: Iterable[Mapping[str, object]], rng: KeyedRandom
+    ) -> dict[str, object]:
+        """Return config, or a random untried configuration if it was tried. Records the result as tried."""
+        if not self._size:
+            return self._deduplicate_branch(config, pending, rng)
+        if len(self._keys) >= self._size:
+            return config
+        self._keys.update(map(self._key, pending))
+        if self._key(config) in self._keys and len(self._keys) < self._size:
+            config = self._untried(rng.randrange(self._size))
+        self._keys.add(self._key(config))
+        return config
+
+    def _deduplicate_branch(
+        self, config: dict[str, object], pending: Iterable[Mapping[str, object]], rng: KeyedRandom
+    ) -> dict[str, object]:
+        if not self._has_conditions:
+            return config
+        for running in pending:
+            self.add(running)
+        for _ in range(_MAX_DRAWS):
+            if self._key(config) not in self._keys:
+                break
+            config = self._space.sample(rng)
+        self.add(config)
+        return config
+
+    def _is_in_small_branch(self, config: Mapping[str, object]) -> bool:
+        if len(self._keys) >= _MAX_CONFIGS:
+            return False
+        sizes = (domain.num_values for name, domain in self._space.domains.items() if name in config)
+        return math.prod(math.inf if size is None else size for size in sizes) <= _MAX_CONFIGS
+
+    def _untried(self, start: int) -> dict[str, object]:
+        sizes = {name: domain.num_values or 1 for name, domain in self._space.domains.items()}
+        for bounds in ((start, None), (0, start)):
+            for config in islice(self._space.grid(sizes), *bounds):
+                if self._key(config) not in self._keys:
+                    return config
+        raise AssertionError("all configurations were tried")
+
+    def _key(self, config: Mapping[str, object]) -> tuple[str, ...]:
+        return tuple([repr(config[name]) if name in config else "" for name in self._names])
 
 
 @final
 class RandomSearcher(Searcher):
-    """Draws every configuration from the space, whatever came out before.
+    """Samples configurations uniformly from the space.
 
-    Of a space of up to 4,096 configurations none comes twice while others are left.
+    No configuration repeats in spaces with up to 4,096 configurations until all were tried.
     """
 
-    answers_at_once: ClassVar[bool] = True
+    runs_inline: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._tried: Tried | None = None
+        self._seen: SeenConfigs | None = None
 
     def begin(self, space: Space, seed: int) -> None:
-        self._tried = Tried(space)
+        self._seen = SeenConfigs(space)
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
-        if self._tried is None:  # schedulers of one's own may leave out to begin it
-            self._tried = Tried(ask.space)
-        return self._tried.instead(ask.space.sample(ask.random), ask.pending.values(), ask.random)
+    def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
+        if self._seen is None:  # user-defined schedulers may not call begin
+            self._seen = SeenConfigs(context.space)
+        config = context.space.sample(context.random)
+        return self._seen.deduplicate(config, context.pending.values(), context.random)
 
     def observe(self, observation: Observation) -> None:
-        """Nothing to learn from, but what was tried."""
-        if self._tried is not None and observation.trial_id >= 0:
-            self._tried.note(observation.config)
+        if self._seen is not None and observation.trial_id >= 0:
+            self._seen.add(observation.config)

@@ -1,59 +1,55 @@
-"""Sobol search: configurations that fill the space more evenly than random ones do."""
+"""Quasi-random search with Sobol sequences."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, final
 
-from ..chance import Chance
-from ..spaces import Space
-from .base import Ask, Observation, Searcher
-from .tried import Tried
+from ..rng import KeyedRandom
+from ..space import Space
+from .base import Observation, Searcher, SuggestContext
+from .random_search import SeenConfigs
 
-_BLOCK = 64  # a power of two: Sobol's sequence is balanced at these
+_BLOCK = 64  # a power of two, at which the sequence is balanced
 
 
 @final
 class SobolSearcher(Searcher):
-    """Suggests the points of a Sobol sequence in the unit cube of the space, scrambled by the seed of the search.
+    """Suggests the points of a scrambled Sobol sequence, which cover the space more evenly than random points.
 
-    The sequence is Sobol's (1967) with Owen's scrambling, from `scipy.stats.qmc`. Any 2**k points from the start are
-    balanced in every hyperparameter: take a power of two of trials where it can be had.
+    Uses Sobol's sequence (1967) with Owen's scrambling from `scipy.stats.qmc`, seeded by the search. The first 2**k
+    points are balanced in every hyperparameter, so prefer a power of two as the number of trials. In spaces with up to
+    4,096 configurations, none repeats until all were tried.
 
-    >>> from fanwise.tune.spaces import Space, uniform
+    >>> from fanwise.tune.space import Space, uniform
     >>> space = Space({"x": uniform(0, 1)})
     >>> searcher = SobolSearcher()
     >>> searcher.begin(space, seed=0)
-    >>> sorted(int(4 * searcher.suggest(Ask(k, k, space))["x"]) for k in range(4))
+    >>> sorted(int(4 * searcher.suggest(SuggestContext(k, k, space))["x"]) for k in range(4))
     [0, 1, 2, 3]
     """
 
-    answers_at_once: ClassVar[bool] = True
+    runs_inline: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "scipy")
 
     def __init__(self) -> None:
-        self._sequence: Any = None  # scipy's, which has no types
-        self._ready: list[list[float]] = []  # points that come next, the first one last
+        self._sequence: Any = None  # scipy.stats.qmc.Sobol
+        self._buffer: list[list[float]] = []  # next points, in reverse order
 
     def begin(self, space: Space, seed: int) -> None:
-        self._sequence = _sequence(len(space.domains), seed)
-        self._tried = Tried(space)
-        self._ready = []
+        import numpy as np
+        from scipy.stats import qmc
 
-    def suggest(self, ask: Ask) -> Mapping[str, object]:
-        if not self._ready:
-            self._ready = self._sequence.random(_BLOCK).tolist()[::-1]
-        config = ask.space.from_units(self._ready.pop()[: len(ask.space.domains)])
-        return self._tried.instead(config, ask.pending.values(), ask.random)
+        rng = np.random.default_rng(KeyedRandom(f"{seed}/sobol").getrandbits(64))
+        # A space of constants has no dimension, but Sobol needs one.
+        self._sequence = qmc.Sobol(max(len(space.domains), 1), scramble=True, rng=rng)
+        self._seen = SeenConfigs(space)
+        self._buffer = []
+
+    def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
+        if not self._buffer:
+            self._buffer = self._sequence.random(_BLOCK).tolist()[::-1]
+        config = context.space.from_units(self._buffer.pop()[: len(context.space.domains)])
+        return self._seen.deduplicate(config, context.pending.values(), context.random)
 
     def observe(self, observation: Observation) -> None:
-        """The sequence is the same whatever comes out; of a small space none comes twice while others are left."""
         if observation.trial_id >= 0:
-            self._tried.note(observation.config)
-
-
-def _sequence(num_dims: int, seed: int) -> Any:
-    import numpy as np  # here: whoever searches otherwise need not load them
-    from scipy.stats import qmc
-
-    chance = np.random.default_rng(Chance(f"{seed}/sobol").getrandbits(64))
-    # A cube without axes has no sequence; any will do for the constants that such a space consists of.
-    return qmc.Sobol(max(num_dims, 1), scramble=True, rng=chance)
+            self._seen.add(observation.config)

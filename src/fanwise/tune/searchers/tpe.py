@@ -1,44 +1,40 @@
-"""TPE, the tree-structured Parzen estimator: try what is likely among the good trials and unlikely among the others.
+"""Tree-structured Parzen estimator (TPE).
 
-    the best trials  -> density l  --draws candidates-->  the one with the largest l(x) / g(x)
-    all others       -> density g
-
-Bergstra, Bardenet, Bengio, Kegl: Algorithms for Hyper-Parameter Optimization (NeurIPS 2011), with densities over all
-hyperparameters together (Falkner et al., arXiv 1807.01774; Watanabe, arXiv 2304.11127). What runs counts as bad, and
-each running trial as much as a good one does among the good: so workers that ask at the same time get different
-configurations, however many trials there were before.
+Bergstra, Bardenet, Bengio and Kegl: Algorithms for Hyper-Parameter Optimization (NeurIPS 2011), with multivariate
+densities (Falkner et al., arXiv 1807.01774; Watanabe, arXiv 2304.11127). Candidates are sampled from the density l of
+the good trials and ranked by l(x) / g(x), where g is the density of the others. Running trials belong to the others,
+each with the weight that a good trial has among the good ones, which spreads parallel suggestions.
 """
 
 import math
 from typing import TYPE_CHECKING, final
 
-from ..values import at_least, probability
-from .learner import Learner
+from ..values import checked_int, checked_probability
+from .model_based import ModelBasedSearcher
 
 if TYPE_CHECKING:
     import numpy as np
 
     from .encoding import Rows
-    from .history import Data
+    from .observations import TrainingData
 
-_MOST_GOOD = 25
-# Narrower kernels around the bad trials than around the good ones: next to a bad trial is no place to try again, while
-# a good one speaks for a wider region.
-_BAD_WIDTH = 0.7
+_MAX_GOOD = 25
+# The neighborhood of a bad trial is less informative than that of a good one, so its kernels are narrower.
+_BAD_BANDWIDTH = 0.7
 
 
 @final
-class TPESearcher(Learner):
-    """Suggests what is likely among the best trials and unlikely among the others.
+class TPESearcher(ModelBasedSearcher):
+    """Suggests configurations that are likely among the best trials and unlikely among the others.
 
     Args:
-        num_init: so many trials must have a result first; until then the space is filled evenly.
-        good_fraction: which part of the trials counts as good, at most 25 trials.
-        num_candidates: the best of so many draws is suggested; more of them make the search greedier.
+        num_init: number of results before the model is used; until then the space is covered evenly.
+        good_fraction: fraction of the trials that count as good, at most 25 trials.
+        num_candidates: number of candidates for each suggestion; more make the search greedier.
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: one out of range.
+        ValueError: an argument out of range.
     """
 
     def __init__(
@@ -49,47 +45,44 @@ class TPESearcher(Learner):
         num_candidates: int = 64,
     ) -> None:
         super().__init__(num_init=num_init, max_rows=1000)
-        self.good_fraction = probability("good_fraction", good_fraction)
-        self.num_candidates = at_least("num_candidates", num_candidates, 1)
+        self.good_fraction = checked_probability("good_fraction", good_fraction)
+        self.num_candidates = checked_int("num_candidates", num_candidates, 1)
 
-    def fit(self, data: "Data", chance: "np.random.Generator") -> None:
-        """The density of the good trials; that of the others waits for what runs."""
+    def fit(self, data: "TrainingData", rng: "np.random.Generator") -> None:
         import numpy as np
 
-        from .parzen import Parzen
-        from .ranking import best_first
+        from .observations import best_first
+        from .parzen import ParzenEstimator
 
         order = best_first(data)
-        num_good = max(1, min(math.ceil(self.good_fraction * data.has_result_N.sum()), _MOST_GOOD))
+        num_good = max(1, min(math.ceil(self.good_fraction * data.has_result_N.sum()), _MAX_GOOD))
         self._num_good = num_good
-        # The best one counts most. Weights as those of recombination in CMA-ES.
+        # Recombination weights of CMA-ES.
         weights = math.log(num_good + 1) - np.log(np.arange(1, num_good + 1))
-        self._good = Parzen(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
+        self._good = ParzenEstimator(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
         self._bad_ND = data.rows_ND[np.sort(order[num_good:])]
 
-    def propose(self, pending_PD: "Rows", chance: "np.random.Generator") -> "Rows":
-        """Draws of the good trials' density, the most promising first."""
+    def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         import numpy as np
 
-        from .parzen import Parzen
+        from .parzen import ParzenEstimator
 
         num_bad = len(self._bad_ND)
-        # As much as one of the good trials counts among the good.
-        share = max(1.0, num_bad / self._num_good)
+        pending_weight = max(1.0, num_bad / self._num_good)
         weights = np.ones(num_bad + len(pending_PD))
-        weights[num_bad:] = share
-        bad = Parzen(
+        weights[num_bad:] = pending_weight
+        bad = ParzenEstimator(
             self.encoder,
             np.concatenate((self._bad_ND, pending_PD)),
             weights,
-            width=_BAD_WIDTH,
-            # An even prior weighs less here than among the few good ones, so that what nobody has tried is tried. The
-            # priors of a space weigh the same in both: else they would draw the search to them for ever.
-            prior_weight=share if self.encoder.space.priors else 1.0,
+            bandwidth_factor=_BAD_BANDWIDTH,
+            # A uniform prior has a lower relative weight than among the few good trials, which favors unexplored
+            # regions. User-defined priors have the same weight in both densities, otherwise they would never fade.
+            prior_weight=pending_weight if self.encoder.space.priors else 1.0,
         )
-        candidates = self._good.sample(self.num_candidates, chance)
-        gains = self._good.log_density(candidates) - bad.log_density(candidates)
-        return candidates[np.argsort(-gains, kind="stable")]
+        candidates = self._good.sample(self.num_candidates, rng)
+        log_ratios = self._good.log_density(candidates) - bad.log_density(candidates)
+        return candidates[np.argsort(-log_ratios, kind="stable")]
 
     def describe(self) -> dict[str, object]:
         return {

@@ -1,13 +1,14 @@
-"""A search as a study of Optuna in memory, for a sampler of Optuna to choose in.
+"""Optuna distributions of a space, and an in-memory study for the samplers used by `OptunaSearcher`.
 
-    configuration  --Coordinate.param-->  parameter of Optuna  --Coordinate.value-->  configuration
-    New trial -> RUNNING    Completed -> COMPLETE    Stopped, paused -> PRUNED    Failed, no finite report -> FAIL
+Domains are converted to distributions as follows. Others are represented in the study by the index of the value, or by
+a number in [0, 1).
 
-The study minimises losses: modes were dealt with before. A hyperparameter whose domain has no counterpart in Optuna is
-shown to the sampler as a number that stands for its value: the index of a countable one, else its place in [0, 1).
-A hyperparameter that exists only beside certain values is asked for only beside these.
+    uniform, loguniform, quniform, finrange with an exact step          FloatDistribution
+    randint, lograndint, qrandint, finrange with cast_int, exact step   IntDistribution
+    choice; a constant is a single category                             CategoricalDistribution
 
-Knows nothing of trial ids, of which trials run, or of what was tried before: `OptunaSearcher` does.
+The study minimizes losses. Trials are RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or the last report
+is not finite).
 """
 
 import inspect
@@ -23,33 +24,90 @@ from typing import Any, final
 
 from ...base.errors import NotInstalled
 from ...base.nearest import did_you_mean
-from ..spaces import Space
-from ..spaces.conditions import exists, parents_first
-from ..spaces.domains import Domain
+from ..space import Space
+from ..space.conditions import exists, parents_first
+from ..space.domains import Domain
 
 try:
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import TrialState
-
-    from ..spaces.with_optuna import distribution_of
 except ImportError as error:
     raise NotInstalled("OptunaSearcher needs Optuna. Install it: pip install 'fanwise[optuna]'.") from error
 
-# Where Optuna keeps how far a trial violates its constraints, from version 2 to 5: above 0 is violated. Version 5 has
-# `Trial.set_constraint`, which writes the same place in another form and needs the trial that `ask` gave out.
+# Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 needs the trial
+# returned by `ask`.
 _CONSTRAINTS = "constraints"
-_SAMPLERS = "optuna.samplers"  # whose loggers these are
-_WHICH = re.compile(r"`[^`]*` in Trial#\d+|[Tt]rial ?#?\d+")
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_SAMPLER_LOGGERS = "optuna.samplers"
+_TRIAL_AND_PARAMETER = re.compile(r"`[^`]*` in Trial#\d+|[Tt]rial ?#?\d+")
+_KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
-# All that these know is in the study, but for the chance that they draw. (A GPSampler keeps what it has fitted.)
-_WITHOUT_MEMORY = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
+# Samplers whose only state is the study and their random number generator.
+_STATELESS = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Return the distribution of every name of the space, including conditional hyperparameters.
+
+    Raises:
+        ValueError: a domain, prior or constant has no counterpart in Optuna.
+
+    >>> from fanwise.tune import loguniform
+    >>> distributions(Space({"lr": loguniform(0.01, 1), "epochs": 10}))["lr"]
+    FloatDistribution(high=1.0, log=True, low=0.01, step=None)
+    """
+    return {name: _distribution(space, name) for name in space.names}
+
+
+def _distribution(space: Space, name: str) -> BaseDistribution:
+    if name in space.priors:
+        raise ValueError(f"the prior of {name!r} cannot be converted: Optuna's distributions have no priors")
+    if name in space.constants:
+        value = space.constants[name]
+        if isinstance(value, list | dict):
+            raise ValueError(f"the constant {name!r} cannot be converted: {value!r} is neither text, number nor None")
+        return CategoricalDistribution((value,))
+    distribution = distribution_of(space.domains[name])
+    if distribution is None:
+        raise ValueError(f"{name!r} cannot be converted: {space.domains[name]!r} has no counterpart in Optuna")
+    return distribution
+
+
+def distribution_of(domain: Domain) -> BaseDistribution | None:
+    """Return the Optuna distribution with the values of the domain, or None."""
+    settings: Any = domain.settings()
+    if domain.domain_type == "choice":
+        return CategoricalDistribution(settings["categories"])
+    low, high = settings.get("lower"), settings.get("upper")
+    if domain.domain_type in ("uniform", "loguniform"):
+        return FloatDistribution(low, high, log=domain.domain_type == "loguniform")
+    if domain.domain_type in ("randint", "lograndint"):
+        return IntDistribution(low, high, log=domain.domain_type == "lograndint")
+    step = _step(domain.domain_type, settings)
+    if step is None:
+        return None
+    if isinstance(low, int):
+        return IntDistribution(low, high, step=int(step))
+    return FloatDistribution(low, high, step=float(step))
+
+
+def _step(domain_type: str, settings: Mapping[str, Any]) -> Fraction | None:
+    """Return the step of equally spaced values if Optuna can represent it exactly, otherwise None."""
+    if domain_type in ("quniform", "qrandint"):
+        step = Fraction(repr(settings["q"]))
+        return step if (Fraction(repr(settings["upper"])) / step).denominator == 1 else None  # not for q = 1/3
+    if domain_type != "finrange":
+        return None
+    width = Fraction(repr(settings["upper"])) - Fraction(repr(settings["lower"]))
+    step = width / (settings["size"] - 1)
+    if settings["cast_int"]:
+        return step if step.denominator == 1 else None
+    return step if Fraction(repr(float(step))) == step else None
 
 
 @dataclass(frozen=True, slots=True)
 class LastReport:
-    """What a trial reported last, all of it finite."""
+    """The last report of a trial; all values are finite."""
 
     resource: float
     losses: tuple[float, ...]
@@ -57,30 +115,32 @@ class LastReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinate:
-    """How Optuna sees one hyperparameter: a distribution of it, and what stands for which value there."""
+class ParameterMapping:
+    """The Optuna distribution of a hyperparameter, and the conversions between parameters and values."""
 
     distribution: BaseDistribution
-    param: Callable[[object], Any]  # Any: a category, int or float of Optuna
-    value: Callable[[Any], object]
+    to_param: Callable[[object], Any]
+    to_value: Callable[[Any], object]
 
 
-def coordinate(domain: Domain) -> Coordinate:
-    """The counterpart of a domain, or numbers that stand for its values."""
-    same = distribution_of(domain)
-    if isinstance(same, CategoricalDistribution):
-        if len(set(same.choices)) == len(same.choices):
-            return Coordinate(same, lambda value: value, lambda param: param)
-        by_text = {repr(value): value for value in same.choices}  # True and 1 are one category to Optuna
-        return Coordinate(CategoricalDistribution(tuple(by_text)), repr, by_text.__getitem__)
-    if same is not None:
-        return Coordinate(same, lambda value: value, domain.plain)
+def parameter_mapping(domain: Domain) -> ParameterMapping:
+    """Map a domain to an equal distribution, or to a distribution of its indices or units."""
+    distribution = distribution_of(domain)
+    if isinstance(distribution, CategoricalDistribution):
+        if len(set(distribution.choices)) == len(distribution.choices):
+            return ParameterMapping(distribution, lambda value: value, lambda param: param)
+        by_text = {repr(value): value for value in distribution.choices}  # for Optuna, True and 1 are equal
+        return ParameterMapping(CategoricalDistribution(tuple(by_text)), repr, by_text.__getitem__)
+    if distribution is not None:
+        return ParameterMapping(distribution, lambda value: value, domain.normalize)
     if domain.num_values is None:
-        return Coordinate(FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(min(u, _BELOW_ONE)))
-    finite: Any = domain  # Any: a FiniteDomain, which has these two methods
+        return ParameterMapping(
+            FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(min(u, _BELOW_ONE))
+        )
+    finite: Any = domain  # a FiniteDomain
     first = _first_multiple(domain)
-    numbers = IntDistribution(first, first + domain.num_values - 1, log=domain.made_by.startswith("qlog"))
-    return Coordinate(
+    numbers = IntDistribution(first, first + domain.num_values - 1, log=domain.domain_type.startswith("qlog"))
+    return ParameterMapping(
         numbers, lambda value: first + finite.index_of(value), lambda number: finite.value_at(int(number) - first)
     )
 
@@ -89,54 +149,55 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def _first_multiple(domain: Domain) -> int:
-    """Multiples on a logarithmic scale are counted as such, all others from 0."""
-    if not domain.made_by.startswith("qlog"):
+    """Return the smallest multiple of q on a log scale, otherwise 0."""
+    if not domain.domain_type.startswith("qlog"):
         return 0
-    settings: Any = domain.settings()  # Any: numbers
+    settings: Any = domain.settings()
     return round(Fraction(repr(settings["lower"])) / Fraction(repr(settings["q"])))
 
 
-class _Storage(optuna.storages.InMemoryStorage):  # type: ignore[misc]  # checked alike without Optuna
-    """Lets a trial go on that was paused: Optuna's trials end once."""
+class _Storage(optuna.storages.InMemoryStorage):  # type: ignore[misc]  # untyped without Optuna
+    """Allows updates of finished trials, because a paused trial, PRUNED for Optuna, may be resumed."""
 
     def check_trial_is_updatable(self, trial_id: int, trial_state: TrialState) -> None:
-        """All are."""
+        """Allow every update."""
 
 
-class _Study(optuna.study.Study):  # type: ignore[misc]  # checked alike without Optuna
-    """Notes when the sampler ends it; Optuna's own can be ended inside `optimize` only."""
+class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optuna
+    """Records that the sampler stopped the study; Optuna allows this only within `optimize`."""
 
-    is_over = False
+    is_stopped = False
 
     def stop(self) -> None:
-        self.is_over = True
+        self.is_stopped = True
 
 
 @final
 class OptunaStudy:
-    """The study behind one search. Its trials have numbers, 0, 1, ...
+    """The study of one search.
 
-    A sampler without a memory of its own is made anew for each suggestion, with a seed for it: then suggestions depend
-    on what is in the study and on nothing else, and a search that goes on need not ask for those of before.
+    Stateless samplers are constructed anew for each suggestion with its own seed, so that suggestions depend only on
+    the study.
 
     Args:
-        make: makes a sampler with a seed.
-        seed: of a sampler with a memory.
+        space: the search space.
+        make: constructs a sampler from a seed.
+        seed: seed of a sampler with state.
     """
 
     def __init__(self, space: Space, make: "Callable[[int], optuna.samplers.BaseSampler]", seed: int) -> None:
         self._space = space
         self._make = make
         self._sampler = make(seed)
-        self._said = _Once()
-        self._coordinates = {name: coordinate(domain) for name, domain in space.domains.items()}
+        self._log_filter = _OncePerSearch()
+        self._mappings = {name: parameter_mapping(domain) for name, domain in space.domains.items()}
         self._names = [name for name in parents_first(space.names, space.conditions) if name in space.domains]
-        self._open(1)
+        self._create(1)
 
-    def _open(self, num_objectives: int) -> None:
+    def _create(self, num_objectives: int) -> None:
         self._num_objectives = num_objectives
         self._storage = _Storage()
-        with _unsaid():
+        with _quiet_logging():
             directions = [optuna.study.StudyDirection.MINIMIZE] * num_objectives
             self._study_id = self._storage.create_new_study(directions, "search")
             pruner = optuna.pruners.NopPruner()
@@ -144,87 +205,87 @@ class OptunaStudy:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the sampler has tried everything, as samplers of grids say."""
+        """True if a grid sampler has tried all configurations."""
         if isinstance(self._sampler, optuna.samplers.GridSampler) and self._sampler.is_exhausted(self._study):
             return True
-        return self._study.is_over
+        return self._study.is_stopped
 
     @property
     def is_exhaustive(self) -> bool:
-        """Whether the sampler tries everything once; what it repeats, it has tried."""
+        """True for samplers that try each configuration once."""
         return isinstance(self._sampler, _EXHAUSTIVE)
 
     @property
-    def has_memory(self) -> bool:
-        """Whether the sampler remembers what it has suggested. A class derived from one without may have a memory."""
-        return type(self._sampler) not in _WITHOUT_MEMORY
+    def has_state(self) -> bool:
+        """True if the sampler may have state besides the study; always True for user-defined subclasses."""
+        return type(self._sampler) not in _STATELESS
 
     def reseed(self, seed: int) -> None:
-        """The next suggestions draw their chance from here on, unless the sampler has a memory."""
-        if not self.has_memory:
+        """Replace a stateless sampler by one with this seed."""
+        if not self.has_state:
             self._sampler = self._study.sampler = self._make(seed)
 
     def suggest(self) -> tuple[int, dict[str, object]]:
-        """A new trial that runs: its number, and the configuration that the sampler chooses."""
-        with _said_once(self._said):
+        """Start a trial. Return its number and the configuration that the sampler chose."""
+        with _filter_logging(self._log_filter):
             trial = self._study.ask()
             config = dict[str, object]()
             for name in self._names:
                 if exists(name, config, self._space.conditions):
-                    config[name] = self._coordinates[name].value(self._param(trial, name))
+                    config[name] = self._mappings[name].to_value(self._param(trial, name))
         return trial.number, self._space.check(config)
 
-    def _param(self, trial: "optuna.Trial", name: str) -> Any:  # Any: a parameter of Optuna
-        asked: Any = self._coordinates[name].distribution  # Any: one of three, whose attributes differ
-        if isinstance(asked, CategoricalDistribution):
-            return trial.suggest_categorical(name, asked.choices)
-        suggest_number: Any = trial.suggest_int if isinstance(asked, IntDistribution) else trial.suggest_float
-        return suggest_number(name, asked.low, asked.high, step=asked.step, log=asked.log)
+    def _param(self, trial: "optuna.Trial", name: str) -> Any:
+        distribution: Any = self._mappings[name].distribution
+        if isinstance(distribution, CategoricalDistribution):
+            return trial.suggest_categorical(name, distribution.choices)
+        suggest: Any = trial.suggest_int if isinstance(distribution, IntDistribution) else trial.suggest_float
+        return suggest(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
     def add(self, config: Mapping[str, object]) -> int:
-        """A new trial that runs, whose configuration somebody else has chosen; its number."""
-        params = {name: self._coordinates[name].param(config[name]) for name in self._names if name in config}
-        with _said_once(self._said):
+        """Start a trial with a configuration that the sampler did not choose. Return its number."""
+        params = {name: self._mappings[name].to_param(config[name]) for name in self._names if name in config}
+        with _filter_logging(self._log_filter):
             self._study.enqueue_trial(params)
             trial = self._study.ask()
             for name in params:
                 self._param(trial, name)
-        if hasattr(self._sampler, "get_trial_generation"):  # genetic ones: it belongs to a generation all the same
+        if hasattr(self._sampler, "get_trial_generation"):  # genetic samplers assign a generation to each trial
             self._sampler.get_trial_generation(self._study, self._frozen(trial.number))
         return int(trial.number)
 
     def pause(self, number: int, last: LastReport) -> None:
-        """It does not run, and may go on."""
+        """Pause a running trial."""
         self.end(number, "Stopped", last)
 
-    def go_on(self, number: int) -> None:
-        """It runs again."""
-        for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna knows no other way to RUNNING
+    def resume(self, number: int) -> None:
+        """Resume a paused trial."""
+        for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna requires this order
             self._storage.set_trial_state_values(self._id(number), state)
 
     def end(self, number: int, status: str, last: LastReport | None) -> None:
-        """It is over. `last`: None where nothing finite was reported."""
+        """End a trial. `last`: its last report; None if it is missing or not finite."""
         if last is None or status == "Failed":
             self._study.tell(number, state=TrialState.FAIL)
             return
         if len(last.losses) != self._num_objectives:
-            self._grow(len(last.losses))
+            self._set_num_objectives(len(last.losses))
         if last.violations:
             self._storage.set_trial_system_attr(self._id(number), _CONSTRAINTS, list(last.violations))
             self._storage.set_trial_user_attr(self._id(number), _CONSTRAINTS, list(last.violations))
         if status == "Completed":
             self._study.tell(number, list(last.losses), state=TrialState.COMPLETE)
             return
-        if len(last.losses) == 1:  # Optuna has no curves of several objectives
+        if len(last.losses) == 1:  # Optuna supports intermediate values of one objective only
             self._storage.set_trial_intermediate_value(self._id(number), max(0, int(last.resource)), last.losses[0])
         self._study.tell(number, state=TrialState.PRUNED)
 
-    def _grow(self, num_objectives: int) -> None:
-        """The first report tells how many objectives there are. Nothing was told before it but failures."""
-        trials, before = self._storage.get_all_trials(self._study_id), self._study
+    def _set_num_objectives(self, num_objectives: int) -> None:
+        """Recreate the study at the first report, when the number is known. Earlier trials have failed."""
+        trials, previous = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)
-        self._open(num_objectives)
-        self._study.is_over = before.is_over
+        self._create(num_objectives)
+        self._study.is_stopped = previous.is_stopped
         for key, value in attrs.items():
             self._storage.set_study_system_attr(self._study_id, key, value)
         for trial in trials:
@@ -237,49 +298,52 @@ class OptunaStudy:
         return self._storage.get_trial(self._id(number))
 
 
-def made(make: str | Callable[..., Any], options: Mapping[str, Any], seed: int) -> "optuna.samplers.BaseSampler":
-    """The sampler that `make(seed=..., **options)` makes; `make` may be its name.
+def make_sampler(
+    factory: str | Callable[..., Any], options: Mapping[str, Any], seed: int
+) -> "optuna.samplers.BaseSampler":
+    """Construct a sampler with `factory(seed=..., **options)`. `factory` may be the name of a sampler.
 
     Raises:
-        TypeError: `make` takes no seed or not these options, or makes something else.
-        ValueError: there is no sampler of this name.
+        TypeError: the factory does not accept a seed or the options, or returns something else.
+        ValueError: unknown sampler.
     """
-    maker, name = (_named(make), make) if isinstance(make, str) else (make, getattr(make, "__name__", repr(make)))
-    accepted = inspect.signature(maker).parameters
-    if not any(key == "seed" or one.kind is inspect.Parameter.VAR_KEYWORD for key, one in accepted.items()):
+    name = factory if isinstance(factory, str) else getattr(factory, "__name__", repr(factory))
+    make = _sampler_class(factory) if isinstance(factory, str) else factory
+    parameters = inspect.signature(make).parameters
+    if not any(key == "seed" or p.kind is inspect.Parameter.VAR_KEYWORD for key, p in parameters.items()):
         raise TypeError(
-            f"{name} takes no seed, so the search could not be repeated; hand in a function that does.\n"
+            f"{name} takes no seed, so the search would not be reproducible; pass a function that does.\n"
             f"  for example:  OptunaSearcher(lambda seed: PartialFixedSampler({{'x': 1}}, TPESampler(seed=seed)))"
         )
-    needed = [key for key, one in accepted.items() if one.default is one.empty and one.kind in _BY_NAME]
-    if missing := [key for key in needed if key not in options and key != "seed"]:
+    required = [key for key, p in parameters.items() if p.default is p.empty and p.kind in _KEYWORD_KINDS]
+    if missing := [key for key in required if key not in options and key != "seed"]:
         raise TypeError(f"{name} needs a value for {', '.join(missing)}: OptunaSearcher({name!r}, {missing[0]}=...)")
-    more = dict(options)
-    if "constraints_func" in accepted and "constraints_func" not in more and not _has_constraints_of_its_own():
-        more["constraints_func"] = _violations
+    keywords = dict(options)
+    if "constraints_func" in parameters and "constraints_func" not in keywords and not _reads_constraints():
+        keywords["constraints_func"] = _violations
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # whoever names a sampler wants it
-        sampler = maker(seed=seed, **more)
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = make(seed=seed, **keywords)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise TypeError(f"{name} must make a sampler of Optuna, but made {sampler!r}")
+        raise TypeError(f"{name} must return a sampler of Optuna, but returned {sampler!r}")
     return sampler
 
 
 def options_of(sampler: str) -> list[str]:
-    """The names of the options of a sampler. ValueError: there is none of this name."""
-    return [name for name in inspect.signature(_named(sampler)).parameters if name != "seed"]
+    """Return the names of the options of a sampler. Raises ValueError for an unknown sampler."""
+    return [name for name in inspect.signature(_sampler_class(sampler)).parameters if name != "seed"]
 
 
-def _named(name: str) -> Callable[..., Any]:
+def _sampler_class(name: str) -> Callable[..., Any]:
     known = [known for known in optuna.samplers.__all__ if known.endswith("Sampler")]
     if name not in known:
         raise ValueError(f"optuna.samplers has no {name!r}{did_you_mean(name, known)}")
-    made_by: Callable[..., Any] = getattr(optuna.samplers, name)
-    return made_by
+    sampler_class: Callable[..., Any] = getattr(optuna.samplers, name)
+    return sampler_class
 
 
-def _has_constraints_of_its_own() -> bool:
-    """From Optuna 5 on samplers look for constraints by themselves."""
+def _reads_constraints() -> bool:
+    """Return True from Optuna 5 on, whose samplers read constraints without `constraints_func`."""
     return hasattr(optuna.trial.Trial, "set_constraint")
 
 
@@ -287,36 +351,38 @@ def _violations(trial: "optuna.trial.FrozenTrial") -> Sequence[float]:
     return tuple(trial.user_attrs.get(_CONSTRAINTS, ()))
 
 
-class _Once(logging.Filter):
-    """Lets a message through once, whichever parameter and trial of Optuna it is about."""
+class _OncePerSearch(logging.Filter):
+    """Passes each message once, ignoring the parameter and trial it mentions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[str] = set()
+        self._messages: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text = _WHICH.sub("", record.getMessage())
-        is_new = text not in self._said
-        self._said.add(text)
+        text = _TRIAL_AND_PARAMETER.sub("", record.getMessage())
+        is_new = text not in self._messages
+        self._messages.add(text)
         return is_new
 
 
 @contextmanager
-def _said_once(once: _Once) -> Iterator[None]:
-    """What samplers say of every parameter of every trial is said once a search."""
-    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(_SAMPLERS)]
+def _filter_logging(log_filter: _OncePerSearch) -> Iterator[None]:
+    """Filter the log messages of samplers, which repeat for every parameter and trial."""
+    loggers = [
+        logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(_SAMPLER_LOGGERS)
+    ]
     for logger in loggers:
-        logger.addFilter(once)
+        logger.addFilter(log_filter)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(once)
+            logger.removeFilter(log_filter)
 
 
 @contextmanager
-def _unsaid() -> Iterator[None]:
-    """Optuna tells of every study that is made: here it is a part of a search."""
+def _quiet_logging() -> Iterator[None]:
+    """Suppress Optuna's message about each new study."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))
     try:

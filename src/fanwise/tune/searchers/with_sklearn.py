@@ -1,36 +1,36 @@
-"""What searchers and importances take of scikit-learn: its trees. Loads it when the first of them is made."""
+"""Tree models and cross-validation of scikit-learn, which is imported on first use."""
 
 from typing import Any
 
 from ...base.extras import check_installed, is_installed
 
 
-def has_forests() -> bool:
-    """Whether scikit-learn is there."""
+def has_sklearn() -> bool:
+    """Return True if scikit-learn is installed."""
     return is_installed("sklearn")
 
 
-def check_forests(what: str) -> None:
-    """Raise NotInstalled where scikit-learn is missing. `what`: needs it, with the verb."""
-    check_installed(what, "sklearn", extra="forest")
+def check_sklearn(subject: str) -> None:
+    """Raise NotInstalled if scikit-learn is missing. `subject`: start of the message, e.g. "ForestSearcher needs"."""
+    check_installed(subject, "sklearn", extra="forest")
 
 
-def extra_tree(seed: int) -> Any:  # Any: scikit-learn has no types
-    """One extremely randomised tree that looks at all features in each split."""
+def extra_tree(seed: int) -> Any:
+    """Return an extremely randomized tree that considers all features at each split."""
     from sklearn.tree import ExtraTreeRegressor
 
     return ExtraTreeRegressor(max_features=1.0, random_state=seed)
 
 
-def random_forest(num_trees: int, *, least_rows: int) -> Any:  # Any: as above
-    """A forest that is always the same; `least_rows`: in each leaf."""
+def random_forest(num_trees: int, *, min_samples_leaf: int) -> Any:
+    """Return a random forest with a fixed seed."""
     from sklearn.ensemble import RandomForestRegressor
 
-    return RandomForestRegressor(num_trees, min_samples_leaf=least_rows, random_state=0)
+    return RandomForestRegressor(num_trees, min_samples_leaf=min_samples_leaf, random_state=0)
 
 
-def folds(num_folds: int, rows: Any) -> Any:  # Any: arrays
-    """Indices of the rest and of what is held back, `num_folds` times, always the same."""
+def k_fold(num_folds: int, rows: Any) -> Any:
+    """Iterate over (train, test) indices of shuffled folds with a fixed seed."""
     from sklearn.model_selection import KFold
 
     return KFold(num_folds, shuffle=True, random_state=0).split(rows)

@@ -1,7 +1,4 @@
-"""What a simulated search comes to: the incumbent over virtual time, counts, and all attempts and reports if wanted.
-
-Whatever is kept for each attempt or report is a few numbers in arrays; without `keep` a finished trial leaves nothing.
-"""
+"""Results of simulated searches."""
 
 import statistics
 from array import array
@@ -23,7 +20,7 @@ Keep: TypeAlias = Literal["incumbent", "attempts", "reports"]
 @final
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """A report that was better than all before it, at its virtual time."""
+    """A report that was better than all previous ones, at its virtual time."""
 
     time_s: float
     value: float
@@ -34,24 +31,23 @@ class Incumbent:
 @final
 @dataclass(frozen=True, slots=True)
 class SimulatedSearch:
-    """A search that was simulated.
+    """The result of a simulated search.
 
     Args:
-        objective: what was optimised; the first one of several.
-        n_workers: so many workers.
-        duration_s: virtual seconds from the begin until nothing ran any more.
-        reason: why it ended, in one line.
-        best: the best report with its configuration; None: nothing was reported. Where no report meets all constraints,
-            the nearest to that, with its `infeasibility`.
-        incumbents: the best so far, whenever it became better; of the reports that meet all constraints.
-        num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: trials.
-        num_attempts: how often a trial was started, resumed or started again.
-        num_reports: reports that count: neither repeated nor late.
-        num_facts: all that happened, as the state machine was told.
-        decisions: how often each answer was given to a report that counts.
-        training_s: seconds that all workers together spent in training, also where it was lost or repeated.
-        utilisation: the share of worker time spent in training, counted as `Experiment.utilisation` is; 0 if no time
-            counts.
+        objective: the objective; the first of several.
+        n_workers: number of workers.
+        duration_s: virtual seconds until the last trial ended.
+        reason: why the search ended, in one line.
+        best: the best report with its configuration; None without reports. If no report is feasible, the one with the
+            smallest `infeasibility`.
+        incumbents: improvements of the best feasible report, in order of time.
+        num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
+        num_attempts: number of times a trial was started, resumed or restarted.
+        num_reports: number of valid reports, i.e. neither repeated nor late.
+        num_facts: number of events passed to the state machine.
+        decisions: number of decisions of each kind on valid reports.
+        training_s: total seconds of training on all workers, including work that was lost or repeated.
+        utilisation: share of worker time spent in training, as in `Experiment.utilisation`.
     """
 
     objective: Objective
@@ -74,44 +70,44 @@ class SimulatedSearch:
     _reports: "Columns | None" = field(repr=False, default=None)
 
     def incumbent_at(self, time_s: float) -> float | None:
-        """The best value that was reported up to this virtual time; None: none yet."""
+        """Return the best value up to this virtual time, or None."""
         index = bisect_right(self.incumbents, time_s, key=lambda incumbent: incumbent.time_s)
         return self.incumbents[index - 1].value if index else None
 
     def time_to(self, target: float) -> float | None:
-        """The virtual time at which a value as good as `target` was first reported; None: never."""
+        """Return the virtual time at which `target` was first reached, or None."""
         loss = self.objective.loss
-        times_s = (one.time_s for one in self.incumbents if loss(one.value) <= loss(target))
+        times_s = (incumbent.time_s for incumbent in self.incumbents if loss(incumbent.value) <= loss(target))
         return next(times_s, None)
 
     def attempts(self) -> "pd.DataFrame":
-        """A row for each attempt that has ended: trial_id, attempt, worker, start_s, ready_s, end_s, from_iter, iter.
+        """Return one row per attempt: trial_id, attempt, worker, start_s, ready_s, end_s, from_iter, iter.
 
-        `ready_s` is NaN where it ended before the objective began; `iter` is the last report.
+        `ready_s` is NaN if it ended before the objective was called; `iter` is the last report.
 
         Raises:
-            ValueError: they were not kept.
+            ValueError: attempts were not kept.
         """
         return _frame(self._attempts, "attempts")
 
     def reports(self) -> "pd.DataFrame":
-        """A row for each report that counts, in the order of time: time_s, trial_id, iter, and the objective.
+        """Return one row per valid report, in order of time: time_s, trial_id, iter, and the objective.
 
         Raises:
-            ValueError: they were not kept.
+            ValueError: reports were not kept.
         """
         return _frame(self._reports, "reports")
 
 
-def _frame(columns: "Columns | None", what: Keep) -> "pd.DataFrame":
+def _frame(columns: "Columns | None", kind: Keep) -> "pd.DataFrame":
     if columns is None:
-        raise ValueError(f"the {what} were not kept; simulate(..., keep={what!r}) keeps them")
+        raise ValueError(f"the {kind} were not kept; use simulate(..., keep={kind!r})")
     return columns.frame()
 
 
 @final
 class Columns:
-    """Rows of numbers, eight bytes each. `types`: "q" for integers, "d" for floats.
+    """A table of numbers in arrays. `types`: "q" for integers, "d" for floats.
 
     >>> columns = Columns({"trial_id": "q", "time_s": "d"})
     >>> columns.add(0, 1.5)
@@ -124,10 +120,10 @@ class Columns:
 
     def add(self, *row: float) -> None:
         for column, value in zip(self._arrays.values(), row, strict=True):
-            column.append(value)  # type: ignore[arg-type]  # the integers are where "q" is
+            column.append(value)  # type: ignore[arg-type]  # ints for "q"
 
     def frame(self) -> "pd.DataFrame":
-        import pandas as pd  # here, because it takes long to load
+        import pandas as pd  # slow to import
 
         return pd.DataFrame({name: list(column) for name, column in self._arrays.items()})
 
@@ -135,7 +131,7 @@ class Columns:
 @final
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The incumbent at one virtual time over several searches, those that had none left out."""
+    """The incumbents of several searches at one virtual time."""
 
     time_s: float
     mean: float
@@ -146,14 +142,13 @@ class Spread:
 
 
 def incumbent_spread(searches: Sequence[SimulatedSearch], times_s: Sequence[float]) -> list[Spread]:
-    """Mean and spread of the incumbents of several searches, at each of these virtual times.
+    """Return mean and spread of the incumbents of several searches at each virtual time.
 
-    A time at which no search had reported anything is left out. `deviation` is the sample's standard deviation, 0 for
-    one search.
+    Times without reports are omitted. `deviation` is the sample standard deviation, 0 for a single search.
     """
     spreads = []
     for time_s in times_s:
-        values = [value for one in searches if (value := one.incumbent_at(time_s)) is not None]
+        values = [value for search in searches if (value := search.incumbent_at(time_s)) is not None]
         if values:
             deviation = statistics.stdev(values) if len(values) > 1 else 0.0
             mean = statistics.fmean(values)

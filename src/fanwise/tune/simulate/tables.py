@@ -1,11 +1,9 @@
-"""What a simulated trial would report and when: learning curves, out of tables or out of a function.
+"""Learning curves for simulated trials.
 
-    Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (what is reported, seconds since the report before)
+    Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (report, seconds since the previous report)
 
-A Table knows a space and, for each configuration of it, a curve. `CurveTable` has measured curves of some
-configurations and gives each question the curve of the nearest one; `FunctionTable` computes them. Knows nothing of
-workers, schedulers or the virtual clock. The same question always has the same answer: a trial that runs again after a
-crash reports what it reported before.
+`CurveTable` has measured curves of some configurations and returns the curve of the nearest one; `FunctionTable`
+computes curves. Curves are deterministic, so a retried trial repeats its reports.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,38 +13,37 @@ import numpy as np
 import numpy.typing as npt
 
 from ...pool.reporting import plain_metrics
-from ..spaces import Space
+from ..space import Space
 from ..values import with_objects
 
 Step: TypeAlias = tuple[Mapping[str, object], float]
 Curve: TypeAlias = Callable[[int], Step | None]
-"""Iteration 1, 2, ... -> the report and how many seconds of training it takes; None: the training is at its end."""
+"""Iteration 1, 2, ... -> the report and the seconds of training it takes; None: training has ended."""
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class Table(Protocol):
-    """What `simulate` asks in place of training."""
+    """Learning curves over a space, in place of training."""
 
     @property
     def space(self) -> Space:
-        """The configurations that it has curves for."""
+        """The search space."""
 
     def curve(self, config: Mapping[str, object]) -> Curve:
-        """The learning curve of a configuration of the space."""
+        """Return the learning curve of a configuration."""
 
 
 @final
 class FunctionTable:
-    """Curves that a function computes, report by report.
+    """Learning curves computed by a function.
 
     Args:
-        objective: `objective(config, resource)` returns the reported values and the seconds of training from the
-            resource before to this one. It must be a function of its arguments alone. The resource is added to the
-            values under the name `resource_attr`.
-        space: of the configurations; it has `max_resource_attr`.
-        resource_attr: what the reports call the resource, which is 1, 2, ...
-        max_resource_attr: the constant or parameter of the space that says at which resource a trial ends.
+        objective: `objective(config, resource)` returns the reported values and the seconds of training since the
+            previous resource. It must be deterministic. The resource is added to the values as `resource_attr`.
+        space: the search space, with `max_resource_attr`.
+        resource_attr: name of the resource (1, 2, ...) in reports.
+        max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
 
     Raises:
         TypeError: the space is neither a Space nor a dict.
@@ -71,9 +68,9 @@ class FunctionTable:
         self.space = space if isinstance(space, Space) else Space(space)
         if max_resource_attr not in self.space.names:
             raise ValueError(
-                f"the space has no {max_resource_attr!r}, which says when a trial ends; it has "
+                f"the space has no {max_resource_attr!r}, the maximum resource of a trial; it has "
                 f"{', '.join(map(repr, self.space.names))}. Add a constant, for example {max_resource_attr!r}: 27, "
-                f"or give the name as max_resource_attr"
+                f"or pass another name as max_resource_attr"
             )
         self._objective = objective
         self._objects = self.space.objects
@@ -82,14 +79,13 @@ class FunctionTable:
 
     def curve(self, config: Mapping[str, object]) -> Curve:
         objective, resource_attr = self._objective, self._resource_attr
-        last: int = config[self._max_resource_attr]  # type: ignore[assignment]  # compared below, whatever number it is
-
-        own = with_objects(config, self._objects)
+        last: int = config[self._max_resource_attr]  # type: ignore[assignment]  # a number
+        objective_config = with_objects(config, self._objects)
 
         def step(iter: int) -> Step | None:
             if iter > last:
                 return None
-            values, step_s = objective(own, iter)
+            values, step_s = objective(objective_config, iter)
             return plain_metrics({**values, resource_attr: iter}), step_s
 
         return step
@@ -97,23 +93,22 @@ class FunctionTable:
 
 @final
 class CurveTable:
-    """Measured curves of C configurations; any other configuration gets the curve of the nearest one.
+    """Measured learning curves of C configurations; other configurations get the curve of the nearest one.
 
-    Near: by the numbers in [0, 1) that the domains of the space make of the values; of two values of `choice` that
-    differ, each is as far from the other as the ends of a domain. Of equally near ones the first counts.
+    The distance is Euclidean in the units of the domains; different categories of a choice have distance 1. Ties are
+    broken by index.
 
     Args:
-        space: of the questions; a constant `max_resource_attr` is added if the space has none.
-        configs: name of each hyperparameter -> its C values.
-        values: name of each reported value -> array (C, R); a curve ends before its first NaN in `elapsed_s`.
-        elapsed_s: array (C, R), seconds of training since its begin; a smaller one after a larger one, as surrogates
-            have them, counts as equal to it.
-        resources: what the R reports say under the name `resource_attr`; None: 1, 2, ..., R.
-        resource_attr: what the reports call the resource.
-        max_resource_attr: the constant or parameter of the space that says at which resource a trial ends.
+        space: the search space; a constant `max_resource_attr` is added if missing.
+        configs: hyperparameter -> its C values.
+        values: reported value -> array (C, R).
+        elapsed_s: array (C, R), seconds of training so far, made monotone; a curve ends before its first NaN.
+        resources: the R values of `resource_attr`; None: 1, 2, ..., R.
+        resource_attr: name of the resource in reports.
+        max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
 
     Raises:
-        ValueError: arrays whose shapes do not fit, or a hyperparameter of the space that is missing in `configs`.
+        ValueError: shapes do not match, or a hyperparameter of the space is missing in `configs`.
     """
 
     def __init__(
@@ -141,14 +136,14 @@ class CurveTable:
                     f"{name!r} is for {shape[0]} configurations and {shape[-1]} reports, "
                     f"but elapsed_s for {num_configs} and {num_reports}"
                 )
-        given = space if isinstance(space, Space) else Space(space)
-        self.space = _with_constant(given, max_resource_attr, self._resources[-1])
+        space = space if isinstance(space, Space) else Space(space)
+        self.space = _with_constant(space, max_resource_attr, self._resources[-1])
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
         self._nearest = _Nearest(self.space, max_resource_attr, configs)
 
     def __len__(self) -> int:
-        """The number of configurations."""
+        """Number of configurations."""
         return len(self._elapsed_CR)
 
     def curve(self, config: Mapping[str, object]) -> Curve:
@@ -169,12 +164,12 @@ class CurveTable:
 
 
 def _with_constant(space: Space, name: str, value: object) -> Space:
-    """The space with one more constant, if it has none of this name."""
+    """Add a constant to the space unless the name exists."""
     return space if name in space.names else Space({**space.domains, **space.constants, name: value})
 
 
 class _Nearest:
-    """Finds the row of the nearest configuration: at once where the table has that very one, else by all distances."""
+    """Finds the row of the nearest configuration: by lookup if the table contains it, otherwise by distance."""
 
     # C: configurations of the table
 
@@ -187,10 +182,10 @@ class _Nearest:
                 f"{', '.join(map(repr, configs)) or 'nothing'}"
             )
         self._columns = [
-            [domain.plain(value) if isinstance(value, list | dict) else value for value in configs[name]]
+            [domain.normalize(value) if isinstance(value, list | dict) else value for value in configs[name]]
             for name, domain in self._domains.items()
         ]
-        # Without domains there is one configuration, and its row is the first.
+        # A space of constants has one configuration.
         self._rows: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
         for row, config in enumerate(zip(*self._columns, strict=True)):
             self._rows.setdefault(config, row)
@@ -198,14 +193,14 @@ class _Nearest:
 
     def row(self, config: Mapping[str, object]) -> int:
         values = [config[name] for name in self._domains]
-        found = self._rows.get(tuple(values))
-        if found is not None:
-            return found
+        row = self._rows.get(tuple(values))
+        if row is not None:
+            return row
         if not self._units_C:
             self._units_C = [
                 self._units(name, column) for name, column in zip(self._domains, self._columns, strict=True)
             ]
-        # Hyperparameter by hyperparameter: what is added in which order is then the same on every machine.
+        # A fixed order of summation, for bit-identical results.
         distances_C = np.zeros(len(self._columns[0]))
         for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):
             difference_C = units_C - domain.to_unit(value)
@@ -217,5 +212,5 @@ class _Nearest:
         outside = [value for value in column if not domain.contains(value)]
         if outside:
             raise ValueError(f"the table has {name} = {outside[0]!r}, which is not in the space's {domain!r}")
-        of_value = {value: domain.to_unit(value) for value in dict.fromkeys(column)}
-        return np.array([of_value[value] for value in column])
+        units = {value: domain.to_unit(value) for value in dict.fromkeys(column)}
+        return np.array([units[value] for value in column])

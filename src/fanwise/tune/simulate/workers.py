@@ -1,11 +1,10 @@
-"""The simulated workers and their clock: carries out the orders of a `Tuning` and tells it what happens, and when.
+"""Simulated workers: a discrete-event simulation around the state machine of a search.
 
-    heap of (time, number, what)  --the earliest-->  a fact  --Tuning-->  orders  -->  what happens next, into the heap
-                                                       ^-- at the same time: ends after STOP, quick suggestions --'
+    heap of (time, number, fact)  --earliest-->  fact  --Tuning-->  orders  -->  future facts, into the heap
+                                                   ^-- facts of the same time, e.g. ends after STOP --'
 
-The state machine, the scheduler and the searcher are those of a real search; processes, links and the clock are not
-there. Events of the same time come in the order in which they became certain, so that the same settings give the same
-facts. Knows learning curves, start-up times and faults; decides nothing about trials.
+State machine, scheduler and searcher are those of a real search. Facts at the same time are processed in
+the order in which they were scheduled, so that the simulation is deterministic.
 """
 
 import heapq
@@ -22,24 +21,24 @@ from ..decisions.orders import Answer, Finish, Kill, Order, Reject, Start, StopS
 from ..decisions.tuning import Tuning
 from ..record.utilisation import Utilisation
 from ..schedulers.base import CONTINUE, Decision
-from ..searchers.base import Ask, Objective, Searcher
-from .faults import Faults, Luck
+from ..searchers.base import Objective, Searcher, SuggestContext
+from .faults import AttemptFaults, Faults
 from .result import Columns, Incumbent
 from .tables import Curve, Table
 
-Note: TypeAlias = Callable[[Fact, list[Order]], None]
+OnEvent: TypeAlias = Callable[[Fact, list[Order]], None]
 
 _RETURNED = Outcome("returned")
 _STOPPED = Outcome("stopped")
 
 
 @final
-class Attempt:
-    """An attempt of a trial that has a worker. `iter`: its last report."""
+class _Attempt:
+    """A running attempt of a trial. `iter`: its last report."""
 
-    __slots__ = ("attempt", "curve", "from_iter", "iter", "luck", "ready_s", "slot", "start_s", "trial_id")
+    __slots__ = ("attempt", "curve", "faults", "from_iter", "iter", "ready_s", "slot", "start_s", "trial_id")
 
-    def __init__(self, order: Start, start_s: float, curve: Curve, luck: Luck | None) -> None:
+    def __init__(self, order: Start, start_s: float, curve: Curve, faults: AttemptFaults | None) -> None:
         self.trial_id = order.trial_id
         self.attempt = order.attempt
         self.slot = order.slot
@@ -47,12 +46,12 @@ class Attempt:
         self.start_s = start_s
         self.ready_s = math.nan
         self.curve = curve
-        self.luck = luck
+        self.faults = faults
 
 
 @final
 class Tally:
-    """What is counted and kept of a simulated search while it runs."""
+    """Collects the results of a simulated search."""
 
     def __init__(
         self,
@@ -72,10 +71,10 @@ class Tally:
         self.utilisation = Utilisation(n_workers)
         self.attempts = self.reports = None
         if keep_attempts:
-            whole = ("trial_id", "attempt", "worker")
+            integers = ("trial_id", "attempt", "worker")
             times = ("start_s", "ready_s", "end_s")
             self.attempts = Columns(
-                {**dict.fromkeys(whole, "q"), **dict.fromkeys(times, "d"), "from_iter": "q", "iter": "q"}
+                {**dict.fromkeys(integers, "q"), **dict.fromkeys(times, "d"), "from_iter": "q", "iter": "q"}
             )
         if keep_reports:
             self.reports = Columns({"time_s": "d", "trial_id": "q", "iter": "q", objective.metric: "d"})
@@ -84,9 +83,9 @@ class Tally:
         self._constraints = constraints
 
     def report(self, fact: facts.Reported, answer: Answer) -> None:
-        """A report that counts."""
+        """Add a valid report."""
         self.decisions[answer.decision] += 1
-        value: float = fact.values[self.objective.metric]  # type: ignore[assignment]  # else it had been rejected
+        value: float = fact.values[self.objective.metric]  # type: ignore[assignment]  # validated
         is_better = self._sign * value < self._best_loss and math.isfinite(value)
         if is_better and not violated(self._constraints, fact.values):
             self._best_loss = self._sign * value
@@ -94,8 +93,8 @@ class Tally:
         if self.reports is not None:
             self.reports.add(fact.now_s, fact.trial_id, answer.iter, value)
 
-    def attempt(self, attempt: Attempt, end_s: float) -> None:
-        """An attempt that is over."""
+    def attempt(self, attempt: _Attempt, end_s: float) -> None:
+        """Add an attempt that has ended."""
         self.num_attempts += 1
         self.training_s += self.utilisation.ended(attempt.trial_id, attempt.attempt, end_s, None)
         if self.attempts is not None:
@@ -104,36 +103,36 @@ class Tally:
 
 
 @final
-class Workers:
-    """The workers of one search. `run` blocks until it is over.
+class SimulatedWorkers:
+    """The workers of one search.
 
     Args:
-        tuning: the state machine, to which nothing was told yet.
-        searcher: answers what `tuning` wants suggested; None where the scheduler has none.
-        table: the learning curves.
-        tally: counts.
-        seed: of the faults.
-        checkpoints: whether a trial saves one with every report.
-        startup_s: virtual seconds from an attempt's start until the objective begins.
-        thinking_s: virtual seconds that a suggestion takes; one is made at a time.
-        faults: what goes wrong; None: nothing.
-        note: gets every fact with its orders.
-        earlier: trials of earlier searches, which the searcher is told of first.
+        tuning: the state machine, in its initial state.
+        searcher: the searcher of the scheduler.
+        table: learning curves.
+        tally: collects the results.
+        seed: seed of the faults.
+        checkpoints: whether trials save a checkpoint with every report.
+        startup_s: virtual seconds from the start of an attempt until the objective is called.
+        suggest_s: virtual seconds per suggestion; suggestions are sequential.
+        faults: random faults, or None.
+        on_event: called with every fact and the resulting orders.
+        earlier: warm-start trials.
     """
 
     def __init__(
         self,
         tuning: Tuning,
-        searcher: Searcher | None,
+        searcher: Searcher,
         table: Table,
         *,
         tally: Tally,
         seed: int,
         checkpoints: bool,
         startup_s: float,
-        thinking_s: Callable[[Ask], float],
+        suggest_s: Callable[[SuggestContext], float],
         faults: Faults | None,
-        note: Note | None,
+        on_event: OnEvent | None,
         earlier: Sequence[Fact],
     ) -> None:
         self._tuning = tuning
@@ -143,58 +142,58 @@ class Workers:
         self._seed = seed
         self._checkpoints = checkpoints
         self._startup_s = startup_s
-        self._thinking_s = thinking_s
+        self._suggest_s = suggest_s
         self._faults = faults
-        self._note = note
-        self._running: dict[int, Attempt] = {}
+        self._on_event = on_event
+        self._running: dict[int, _Attempt] = {}
         self._now_s = 0.0
         self._heap: list[tuple[float, int, Fact]] = []
-        self._pushed = 0
-        self._waiting: deque[Fact] = deque(earlier)  # facts of this very moment
-        self._thinks_until_s = 0.0
+        self._num_scheduled = 0
+        self._queue: deque[Fact] = deque(earlier)  # facts at the current time
+        self._searcher_free_s = 0.0
         self._finish: Finish | None = None
-        self._happens: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             facts.Ready: self._ready,
             facts.Reported: self._reported,
             facts.Ended: self._ended,
-            facts.Free: self._waiting.append,
-            facts.Suggested: self._waiting.append,
+            facts.Free: self._queue.append,
+            facts.Suggested: self._queue.append,
         }
 
     def run(self) -> tuple[float, Finish]:
-        """Run the search. Returns its last moment and how it ended."""
-        tuning, heap, happens = self._tuning, self._heap, self._happens
-        self._waiting.append(facts.Begin(0.0))
-        self._hand_in()
+        """Run the search. Return its duration in virtual seconds, and how it ended."""
+        tuning, heap, handlers = self._tuning, self._heap, self._handlers
+        self._queue.append(facts.Begin(0.0))
+        self._process_queue()
         while self._finish is None:
             tick_s = tuning.next_tick_s
             if tick_s is not None and (not heap or tick_s < heap[0][0]):
                 self._now_s = tick_s
-                self._waiting.append(facts.Tick(tick_s))
+                self._queue.append(facts.Tick(tick_s))
             else:
-                assert heap, "a search that is not over has something to wait for"
-                self._now_s, _, what = heapq.heappop(heap)
-                happens[type(what)](what)
-            self._hand_in()
+                assert heap, "a running search has future facts"
+                self._now_s, _, fact = heapq.heappop(heap)
+                handlers[type(fact)](fact)
+            self._process_queue()
         return self._now_s, self._finish
 
-    def _push(self, at_s: float, what: Fact) -> None:
-        self._pushed += 1
-        heapq.heappush(self._heap, (at_s, self._pushed, what))
+    def _schedule(self, at_s: float, fact: Fact) -> None:
+        self._num_scheduled += 1
+        heapq.heappush(self._heap, (at_s, self._num_scheduled, fact))
 
-    def _hand_in(self) -> None:
-        """Tell the state machine the facts of this moment, and carry out what it orders, until nothing follows."""
-        waiting, handle, note, tally = self._waiting, self._tuning.handle, self._note, self._tally
-        while waiting:
-            fact = waiting.popleft()
+    def _process_queue(self) -> None:
+        """Pass queued facts to the state machine and carry out its orders, until the queue is empty."""
+        queue, handle, on_event, tally = self._queue, self._tuning.handle, self._on_event, self._tally
+        while queue:
+            fact = queue.popleft()
             orders = handle(fact)
             tally.num_facts += 1
-            if note is not None:
-                note(fact, orders)
+            if on_event is not None:
+                on_event(fact, orders)
             for order in orders:
                 kind = type(order)
                 if kind is Answer:
-                    self._answer(order, fact)  # type: ignore[arg-type]  # an answer is to a report
+                    self._answer(order, fact)  # type: ignore[arg-type]  # an answer to a report
                 elif kind is Start:
                     self._start(order, fact.now_s)  # type: ignore[arg-type]
                 elif kind is Suggest:
@@ -208,31 +207,29 @@ class Workers:
                 elif kind is Finish:
                     self._finish = order  # type: ignore[assignment]
 
-    # What happens.
-
-    def _alive(self, fact: facts.Ready | facts.Reported | facts.Ended) -> Attempt | None:
-        """The attempt, if it was not stopped since it became certain that this would happen."""
+    def _running_attempt(self, fact: facts.Ready | facts.Reported | facts.Ended) -> _Attempt | None:
+        """Return the attempt of a fact, or None if it was stopped after the fact was scheduled."""
         attempt = self._running.get(fact.trial_id)
         return attempt if attempt is not None and attempt.attempt == fact.attempt else None
 
     def _ready(self, fact: facts.Ready) -> None:
-        attempt = self._alive(fact)
+        attempt = self._running_attempt(fact)
         if attempt is not None:
             attempt.ready_s = fact.now_s
             self._tally.utilisation.ready(fact.trial_id, fact.attempt, fact.now_s)
-            self._waiting.append(fact)
+            self._queue.append(fact)
             self._train(attempt, fact.now_s)
 
     def _reported(self, fact: facts.Reported) -> None:
-        if self._alive(fact) is not None:
-            self._waiting.append(fact)
+        if self._running_attempt(fact) is not None:
+            self._queue.append(fact)
 
     def _ended(self, fact: facts.Ended) -> None:
-        if self._alive(fact) is not None:
+        if self._running_attempt(fact) is not None:
             self._end(fact.trial_id, fact.now_s, fact.outcome)
 
-    def _train(self, attempt: Attempt, now_s: float) -> None:
-        """From a report, or from the begin, to the next one, or to the end."""
+    def _train(self, attempt: _Attempt, now_s: float) -> None:
+        """Train until the next report or the end."""
         step = attempt.curve(attempt.iter + 1)
         if step is None:
             self._end(attempt.trial_id, now_s, _RETURNED)
@@ -241,42 +238,44 @@ class Workers:
         if not 0.0 <= step_s < math.inf:
             raise ValueError(
                 f"report {attempt.iter + 1} of trial {attempt.trial_id} takes {step_s!r} seconds in the table; "
-                f"that must be a finite number of at least 0"
+                f"the time must be finite and at least 0"
             )
-        if attempt.luck is not None:
-            step_s *= attempt.luck.slowdown
-            broken = attempt.luck.in_step(step_s)
-            if broken is not None:
-                outcome, after_s = broken
-                self._push(now_s + after_s, facts.Ended(now_s + after_s, attempt.trial_id, attempt.attempt, outcome))
+        if attempt.faults is not None:
+            step_s *= attempt.faults.slowdown
+            fault = attempt.faults.in_step(step_s)
+            if fault is not None:
+                outcome, after_s = fault
+                self._schedule(
+                    now_s + after_s, facts.Ended(now_s + after_s, attempt.trial_id, attempt.attempt, outcome)
+                )
                 return
         at_s = now_s + step_s
         name = f"{attempt.trial_id}/{attempt.iter + 1}" if self._checkpoints else None
         worker_time_s = at_s - attempt.ready_s
-        self._push(at_s, facts.Reported(at_s, attempt.trial_id, attempt.attempt, values, worker_time_s, name))
+        self._schedule(at_s, facts.Reported(at_s, attempt.trial_id, attempt.attempt, values, worker_time_s, name))
 
     def _end(self, trial_id: int, now_s: float, outcome: Outcome) -> None:
-        """The attempt is over, if it was not before, and its worker is free: after a loss when it is repaired."""
+        """End an attempt, unless it has ended, and free its worker, after the repair if it was lost."""
         attempt = self._running.pop(trial_id, None)
         if attempt is None:
             return
         self._tally.attempt(attempt, now_s)
         number = attempt.attempt
-        self._waiting.append(facts.Ended(now_s, trial_id, number, outcome, now_s - attempt.ready_s))
+        self._queue.append(facts.Ended(now_s, trial_id, number, outcome, now_s - attempt.ready_s))
         if outcome.kind == "lost" and self._faults is not None:
             free_s = now_s + self._faults.repair_s
-            self._push(free_s, facts.Free(free_s, trial_id, number))
+            self._schedule(free_s, facts.Free(free_s, trial_id, number))
         else:
-            self._waiting.append(facts.Free(now_s, trial_id, number))
-
-    # What is ordered.
+            self._queue.append(facts.Free(now_s, trial_id, number))
 
     def _start(self, order: Start, now_s: float) -> None:
-        luck = None if self._faults is None else Luck(self._faults, self._seed, order.trial_id, order.attempt)
-        attempt = Attempt(order, now_s, self._table.curve(order.config), luck)
+        faults = None
+        if self._faults is not None:
+            faults = AttemptFaults(self._faults, self._seed, order.trial_id, order.attempt)
+        attempt = _Attempt(order, now_s, self._table.curve(order.config), faults)
         self._running[order.trial_id] = attempt
         ready_s = now_s + self._startup_s
-        self._push(ready_s, facts.Ready(ready_s, order.trial_id, order.attempt))
+        self._schedule(ready_s, facts.Ready(ready_s, order.trial_id, order.attempt))
 
     def _answer(self, order: Answer, fact: facts.Reported) -> None:
         attempt = self._running[order.trial_id]
@@ -289,11 +288,10 @@ class Workers:
             self._end(order.trial_id, fact.now_s, _STOPPED)
 
     def _suggest(self, order: Suggest) -> None:
-        """One answer at a time. Each knows what had happened when it was asked for: live, what comes later queues."""
-        assert self._searcher is not None, "a suggestion was ordered from a scheduler without a searcher"
-        self._thinks_until_s = at_s = max(self._now_s, self._thinks_until_s) + self._thinking_s(order.ask)
+        # Suggestions are sequential. Each is based on the facts at the time of the request, as in a real search.
+        self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self._suggest_s(order.ask)
         fact = suggested(self._searcher, order, at_s, seen=self._tally.num_facts)
         if at_s > self._now_s:
-            self._push(at_s, fact)
+            self._schedule(at_s, fact)
         else:
-            self._waiting.append(fact)
+            self._queue.append(fact)

@@ -1,0 +1,222 @@
+"""Base class of searchers with a model.
+
+    class MySearcher(ModelBasedSearcher):
+        def fit(self, data, rng):            # fit a model to rows and losses of the trials
+            ...
+        def propose(self, pending_PD, rng):  # return rows of configurations, best first
+            return self.encoder.sample(100, rng)
+
+The base class provides the initial design (a Sobol sequence until enough trials have a result), avoids configurations
+that were tried, refits only when there are new observations, and restores its state when a search is resumed.
+
+Replay and resume require that `fit` sets attributes that are functions of its arguments only. When a search is
+resumed, `replay_suggestion` records the training data of each fit, and only the last fit is computed.
+"""
+
+import abc
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ..space import Space
+from ..values import checked_int, is_number
+from .base import Observation, Searcher, SuggestContext
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .encoding import Encoder, Floats, Rows
+    from .observations import ObservationStore, TrainingData
+
+
+class ModelBasedSearcher(Searcher):
+    """Base class of searchers with a model. Subclasses implement `fit` and `propose`.
+
+    Args:
+        num_init: number of results before the model is used. A resource level is used once it has this many results.
+        max_rows: maximum number of trials in the training data: a quarter are the best, the others the latest.
+        cost_attr: name of a reported value with the cost of the trial so far; sets `data.costs_N`.
+
+    Attributes:
+        encoder: converts between configurations and rows; available after `begin`.
+        observations: all observations of the search; available after `begin`.
+        results_per_fit: with n results, a fit is used for 1 + n / results_per_fit suggestions.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy")
+    results_per_fit: ClassVar[int] = 200
+
+    encoder: "Encoder"
+    observations: "ObservationStore"
+
+    def __init__(
+        self,
+        *,
+        num_init: int,
+        max_rows: int | None = None,
+        cost_attr: str | None = None,
+    ) -> None:
+        self.num_init = checked_int("num_init", num_init, 1)
+        self.max_rows = None if max_rows is None else checked_int("max_rows", max_rows, 4)
+        if cost_attr is not None and not isinstance(cost_attr, str):
+            raise TypeError(f"cost_attr must be the name of a reported value or None, got {cost_attr!r}")
+        self.cost_attr = cost_attr
+
+    @abc.abstractmethod
+    def fit(self, data: "TrainingData", rng: "np.random.Generator") -> None:
+        """Fit the model from scratch. `data` has at least `num_init` results."""
+
+    @abc.abstractmethod
+    def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
+        """Return rows of configurations, best first. The first one that was not tried is suggested.
+
+        Args:
+            pending_PD: rows of the running trials that are not in the training data.
+            rng: random number generator of this suggestion; do not keep it.
+        """
+
+    def begin(self, space: Space, seed: int) -> None:
+        from .encoding import Encoder
+        from .observations import ObservationStore
+
+        self.encoder = Encoder(space)
+        self.observations = ObservationStore(self.encoder, self.levels)
+        self._seed = seed
+        self._seen: set[bytes] = set()
+        self._running: dict[int, Floats] = {}  # at the last request
+        self._outstanding: dict[int, tuple[Floats, bytes]] = {}  # suggested, but not yet running
+        self._initial_design: Rows | None = None
+        self._num_initial = 0
+        self._data: TrainingData | None = None
+        self._fit_seed = 0
+        self._is_fitted = False
+        self._num_since_fit = 0
+
+    def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
+        from .encoding import numpy_rng
+
+        has_model = self._update_data(context)
+        rng = numpy_rng(context)
+        if has_model:
+            if not self._is_fitted:
+                assert self._data is not None
+                self.fit(self._data, _generator(self._fit_seed))
+                self._is_fitted = True
+            rows = self.propose(self._pending_rows(), rng)
+        else:
+            rows = self._next_initial()
+        row = self._first_unseen(rows, rng)
+        if row is None:
+            return None
+        config = self.encoder.config(row)
+        self._add_outstanding(context.trial_id, config)
+        return config
+
+    def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
+        if not self._update_data(context):
+            self._next_initial()
+        if config is not None:
+            self._add_outstanding(context.trial_id, config)
+
+    def observe(self, observation: Observation) -> None:
+        if observation.trial_id >= 0 and observation.trial_id not in self.observations:
+            self._add_seen(self.encoder.encode(observation.config))
+        if self.cost_attr is not None:
+            cost = cost_per_unit(observation, self.cost_attr)
+            observation = replace(observation, losses=(*observation.losses, cost))
+        self.observations.observe(observation)
+
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        self.observations.on_rollback(trial_id, to_iter)
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        outstanding = self._outstanding.pop(trial_id, None)
+        row = self._running.get(trial_id, None if outstanding is None else outstanding[0])
+        if row is not None:
+            self._add_seen(row)
+        self.observations.on_end(trial_id, status, row)
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "name": type(self).__name__,
+            "num_init": self.num_init,
+            "max_rows": self.max_rows,
+        }
+
+    def _update_data(self, context: SuggestContext) -> bool:
+        """Update the running trials and, if a fit is due, the training data. Return whether the model is used."""
+        previous, self._running = self._running, {}
+        for trial_id, config in context.pending.items():
+            row = previous.get(trial_id)
+            if row is None:
+                row = self.encoder.encode(config)
+                self._add_seen(row)
+                # A suggestion that timed out was replaced by another configuration.
+                self._outstanding.pop(trial_id, None)
+            self._running[trial_id] = row
+        fit_seed = context.random.getrandbits(128)
+        num_results = self.observations.num_results()
+        if num_results < self.num_init:
+            return False
+        self._num_since_fit += 1
+        if self._data is None or self._num_since_fit > num_results // self.results_per_fit:
+            self._num_since_fit = 0
+            with_costs = self.cost_attr is not None
+            data = self.observations.data(min_results=self.num_init, max_rows=self.max_rows, with_costs=with_costs)
+            if self._data is None or not data.equals(self._data):
+                self._data, self._fit_seed, self._is_fitted = data, fit_seed, False
+        return True
+
+    def _pending_rows(self) -> "Rows":
+        import numpy as np
+
+        assert self._data is not None
+        known = set(self._data.trial_ids_N.tolist())
+        rows = [row for trial_id, row in self._running.items() if trial_id not in known]
+        return np.array(rows).reshape(len(rows), self.encoder.num_dims)
+
+    def _add_seen(self, row: "Floats") -> None:
+        self._seen.update(self.encoder.keys(row[None]))
+
+    def _add_outstanding(self, trial_id: int, config: Mapping[str, object]) -> None:
+        row = self.encoder.encode(config)
+        self._outstanding[trial_id] = row, self.encoder.keys(row[None])[0]
+
+    def _first_unseen(self, rows: "Rows", rng: "np.random.Generator") -> "Floats | None":
+        """Return the first row that was not tried, else a random one, or None if all were tried."""
+        seen = self._seen.union(key for _, key in self._outstanding.values()) if self._outstanding else self._seen
+        for row, key in zip(rows, self.encoder.keys(rows), strict=True):
+            if key not in seen:
+                return row  # type: ignore[no-any-return]  # numpy iteration is untyped
+        return self.encoder.unseen(seen, rng)
+
+    def _next_initial(self) -> "Rows":
+        if self._initial_design is None:
+            self._initial_design = self.encoder.initial_design(self._seed)
+        index = self._num_initial
+        self._num_initial += 1
+        return self._initial_design[index : index + 1]
+
+
+def cost_per_unit(observation: Observation, cost_attr: str) -> float:
+    """Return the average cost of a unit of resource.
+
+    Raises:
+        ValueError: the cost is missing or not a finite number above 0.
+    """
+    cost = observation.values.get(cost_attr)
+    if not (is_number(cost) and 0 < cost < math.inf):
+        problem = f"{cost_attr}={cost!r}" if cost_attr in observation.values else f"no {cost_attr!r}"
+        names = ", ".join(map(repr, observation.values))
+        raise ValueError(
+            f"trial {observation.trial_id} reported {problem}, but cost_attr={cost_attr!r} must be the cost of the "
+            f"trial so far, a number above 0; the report has {names}"
+        )
+    return cost / max(observation.resource, 1e-9)
+
+
+def _generator(seed: int) -> "np.random.Generator":
+    import numpy as np
+
+    return np.random.Generator(np.random.PCG64(seed))

@@ -1,0 +1,313 @@
+"""Observations of a search as training data for models, and ranking of trials.
+
+Without resource levels, the result of a trial is its last report. With levels, it is the first report at or above the
+highest level that enough trials have reached (BOHB: Falkner et al., arXiv 1807.01774, section 3.2).
+
+Failed trials and reports with infinite values have no result; their losses are +inf, so that models can avoid their
+configurations. Reports that violate constraints are results.
+
+A finished trial takes one row. Trials that may still report also keep their reports (24 bytes plus 8 per objective and
+constraint), because a rollback may discard any of them.
+"""
+
+# N: trials, D: hyperparameters, L: levels, M: objectives, C: constraints
+
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from ..pareto import crowding_distances, non_dominated_sort
+from ..values import round_resource
+from .base import Observation
+from .encoding import Encoder, Floats, Rows
+
+_INITIAL_CAPACITY = 64
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingData:
+    """Training data of a model, ordered by trial id. The arrays are copies.
+
+    Attributes:
+        trial_ids_N: trial ids.
+        rows_ND: configurations, encoded by `Encoder`.
+        losses_NM: losses; +inf without a result.
+        violations_NC: violation of each constraint, at most 0 if satisfied; +inf without a result.
+        infeasibility_N: 0 if all constraints are satisfied; +inf without a result.
+        is_over_N: whether the trial has ended.
+        level: resource level of the results; None for last reports.
+        costs_N: cost per unit of resource, if requested; the maximum for trials without a result.
+    """
+
+    trial_ids_N: npt.NDArray[np.int64]
+    rows_ND: Rows
+    losses_NM: Floats
+    violations_NC: Floats
+    infeasibility_N: Floats
+    is_over_N: npt.NDArray[np.bool_]
+    level: float | None
+    costs_N: Floats | None = None
+
+    @property
+    def loss_N(self) -> Floats:
+        """Losses of the first objective."""
+        return self.losses_NM[:, 0]
+
+    @property
+    def has_result_N(self) -> npt.NDArray[np.bool_]:
+        """True for trials with a result."""
+        return np.isfinite(self.losses_NM[:, 0])
+
+    def equals(self, other: "TrainingData") -> bool:
+        """Return True if all arrays are equal."""
+        return (
+            self.level == other.level
+            and np.array_equal(self.trial_ids_N, other.trial_ids_N)
+            and np.array_equal(self.rows_ND, other.rows_ND, equal_nan=True)
+            and np.array_equal(self.losses_NM, other.losses_NM)
+            and np.array_equal(self.violations_NC, other.violations_NC)
+            and np.array_equal(self.is_over_N, other.is_over_N)
+            and (self.costs_N is other.costs_N or np.array_equal(self.costs_N, other.costs_N))  # type: ignore[arg-type]
+        )
+
+    def filled(self) -> Floats:
+        """Return the losses, (N, M), with missing results imputed by the worst result of each objective."""
+        has_result = self.has_result_N
+        worst_M = self.losses_NM[has_result].max(axis=0, initial=-np.inf)
+        return np.where(has_result[:, None], self.losses_NM, np.where(np.isfinite(worst_M), worst_M, 0.0))
+
+
+@final
+@dataclass(slots=True)
+class _ActiveTrial:
+    """Reports of a trial that may still report."""
+
+    slot: int
+    iters: "array[int]" = field(default_factory=lambda: array("q"))
+    resources: "array[float]" = field(default_factory=lambda: array("d"))
+    # Losses, infeasibility and violations of each report.
+    numbers: "array[float]" = field(default_factory=lambda: array("d"))
+
+
+@final
+class ObservationStore:
+    """The observations of one search.
+
+    Args:
+        encoder: encodes configurations.
+        levels: resource levels in increasing order; empty: results are last reports.
+
+    >>> from fanwise.tune.space import Space, uniform
+    >>> store = ObservationStore(Encoder(Space({"x": uniform(0, 1)})))
+    >>> store.observe(Observation(7, {"x": 0.25}, 1, 1.0, (3.0,), {}))
+    >>> store.observe(Observation(7, {"x": 0.25}, 2, 2.0, (2.0,), {}))
+    >>> store.data().rows_ND.tolist(), store.data().loss_N.tolist()
+    ([[0.25]], [2.0])
+    >>> store.on_rollback(7, to_iter=1)
+    >>> store.data().loss_N.tolist()
+    [3.0]
+    """
+
+    def __init__(self, encoder: Encoder, levels: Sequence[float] = ()) -> None:
+        self._encoder = encoder
+        self._levels = tuple(map(round_resource, levels)) or None
+        self._active: dict[int, _ActiveTrial] = {}
+        self._free_slots: list[int] = []
+        self._num_slots = 0
+        self._ids = np.empty(0, np.int64)
+        self._rows = np.empty((0, encoder.num_dims))
+        num_levels = 1 if self._levels is None else len(self._levels)
+        self._num_objectives = 1  # until the first report
+        # Slots x levels x (losses, infeasibility, violations); NaN: no report at the level.
+        self._values = np.empty((0, num_levels, 2))
+        self._is_over = np.empty(0, bool)
+
+    def __contains__(self, trial_id: object) -> bool:
+        """Return True if the trial has reported and has not ended."""
+        return trial_id in self._active
+
+    def num_results(self) -> int:
+        """Return the number of trials with a result at the first level."""
+        return int(np.isfinite(self._values[: self._num_slots, 0, 0]).sum())
+
+    def observe(self, observation: Observation) -> None:
+        """Handle a report."""
+        active = self._active.get(observation.trial_id)
+        if active is None:
+            slot = self._add_trial(observation.trial_id, self._encoder.encode(observation.config))
+            active = self._active[observation.trial_id] = _ActiveTrial(slot)
+        numbers = (*observation.losses, observation.infeasibility, *observation.violations)
+        if not all(map(math.isfinite, numbers)):
+            numbers = (math.inf,) * len(numbers)
+        active.iters.append(observation.iter)
+        active.resources.append(observation.resource)
+        active.numbers.extend(numbers)
+        self._num_objectives = len(observation.losses)
+        self._set_width(len(numbers))
+        self._write(active.slot, observation.resource, numbers)
+
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        """Discard the reports of the trial after iteration `to_iter`."""
+        active = self._active.get(trial_id)
+        if active is None or not active.iters or active.iters[-1] <= to_iter:
+            return
+        size = self._values.shape[2]
+        num_valid = bisect_right(active.iters, to_iter)
+        del active.iters[num_valid:], active.resources[num_valid:], active.numbers[num_valid * size :]
+        self._values[active.slot] = math.nan
+        for index, resource in enumerate(active.resources):
+            self._write(active.slot, resource, active.numbers[index * size : (index + 1) * size])
+
+    def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
+        """Handle the final end of a trial.
+
+        Args:
+            trial_id: id of the trial.
+            status: "Completed", "Stopped" or "Failed".
+            row: encoded configuration, to keep a failed trial that never reported.
+        """
+        active = self._active.pop(trial_id, None)
+        if active is not None and not active.iters:  # all of its reports were discarded
+            self._free_slots.append(active.slot)
+            active = None
+        if active is not None:
+            slot = active.slot
+        elif status == "Failed" and row is not None:
+            slot = self._add_trial(trial_id, row)
+        else:
+            return
+        self._is_over[slot] = True
+        if status == "Failed":
+            self._values[slot] = math.inf
+
+    def data(self, *, min_results: int = 1, max_rows: int | None = None, with_costs: bool = False) -> TrainingData:
+        """Return the training data.
+
+        Args:
+            min_results: results that a level needs; the highest such level is used, otherwise the first.
+            max_rows: maximum number of trials: a quarter are the best, the others the latest.
+            with_costs: the last loss of each observation is the cost per unit of resource. It becomes `costs_N` and is
+                ignored when the best trials are selected.
+        """
+        values = self._values[: self._num_slots]
+        level = 0
+        if self._levels is not None:
+            counts = np.isfinite(values[:, :, 0]).sum(axis=0)
+            level = int(max(np.flatnonzero(counts >= min_results), default=0))
+        numbers = values[:, level]
+        slots = np.flatnonzero(~np.isnan(numbers[:, 0]))
+        slots = slots[np.argsort(self._ids[slots])]
+        if max_rows is not None and len(slots) > max_rows:
+            losses_NM = numbers[slots, : self._num_objectives - with_costs]
+            slots = slots[_select_subset(losses_NM, numbers[slots, self._num_objectives], max_rows)]
+        data = TrainingData(
+            trial_ids_N=self._ids[slots],
+            rows_ND=self._rows[slots],
+            losses_NM=numbers[slots, : self._num_objectives],
+            violations_NC=numbers[slots, self._num_objectives + 1 :],
+            infeasibility_N=numbers[slots, self._num_objectives],
+            is_over_N=self._is_over[slots],
+            level=None if self._levels is None else self._levels[level],
+        )
+        if with_costs:
+            return replace(data, losses_NM=data.losses_NM[:, :-1], costs_N=data.filled()[:, -1])
+        return data
+
+    def _add_trial(self, trial_id: int, row: Floats) -> int:
+        """Allocate a slot for a trial."""
+        if self._free_slots:
+            slot = self._free_slots.pop()
+        else:
+            slot = self._num_slots
+            self._num_slots += 1
+            if slot == len(self._ids):
+                self._grow(max(_INITIAL_CAPACITY, 2 * slot))
+        self._ids[slot] = trial_id
+        self._rows[slot] = row
+        self._is_over[slot] = False
+        self._values[slot] = math.nan
+        return slot
+
+    def _grow(self, size: int) -> None:
+        self._ids = _resized(self._ids, size)
+        self._rows = _resized(self._rows, size)
+        self._is_over = _resized(self._is_over, size)
+        self._values = _resized(self._values, size)
+
+    def _set_width(self, num_numbers: int) -> None:
+        """Widen the values at the first report. Until then all rows are empty or failed, so columns can be repeated."""
+        if self._values.shape[2] != num_numbers:
+            self._values = np.repeat(self._values[:, :, :1], num_numbers, axis=2)
+
+    def _write(self, slot: int, resource: float, numbers: Sequence[float]) -> None:
+        """Store the next report of a trial."""
+        if self._levels is None:
+            self._values[slot, 0] = numbers
+            return
+        for level in range(bisect_right(self._levels, resource)):
+            if math.isnan(self._values[slot, level, 0]):
+                self._values[slot, level] = numbers
+
+
+def _resized(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    new = np.empty((size, *old.shape[1:]), old.dtype)
+    new[: len(old)] = old
+    return new
+
+
+def _select_subset(losses_NM: Floats, infeasibility_N: Floats, max_rows: int) -> npt.NDArray[np.int64]:
+    """Return the indices of the best quarter and of the latest others, in order.
+
+    Trials are ranked by infeasibility, then by the sum of their ranks in the objectives.
+    """
+    ranks_N = losses_NM.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable").sum(axis=1)
+    is_kept = np.zeros(len(infeasibility_N), bool)
+    is_kept[np.lexsort((ranks_N, infeasibility_N))[: max_rows // 4]] = True
+    others = np.flatnonzero(~is_kept)
+    is_kept[others[len(others) - (max_rows - max_rows // 4) :]] = True
+    return np.flatnonzero(is_kept)
+
+
+def best_first(data: TrainingData) -> npt.NDArray[np.int64]:
+    """Return the indices of the trials, best first; ties are ordered by id, and trials without a result are last.
+
+    Trials are compared by infeasibility, then by loss. Several objectives are compared as in NSGA-II (Deb et al. 2002,
+    section III): by front, then by crowding distance.
+    """
+    return np.lexsort(_sort_keys(data)[::-1])
+
+
+def ranks(data: TrainingData) -> Floats:
+    """Return the rank of each trial in the order of `best_first`, from 0; ties share a rank."""
+    keys = np.stack(_sort_keys(data), axis=1)
+    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.float64)
+
+
+def normal_scores(loss_N: Floats) -> Floats:
+    """Replace numbers by normal quantiles of their ranks, which bounds the influence of outliers."""
+    _, index_N, count_U = np.unique(loss_N, return_inverse=True, return_counts=True)
+    middle_U = np.cumsum(count_U) - count_U / 2
+    return np.asarray(ndtri(middle_U[index_N] / len(loss_N)))
+
+
+def _sort_keys(data: TrainingData) -> list[Floats]:
+    """Return the sort keys in order of precedence; smaller is better."""
+    if data.losses_NM.shape[1] == 1:
+        return [data.infeasibility_N, data.loss_N]
+    front_N = np.full(len(data.loss_N), np.inf)
+    crowding_N = np.zeros(len(front_N))
+    for infeasibility in np.unique(data.infeasibility_N[data.has_result_N]):
+        indices = np.flatnonzero(data.has_result_N & (data.infeasibility_N == infeasibility))
+        front_N[indices] = non_dominated_sort(data.losses_NM[indices])
+        for front in np.unique(front_N[indices]):
+            members = indices[front_N[indices] == front]
+            crowding_N[members] = crowding_distances(data.losses_NM[members])
+    return [data.infeasibility_N, front_N, -crowding_N]

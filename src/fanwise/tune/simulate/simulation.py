@@ -1,0 +1,179 @@
+"""Searches on a virtual clock: `simulate`, and `repeat` for several seeds."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...base.errors import SearchFailedError
+from ..constraints import constraints_of
+from ..decisions.orders import Finish
+from ..decisions.tuning import Tuning
+from ..schedulers.base import Scheduler, seed_of
+from ..searchers.base import SuggestContext
+from ..stopping import StoppingCriterion
+from ..values import check_bool, checked_int, checked_seconds
+from ..warm_start import WarmStart, read_warm_start
+from .faults import Faults
+from .result import Keep, SimulatedSearch
+from .tables import Table
+from .workers import OnEvent, SimulatedWorkers, Tally
+
+_KEEP_VALUES = ("incumbent", "attempts", "reports")
+
+
+def simulate(
+    scheduler: Scheduler,
+    table: Table,
+    stop: StoppingCriterion,
+    *,
+    n_workers: int = 4,
+    seed: int | None = None,
+    checkpoints: bool = True,
+    startup_s: float = 0.0,
+    suggest_s: float | Callable[[SuggestContext], float] = 0.0,
+    faults: Faults | None = None,
+    retries: int = 0,
+    asynchronous: bool = True,
+    trial_timeout_s: float | None = None,
+    max_equal_failures: int | None = 3,
+    warm_start: WarmStart | None = None,
+    keep: Keep = "incumbent",
+    on_event: OnEvent | None = None,
+) -> SimulatedSearch:
+    """Simulate a search with learning curves in place of training, and a virtual clock.
+
+    Blocks until the search ends; hours of a thousand workers take seconds. Results are bit-identical on every machine.
+    The scheduler is copied.
+
+    Args:
+        scheduler: the scheduler, as for a Tuner.
+        table: learning curves and space, such as `lcbench_curves`, `fcnet_final`, `from_frame` or a `FunctionTable`.
+        stop: stopping criterion; `max_wallclock_time` is in virtual seconds.
+        n_workers: number of simulated workers.
+        seed: seed of the search and the faults; None: that of the scheduler, otherwise 0.
+        checkpoints: whether trials save a checkpoint with every report; without, resumed and retried trials start from
+            scratch.
+        startup_s: virtual seconds from the start of a trial until the objective is called.
+        suggest_s: virtual seconds per suggestion, or a function of the `SuggestContext`.
+        faults: crashes, lost workers and slow attempts.
+        retries: how often a crashed trial is restarted.
+        asynchronous: False: a new batch of trials starts when all trials of the previous one have ended.
+        trial_timeout_s: virtual seconds after which a trial is stopped; None: no limit.
+        max_equal_failures: the search fails if its first trials, this many, all fail with the same error; None: never.
+        warm_start: earlier experiments and data frames, as for a Tuner.
+        keep: data kept in the result: "incumbent", "attempts" (rows for each attempt), or "reports" (both).
+        on_event: called with every fact and the resulting orders of the state machine.
+
+    Raises:
+        TypeError, ValueError: a setting of the wrong type or size, or the scheduler or warm start does not fit the
+            space.
+        ValueError: no trial reported the metric, or a curve has invalid times.
+        SearchFailedError: the search failed, for example because all trials crashed.
+        Exception: an error of the scheduler, the table or a user-defined function, unchanged.
+
+    >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
+    >>> def train(config, epoch):
+    ...     return {"loss": config["x"] ** 2 + 1 / epoch}, 60.0  # report, seconds
+    >>> table = FunctionTable(train, {"x": uniform(-1, 1), "max_epochs": 10})
+    >>> stop = StoppingCriterion(max_wallclock_time=8 * 3600)
+    >>> search = simulate(FIFO(metric="loss"), table, stop, n_workers=100)
+    >>> search.num_trials_completed, search.utilisation
+    (4800, 1.0)
+    """
+    if keep not in _KEEP_VALUES:
+        raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP_VALUES))}, got {keep!r}")
+    scheduler = copy.deepcopy(scheduler)
+    scheduler.check(table.space)
+    earlier, _ = read_warm_start(warm_start, table.space, scheduler, constraints_of(scheduler))
+    seed = seed_of(scheduler, seed, 0)
+    scheduler.begin(table.space, seed)
+    tuning = Tuning(
+        scheduler,
+        table.space,
+        stop,
+        n_workers=checked_int("n_workers", n_workers, 1),
+        seed=seed,
+        asynchronous=asynchronous,
+        trial_timeout_s=trial_timeout_s,
+        max_equal_failures=max_equal_failures,
+        retries=retries,
+    )
+    objective = scheduler.objectives[0]
+    tally = Tally(
+        objective,
+        n_workers=n_workers,
+        constraints=constraints_of(scheduler),
+        keep_attempts=keep != "incumbent",
+        keep_reports=keep == "reports",
+    )
+    workers = SimulatedWorkers(
+        tuning,
+        scheduler.searcher,
+        table,
+        tally=tally,
+        seed=seed,
+        checkpoints=check_bool("checkpoints", checkpoints),
+        startup_s=checked_seconds("startup_s", startup_s),
+        suggest_s=_suggestion_time(suggest_s),
+        faults=faults,
+        on_event=on_event,
+        earlier=earlier,
+    )
+    duration_s, finish = workers.run()
+    _raise_failure(finish)
+    counts = tuning.counts
+    return SimulatedSearch(
+        objective=objective,
+        n_workers=n_workers,
+        duration_s=duration_s,
+        reason=finish.reason,
+        best=tuning.best,
+        incumbents=tally.incumbents,
+        num_trials_started=counts.num_trials_started,
+        num_trials_completed=counts.num_trials_completed,
+        num_trials_stopped=counts.num_trials_stopped,
+        num_trials_failed=counts.num_trials_failed,
+        num_attempts=tally.num_attempts,
+        num_reports=counts.num_evaluations,
+        num_facts=tally.num_facts,
+        decisions=tally.decisions,
+        training_s=tally.training_s,
+        utilisation=tally.utilisation.share(duration_s) or 0.0,
+        _attempts=tally.attempts,
+        _reports=tally.reports,
+    )
+
+
+def repeat(
+    scheduler: Scheduler,
+    table: Table,
+    stop: StoppingCriterion,
+    *,
+    seeds: Iterable[int] = range(10),
+    **settings: Any,
+) -> list[SimulatedSearch]:
+    """Call `simulate` for each seed. `incumbent_spread` aggregates the results.
+
+    >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
+    >>> table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
+    >>> searches = repeat(FIFO(metric="loss"), table, StoppingCriterion(max_wallclock_time=100), seeds=range(3))
+    >>> [search.num_trials_completed for search in searches]
+    [400, 400, 400]
+    """
+    return [simulate(scheduler, table, stop, seed=seed, **settings) for seed in seeds]
+
+
+def _suggestion_time(suggest_s: float | Callable[[SuggestContext], float]) -> Callable[[SuggestContext], float]:
+    if not callable(suggest_s):
+        constant_s = checked_seconds("suggest_s", suggest_s)
+        return lambda context: constant_s
+    return lambda context: checked_seconds("the result of suggest_s", suggest_s(context))
+
+
+def _raise_failure(finish: Finish) -> None:
+    if finish.cause is not None:
+        raise finish.cause
+    if finish.kind == "no-metric":
+        raise ValueError(finish.error)
+    if finish.error is not None:
+        raise SearchFailedError(finish.error)

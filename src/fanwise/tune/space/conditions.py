@@ -1,0 +1,239 @@
+"""Conditional hyperparameters, which exist only if their parents have certain values.
+
+    "optimizer": choice(["sgd", "adam"])
+    "momentum":  parameter(uniform(0, 0.99), when={"optimizer": "sgd"})
+
+A configuration contains only the hyperparameters that exist. Conditions may be nested; a hyperparameter whose parent
+does not exist does not exist either.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from ...base.nearest import did_you_mean
+from ..values import Value
+from .domains import Domain, is_domain, is_finite
+from .priors import Confidence, make_prior
+
+When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> the values it may have; all parents must match
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A domain or constant with a condition or prior; constructed by `parameter`, validated by `Space`."""
+
+    domain: object
+    when: Mapping[str, object] | None
+    prior: object
+    confidence: Confidence
+
+    def __repr__(self) -> str:
+        more = "" if self.when is None else f", when={self.when!r}"
+        if has_prior(self):
+            more += f", prior={self.prior!r}, confidence={self.confidence!r}"
+        return f"parameter({self.domain!r}{more})"
+
+
+_NO_PRIOR = object()
+
+
+def parameter(
+    domain: object,
+    *,
+    when: Mapping[str, object] | None = None,
+    prior: object = _NO_PRIOR,
+    confidence: Confidence = "medium",
+) -> Parameter:
+    """A hyperparameter with a condition or a prior.
+
+    Args:
+        domain: a domain such as `uniform(0, 1)`, or a constant.
+        when: parent -> the value, or list of values, it must have; all parents must match. The objective is called
+            without the argument if the hyperparameter does not exist, so give it a default. None: always exists.
+        prior: a value that is expected to be good. Model-based searchers draw some configurations near it;
+            `Space.sample` ignores it.
+        confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
+
+    Raises:
+        TypeError: the confidence is neither a number nor text.
+        ValueError: the prior is not in the domain, or the confidence is invalid.
+
+    >>> from random import Random
+    >>> from fanwise.tune import Space, choice, uniform
+    >>> space = Space({
+    ...     "optimizer": choice(["sgd", "adam"]),
+    ...     "momentum": parameter(uniform(0, 0.99), when={"optimizer": "sgd"}, prior=0.9),
+    ... })
+    >>> space.complete({"optimizer": "adam"}, Random(0))
+    {'optimizer': 'adam'}
+    >>> space.complete({"momentum": 0.9}, Random(0))
+    {'optimizer': 'sgd', 'momentum': 0.9}
+    """
+    result = Parameter(domain, when, prior, confidence)
+    if is_domain(domain) and has_prior(result):
+        make_prior(domain, prior, confidence)
+    return result
+
+
+def has_prior(parameter: Parameter) -> bool:
+    """Return True if a prior was given, which may be None."""
+    return parameter.prior is not _NO_PRIOR
+
+
+def normalize_condition(
+    name: str, when: Mapping[str, object], domains: Mapping[str, Domain], names: Iterable[str]
+) -> When:
+    """Validate the `when` of a hyperparameter and convert it to plain values.
+
+    Raises:
+        TypeError: not a mapping.
+        ValueError: a parent is unknown, constant, real-valued or the hyperparameter itself, or its values are missing
+            or outside its domain.
+    """
+    if not isinstance(when, Mapping):
+        raise TypeError(
+            f"{name!r}: when must map parents to values, got {when!r} of type {type(when).__name__}; "
+            f'write when={{"optimizer": "sgd"}}'
+        )
+    if not when:
+        raise ValueError(f"{name!r}: when is empty; omit it if the hyperparameter always exists")
+    return {parent: _parent_values(name, parent, values, domains, names) for parent, values in when.items()}
+
+
+def _parent_values(
+    name: str, parent: str, allowed: object, domains: Mapping[str, Domain], names: Iterable[str]
+) -> tuple[Value, ...]:
+    if parent == name:
+        raise ValueError(f"{name!r} depends on itself")
+    domain = domains.get(parent)
+    if domain is None:
+        reason = "is a constant of the space" if parent in set(names) else "is not in the space"
+        raise ValueError(f"{name!r} depends on {parent!r}, which {reason}{did_you_mean(parent, domains)}")
+    if not is_finite(domain):
+        raise ValueError(
+            f"{name!r} depends on {parent!r}, which is real-valued: {domain!r}; a parent must have finitely many values"
+        )
+    is_list = isinstance(allowed, list | tuple | range) and not domain.contains(allowed)
+    values = list(allowed) if is_list else [allowed]  # type: ignore[call-overload]  # a list
+    if not values:
+        raise ValueError(f"{name!r}: when lists no value for {parent!r}, so it would never exist")
+    for value in values:
+        if not domain.contains(value):
+            raise ValueError(f"{name!r} depends on {parent!r} = {value!r}, which is not in {domain!r}")
+    return tuple(domain.value_at(index) for index in dict.fromkeys(map(domain.index_of, values)))
+
+
+def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple[str, ...]:
+    """Sort names topologically, so that parents precede children; otherwise the order is kept.
+
+    Raises:
+        ValueError: the conditions form a cycle.
+    """
+    ordered: dict[str, None] = {}
+    for name in names:
+        _visit(name, conditions, ordered, ())
+    return tuple(ordered)
+
+
+def _visit(name: str, conditions: Mapping[str, When], ordered: dict[str, None], children: tuple[str, ...]) -> None:
+    if name in children:
+        cycle = " -> ".join((*children[children.index(name) :], name))
+        raise ValueError(f"these hyperparameters depend on each other in a cycle: {cycle}")
+    if name not in ordered:
+        for parent in conditions.get(name, ()):
+            _visit(parent, conditions, ordered, (*children, name))
+        ordered[name] = None
+
+
+def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, When]) -> bool:
+    """Return True if the hyperparameter exists given the values of its parents in `config`."""
+    return all(
+        parent in config and is_one_of(config[parent], values) for parent, values in conditions.get(name, {}).items()
+    )
+
+
+def is_one_of(value: object, values: Iterable[Value]) -> bool:
+    """Membership test that distinguishes True from 1."""
+    return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in values)
+
+
+def format_condition(when: When) -> str:
+    """Format a condition for messages."""
+    parts = (
+        f"{parent} is {' or '.join(map(repr, values))}" if len(values) < 4 else f"{parent} is one of {list(values)!r}"
+        for parent, values in when.items()
+    )
+    return " and ".join(parts)
+
+
+def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
+    """Map each ancestor to the values under which all the names exist.
+
+    Raises:
+        ValueError: two of the names cannot exist together.
+    """
+    allowed: dict[str, tuple[list[Value], str]] = {}
+    queue = list(names)
+    for name in queue:
+        for parent, values in conditions.get(name, {}).items():
+            previous, child = allowed.get(parent, (list(values), name))
+            common = [value for value in previous if is_one_of(value, values)]
+            if not common:
+                raise ValueError(
+                    f"{child} and {name} never exist together: {child} only when "
+                    f"{format_condition({parent: tuple(previous)})}, {name} only when "
+                    f"{format_condition({parent: values})}"
+                )
+            allowed[parent] = (common, name)
+            if parent not in queue:
+                queue.append(parent)
+    return {parent: values for parent, (values, _) in allowed.items()}
+
+
+@final
+class _Other:
+    """Placeholder for all values of a parent that no condition mentions."""
+
+
+_OTHER = _Other()
+
+
+def count_configurations(
+    names: Sequence[str], domains: Mapping[str, Domain], conditions: Mapping[str, When]
+) -> int | None:
+    """Return the number of distinct configurations, or None if there are infinitely many.
+
+    Args:
+        names: hyperparameters and constants, parents first.
+        domains: domain of each hyperparameter.
+        conditions: condition of each conditional hyperparameter.
+    """
+    mentioned: dict[str, list[Value]] = {}
+    for when in conditions.values():
+        for parent, values in when.items():
+            known = mentioned.setdefault(parent, [])
+            known += [value for value in values if not is_one_of(value, known)]
+
+    def count(index: int, config: Mapping[str, object]) -> int | None:
+        if index == len(names):
+            return 1
+        name, domain = names[index], domains.get(names[index])
+        if domain is None or not exists(name, config, conditions):
+            return count(index + 1, config)
+        if domain.num_values is None:
+            return None
+        if name not in mentioned:
+            rest = count(index + 1, config)
+            return None if rest is None else domain.num_values * rest
+        choices = [(value, 1) for value in mentioned[name]] + [(_OTHER, domain.num_values - len(mentioned[name]))]
+        total = 0
+        for value, multiplicity in choices:
+            rest = count(index + 1, {**config, name: value}) if multiplicity else 0
+            if rest is None:
+                return None
+            total += multiplicity * rest
+        return total
+
+    return count(0, {})

@@ -1,0 +1,205 @@
+"""Linear and logarithmic scales between two bounds, with bit-identical results on every machine.
+
+    linear         0.5 is mapped to 50.5 between 1 and 100       (uniform)
+    log            0.5 is mapped to 10 between 1 and 100         (loguniform)
+    reverse log    0.5 is mapped to 0.99 between 0.9 and 0.999   (reverseloguniform; 1 - x is on a log scale)
+
+Scales are monotone and never leave their bounds. They use only float arithmetic and the integers below, because exp and
+log of the C library differ between machines in the last bit, and a search must replay bit for bit.
+
+Logarithms are integers in units of 2**-80 (fixed point). 2**t is computed as 2**whole * 2**(i/256) * 2**(j/65536) *
+2**rest: two factors from tables and three terms of the exponential series for the rest, which is below 2**-16. `exp2`
+rounds down with a relative error below 2**-70, so floats made from it are off by at most 0.50002 units in the last
+place. It is monotone: products of monotone factors are rounded down within a table step, and at the end of a step the
+missing term of the series (more than 2**-71) exceeds the rounding error of the next step (less than 2**-77).
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+FRACTION_BITS = 80
+ONE = 1 << FRACTION_BITS
+
+_FLOAT_ONE = float(ONE)
+_BELOW_ONE = math.nextafter(1.0, 0.0)
+_STEPS = 256  # entries of each table
+_REST_BITS = FRACTION_BITS - 16
+_REST = (1 << _REST_BITS) - 1
+_THREE = 3 * ONE
+_LN2 = 0xB17217F7D1CF79ABC9E3  # in units of 2**-80
+_LOG2_E = 0x171547652B82FE1777D0F  # in units of 2**-80
+_SMALLEST_NORMAL_EXPONENT = -1000  # well above subnormal floats, which are computed by a division
+
+
+def _powers_of_root(root_of: int) -> tuple[int, ...]:
+    """Return 2**(k / root_of) for k in 0..255, rounded down; root_of is a power of two."""
+    more = 80  # guard bits
+    scale = 1 << (FRACTION_BITS + more)
+    root = 2 * scale
+    for _ in range(root_of.bit_length() - 1):
+        root = math.isqrt(root * scale)
+    powers = [scale]
+    for _ in range(_STEPS - 1):
+        powers.append(powers[-1] * root // scale)
+    return tuple(power >> more for power in powers)
+
+
+_COARSE = _powers_of_root(_STEPS)
+_FINE = _powers_of_root(_STEPS * _STEPS)
+
+
+def exp2(t: int) -> tuple[int, int]:
+    """Return 2**t as (m, e), which means m * 2**(e - 80) with 2**80 <= m < 2**81.
+
+    >>> exp2(3 * ONE) == (ONE, 3)
+    True
+    """
+    x = ((t & _REST) * _LN2) >> FRACTION_BITS
+    rest = ONE + x + (((x * x) >> FRACTION_BITS) * (_THREE + x) // 6 >> FRACTION_BITS)
+    table = (_COARSE[(t >> 72) & 255] * _FINE[(t >> 64) & 255]) >> FRACTION_BITS
+    return (table * rest) >> FRACTION_BITS, t >> FRACTION_BITS
+
+
+def exp2_float(t: int) -> float:
+    """Return 2**t as a float.
+
+    >>> exp2_float(ONE // 2), exp2_float(-3 * ONE)
+    (1.4142135623730951, 0.125)
+    """
+    m, e = exp2(t)
+    if e > _SMALLEST_NORMAL_EXPONENT:
+        return math.ldexp(m, e - FRACTION_BITS)
+    return m / (1 << (FRACTION_BITS - e))
+
+
+def log2(x: float) -> int:
+    """Return the base-2 logarithm of a positive float in units of 2**-80, with an error below 2**-76.
+
+    >>> log2(0.25) == -2 * ONE
+    True
+    """
+    part, exponent = math.frexp(x)
+    m = int(part * (1 << 53)) << (FRACTION_BITS - 52)
+    i = bisect_right(_COARSE, m) - 1
+    m = (m << FRACTION_BITS) // _COARSE[i]
+    j = bisect_right(_FINE, m) - 1
+    z = (m << FRACTION_BITS) // _FINE[j] - ONE
+    z2 = (z * z) >> FRACTION_BITS
+    z3 = (z2 * z) >> FRACTION_BITS
+    z4 = (z3 * z) >> FRACTION_BITS
+    natural = z - z2 // 2 + z3 // 3 - z4 // 4
+    return ((exponent - 1) << FRACTION_BITS) + (i << 72) + (j << 64) + ((natural * _LOG2_E) >> FRACTION_BITS)
+
+
+def check_unit(u: float) -> float:
+    """Return u. Raises ValueError if it is not in [0, 1)."""
+    if not 0.0 <= u < 1.0:
+        raise ValueError(f"u must lie in [0, 1), got {u!r}")
+    return u
+
+
+def share_at(u: float, size: int) -> int:
+    """Return the index of the one of `size` equal shares of [0, 1) that contains u. Exact: no share is wider."""
+    return int(check_unit(u) * 18446744073709551616.0) * size >> 64  # 2**64; multiplying a float by it is exact
+
+
+def middle_of_share(index: int, size: int) -> float:
+    """Return the middle of one of `size` equal shares of [0, 1)."""
+    return (2 * index + 1) / (2 * size)
+
+
+def below_one(u: float) -> float:
+    """Clip u to [0, 1)."""
+    return min(max(u, 0.0), _BELOW_ONE)
+
+
+class Scale(Protocol):
+    """A monotone map from [0, 1) to the values between two bounds."""
+
+    @property
+    def lower(self) -> float: ...
+
+    @property
+    def upper(self) -> float: ...
+
+    def at(self, u: float) -> float:
+        """Return the value at u, 0 <= u < 1."""
+
+    def position(self, value: float) -> float:
+        """Return the u of a value between the bounds."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LinearScale:
+    """Equal distances in [0, 1) are equal differences."""
+
+    lower: float
+    upper: float
+
+    def at(self, u: float) -> float:
+        # lower * (1 - u) + upper * u is not monotone.
+        return min(self.lower + u * (self.upper - self.lower), self.upper)
+
+    def position(self, value: float) -> float:
+        return below_one((value - self.lower) / (self.upper - self.lower))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LogScale:
+    """Equal distances in [0, 1) are equal ratios; lower is above 0."""
+
+    lower: float
+    upper: float
+    _log_lower: int = field(init=False, repr=False, compare=False)
+    _log_width: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_log_lower", log2(self.lower))
+        object.__setattr__(self, "_log_width", log2(self.upper) - self._log_lower)
+
+    def log_at(self, u: float) -> int:
+        """Return the logarithm of the value at u, in units of 2**-80."""
+        return self._log_lower + (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS)
+
+    def at(self, u: float) -> float:
+        return min(max(exp2_float(self.log_at(u)), self.lower), self.upper)
+
+    def at_step(self, index: int, num_steps: int) -> float:
+        """Return the value after `index` of `num_steps` equal steps, rounded to 12 digits if that is within 2 ulp.
+
+        Bounds such as 0.001 are not exact in binary, so the raw result may be 9.999999999999998 instead of 10.
+        """
+        value = exp2_float(self._log_lower + self._log_width * index // num_steps)
+        decimal = float(f"{value:.12g}")
+        return decimal if abs(decimal - value) <= 2 * math.ulp(value) else value
+
+    def position(self, value: float) -> float:
+        return below_one((log2(value) - self._log_lower) / self._log_width)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReverseLogScale:
+    """The distance to 1 is on a log scale; upper is below 1."""
+
+    lower: float
+    upper: float
+    _log_first: int = field(init=False, repr=False, compare=False)
+    _log_width: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_log_first", log2(1.0 - self.lower))
+        object.__setattr__(self, "_log_width", self._log_first - log2(1.0 - self.upper))
+
+    def at(self, u: float) -> float:
+        if u == 0.0:
+            return self.lower  # 1 - (1 - lower) may differ
+        distance = exp2_float(self._log_first - (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS))
+        return min(max(1.0 - distance, self.lower), self.upper)
+
+    def position(self, value: float) -> float:
+        return below_one((self._log_first - log2(1.0 - value)) / self._log_width)

@@ -1,0 +1,403 @@
+"""Search spaces, which map names to domains and constants.
+
+A Space samples, completes and validates configurations. Configurations returned by its methods contain exactly the
+hyperparameters that exist, in the order of the space, with plain Python values. Arguments are never modified or kept.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, final
+
+from ...base.nearest import did_you_mean
+from ..rng import RandomSource
+from ..values import Value, plain_json, with_objects
+from .categories import Choice, Ordinal, objects_of
+from .conditions import (
+    Parameter,
+    When,
+    count_configurations,
+    exists,
+    format_condition,
+    has_prior,
+    is_one_of,
+    normalize_condition,
+    parameter,
+    parents_first,
+    required_parents,
+)
+from .domains import Domain, domain_from_json, domain_to_json, grid_values, is_domain
+from .priors import Prior, make_prior
+
+_MAX_SHOWN = 6
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Constant:
+    """A constant of the space; constructed by `constant`."""
+
+    value: object
+
+    def __repr__(self) -> str:
+        return f"constant({self.value!r})"
+
+
+def constant(value: object) -> Constant:
+    """Add a list to every configuration.
+
+    Only needed for lists. A bare list in a space is an error, because `{"learning_rate": [0.1, 0.01]}` usually means
+    `choice([0.1, 0.01])`.
+
+    >>> from random import Random
+    >>> Space({"hidden_sizes": constant([128, 64])}).sample(Random(0))
+    {'hidden_sizes': [128, 64]}
+    """
+    return Constant(value)
+
+
+@final
+class Space:
+    """A search space.
+
+    Args:
+        mapping: name -> domain, or a constant that JSON can represent, or either of them in `parameter(...)`. Lists
+            are written as `constant([...])`.
+
+    Raises:
+        TypeError: a name is not text, or a constant is a bare list or tuple or cannot be represented in JSON.
+        ValueError: a name is empty, a constant is NaN, a condition refers to an unknown name, or a prior is outside its
+            domain.
+
+    >>> from random import Random
+    >>> from fanwise.tune import loguniform
+    >>> space = Space({"learning_rate": loguniform(1e-2, 1), "max_epochs": 10})
+    >>> space.complete({"learning_rate": 0.1}, Random("0/suggest/0"))
+    {'learning_rate': 0.1, 'max_epochs': 10}
+    """
+
+    __slots__ = ("_conditions", "_constants", "_copied", "_domains", "_names", "_parents_first", "_priors", "_template")
+
+    def __init__(self, mapping: Mapping[str, object]) -> None:
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"a space must be a dict, got {mapping!r} of type {type(mapping).__name__}")
+        self._names = tuple(mapping)
+        self._domains: dict[str, Domain] = {}
+        self._constants: dict[str, object] = {}
+        self._priors: dict[str, Prior] = {}
+        for name, entry in mapping.items():
+            _check_name(name)
+            inner = entry.domain if isinstance(entry, Parameter) else entry
+            if is_domain(inner):
+                self._domains[name] = inner
+            else:
+                self._constants[name] = _checked_constant(name, inner)
+        self._template: dict[str, object] = {name: self._constants.get(name) for name in self._names}
+        self._copied = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
+        parameters = {name: entry for name, entry in mapping.items() if isinstance(entry, Parameter)}
+        self._conditions: dict[str, When] = {
+            name: normalize_condition(name, entry.when, self._domains, self._names)
+            for name, entry in parameters.items()
+            if entry.when is not None
+        }
+        self._priors = {name: self._make_prior(name, entry) for name, entry in parameters.items() if has_prior(entry)}
+        self._parents_first = parents_first(self._names, self._conditions)
+
+    def _make_prior(self, name: str, entry: Parameter) -> Prior:
+        if name in self._constants:
+            raise ValueError(f"{name!r} is a constant of the space, so it cannot have a prior")
+        return make_prior(self._domains[name], entry.prior, entry.confidence)
+
+    def __repr__(self) -> str:
+        entries = (f"{name!r}: {self._format(name)}" for name in self._names)
+        return f"Space({{{', '.join(entries)}}})"
+
+    def _format(self, name: str) -> str:
+        entry = self._domains.get(name, self._constants.get(name))
+        options = []
+        if name in self._conditions:
+            when = {parent: _one_or_list(values) for parent, values in self._conditions[name].items()}
+            options.append(f"when={when!r}")
+        if name in self._priors:
+            options.append(f"prior={self._priors[name].center!r}, confidence={self._priors[name].confidence!r}")
+        text = repr(Constant(entry) if isinstance(entry, list) else entry)
+        return f"parameter({', '.join((text, *options))})" if options else text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Space) and self.to_json() == other.to_json() and self._names == other._names
+
+    __hash__ = None  # type: ignore[assignment]  # constants may be lists
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all hyperparameters and constants, in order."""
+        return self._names
+
+    @property
+    def domains(self) -> Mapping[str, Domain]:
+        """Domains by name. Read-only."""
+        return MappingProxyType(self._domains)
+
+    @property
+    def constants(self) -> Mapping[str, object]:
+        """Constants by name. Read-only."""
+        return MappingProxyType(self._constants)
+
+    @property
+    def conditions(self) -> Mapping[str, When]:
+        """Conditions by name of the conditional hyperparameter: parent -> the values it must have. Read-only."""
+        return MappingProxyType(self._conditions)
+
+    @property
+    def priors(self) -> Mapping[str, Prior]:
+        """Priors by name. Read-only."""
+        return MappingProxyType(self._priors)
+
+    @property
+    def num_configurations(self) -> int | None:
+        """Number of distinct configurations; None if a hyperparameter is real-valued."""
+        return count_configurations(self._parents_first, self._domains, self._conditions)
+
+    def from_units(self, units: Sequence[float]) -> dict[str, object]:
+        """Return the configuration at a point of the unit cube, with one coordinate per domain.
+
+        Raises:
+            ValueError: the number of coordinates is wrong, or one is not in [0, 1).
+        """
+        if len(units) != len(self._domains):
+            raise ValueError(f"a point of this space has {len(self._domains)} numbers, got {len(units)}")
+        pairs = zip(self._domains.items(), units, strict=True)
+        return self._existing({name: domain.from_unit(u) for (name, domain), u in pairs})
+
+    def sample(self, rng: RandomSource) -> dict[str, object]:
+        """Sample a configuration uniformly. Calls `rng.random()` once per domain, in order."""
+        return self._existing({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
+
+    def resample(self, config: Mapping[str, object], name: str, rng: RandomSource) -> dict[str, object]:
+        """Return a copy of config with a new random value of `name`, which may equal the old one.
+
+        Conditional hyperparameters that cease to exist are removed; those that begin to exist are sampled.
+
+        Raises:
+            ValueError: name is unknown, constant or does not exist in config, or config is invalid.
+        """
+        if name not in self._domains:
+            reason = "is a constant of the space" if name in self._constants else "is not in the space"
+            raise ValueError(f"{name!r} {reason}{did_you_mean(name, self._domains)}")
+        old = self.check(config)
+        if name not in old:
+            condition = format_condition(self._conditions[name])
+            raise ValueError(f"{name!r} does not exist in this configuration: only when {condition}")
+        new = {**old, name: self._domains[name].from_unit(rng.random())}
+        for dependent in self._parents_first if self._conditions else ():
+            if not exists(dependent, new, self._conditions):
+                new.pop(dependent, None)
+            elif dependent not in new and dependent in self._domains:
+                new[dependent] = self._domains[dependent].from_unit(rng.random())
+        return self._existing(new)
+
+    def complete(self, partial: Mapping[str, object], rng: RandomSource) -> dict[str, object]:
+        """Return a configuration with the values of `partial`; the others are sampled as in `sample`.
+
+        Parents of conditional hyperparameters in `partial` are sampled such that these exist.
+
+        Raises:
+            ValueError: an unknown name, a value outside its domain, or hyperparameters that cannot exist together.
+        """
+        fixed = self.check_part(partial)
+        units = {name: rng.random() for name in self._domains}
+        values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
+        for name, allowed in required_parents(partial, self._conditions).items():
+            if name not in fixed and not is_one_of(values[name], allowed):
+                values[name] = allowed[int(units[name] * len(allowed))]
+        return self._existing({**values, **fixed})
+
+    def grid(self, num_points: int | Mapping[str, int]) -> Iterator[dict[str, object]]:
+        """Iterate over a grid of evenly spaced values; the last name changes fastest.
+
+        Args:
+            num_points: values per domain, for all domains or by name. Domains with fewer values, and every choice, use
+                all of their values.
+
+        Raises:
+            ValueError: a number is below 1, or a name is missing or unknown.
+        """
+        if not isinstance(num_points, Mapping):
+            num_points = dict.fromkeys(self._domains, num_points)
+        for name in num_points:
+            if name not in self._domains:
+                raise ValueError(f"{name!r} is not a domain of the space{did_you_mean(name, self._domains)}")
+        missing = [name for name in self._domains if name not in num_points]
+        if missing:
+            raise ValueError(f"num_points is missing {', '.join(map(repr, missing))}")
+        values = {name: grid_values(domain, num_points[name]) for name, domain in self._domains.items()}
+        return self._combined(values, {}, self._parents_first)
+
+    def _combined(
+        self, values: Mapping[str, Sequence[Value]], config: Mapping[str, object], names: tuple[str, ...]
+    ) -> Iterator[dict[str, object]]:
+        rest = list(itertools.dropwhile(lambda name: not self._is_free(name, config), names))
+        if not rest:
+            yield self._existing(config)
+            return
+        for value in values[rest[0]]:
+            yield from self._combined(values, {**config, rest[0]: value}, tuple(rest[1:]))
+
+    def _is_free(self, name: str, config: Mapping[str, object]) -> bool:
+        return name in self._domains and exists(name, config, self._conditions)
+
+    @property
+    def objects(self) -> Mapping[str, Mapping[Value, Any]]:
+        """Categories that are objects: hyperparameter -> name of the category -> object.
+
+        Raises:
+            ValueError: the space was restored from a record, which contains only names.
+        """
+        objects = {}
+        for name, domain in self._domains.items():
+            if isinstance(domain, Choice | Ordinal) and domain.object_positions:
+                try:
+                    objects[name] = objects_of(domain)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}. Pass the original space.") from None
+        return objects
+
+    def with_objects(self, config: Mapping[str, object]) -> dict[str, Any]:
+        """Return the configuration that the objective receives: a copy with objects in place of their names.
+
+        Raises:
+            ValueError: the space was restored from a record, which contains only names.
+
+        >>> from fanwise.tune import choice
+        >>> Space({"layers": choice([[64], [64, 64]])}).with_objects({"layers": "[64, 64]"})
+        {'layers': [64, 64]}
+        """
+        return with_objects(config, self.objects)
+
+    def check(self, config: Mapping[str, object]) -> dict[str, object]:
+        """Validate a configuration and return it with plain values, in order, with constants filled in.
+
+        Raises:
+            ValueError: lists all names that are missing, unknown, not existing or outside their domain.
+        """
+        problems = [
+            f"{name!r} is missing"
+            for name in self._domains
+            if name not in config and exists(name, config, self._conditions)
+        ]
+        return self._existing(self._checked(config, problems))
+
+    def check_part(self, partial: Mapping[str, object]) -> dict[str, object]:
+        """Validate a partial configuration; nothing is filled in. Raises ValueError as `check` does."""
+        return self._checked(partial, [])
+
+    def _checked(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+        plain: dict[str, object] = {}
+        for name, value in config.items():
+            domain = self._domains.get(name)
+            if domain is not None and domain.contains(value):
+                plain[name] = domain.normalize(value)
+            elif domain is not None:
+                problems.append(f"{name} = {value!r} is not in {domain!r}")
+            elif name not in self._constants:
+                problems.append(f"{name!r} is not in the space{did_you_mean(name, self._names)}")
+            elif not _same(value, self._constants[name]):
+                problems.append(f"{name} = {value!r}, but the space has the constant {self._constants[name]!r}")
+        if not problems and self._conditions:
+            problems += self._unmet_conditions(plain, config)
+        if problems:
+            raise ValueError("\n".join(problems))
+        return plain
+
+    def _unmet_conditions(self, plain: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
+        """Describe hyperparameters whose conditions the given parents violate.
+
+        Raises:
+            ValueError: two hyperparameters cannot exist together for any value of the omitted parents.
+        """
+        problems = []
+        for name in config:
+            for parent, values in required_parents([name], self._conditions).items():
+                if parent in plain and not is_one_of(plain[parent], values):
+                    condition = format_condition({parent: tuple(values)})
+                    problems.append(
+                        f"{name} = {config[name]!r} is given, but it exists only when {condition}, "
+                        f"and {parent} is {plain[parent]!r}"
+                    )
+                    break
+        if not problems:
+            required_parents(config, self._conditions)
+        return problems
+
+    def _existing(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Add constants, remove hyperparameters that do not exist, and restore the order of the space."""
+        config: dict[str, object] = {**self._template, **values}
+        for name in self._copied:
+            config[name] = plain_json(name, self._constants[name])
+        if not self._conditions:
+            return config
+        existing: dict[str, object] = {}
+        for name in self._parents_first:
+            if exists(name, existing, self._conditions):
+                existing[name] = config[name]
+        return {name: existing[name] for name in self._names if name in existing}
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form: name -> {"domain": type, ...} or {"constant": value}, plus "when" and "prior"."""
+        return {name: self._entry(name) for name in self._names}
+
+    def _entry(self, name: str) -> dict[str, object]:
+        domain = self._domains.get(name)
+        entry = {"constant": plain_json(name, self._constants[name])} if domain is None else domain_to_json(domain)
+        if name in self._conditions:
+            entry["when"] = {parent: list(values) for parent, values in self._conditions[name].items()}
+        if name in self._priors:
+            entry |= {"prior": self._priors[name].center, "confidence": self._priors[name].confidence}
+        return entry
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> "Space":
+        """Restore a space from `to_json`. Raises ValueError if the body is invalid."""
+        mapping: dict[str, object] = {}
+        for name, entry in body.items():
+            if not isinstance(entry, Mapping):
+                raise ValueError(f"{name!r} is {entry!r}, not the JSON form of a domain or a constant")
+            options = {key: entry[key] for key in ("when", "prior", "confidence") if key in entry}
+            rest = {key: value for key, value in entry.items() if key not in options}
+            inner = Constant(rest["constant"]) if set(rest) == {"constant"} else domain_from_json(rest)
+            mapping[name] = parameter(inner, **options) if options else inner
+        return cls(mapping)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
+    if not name:
+        raise ValueError("a hyperparameter's name must not be empty")
+
+
+def _one_or_list(values: tuple[Value, ...]) -> object:
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _checked_constant(name: str, entry: object) -> object:
+    """Return the constant as plain JSON values."""
+    if isinstance(entry, list | tuple | range | AbstractSet):
+        few = list(itertools.islice(entry, _MAX_SHOWN + 1))
+        values = repr(few) if len(few) <= _MAX_SHOWN else f"{repr(few[:_MAX_SHOWN])[:-1]}, ...]"
+        raise TypeError(
+            f"{name!r} is a bare {type(entry).__name__}, which is ambiguous:\n"
+            f"  one of these values for each trial:     {name!r}: choice({values})\n"
+            f"  all of them, the same for every trial:  {name!r}: constant({values})"
+        )
+    value = entry.value if isinstance(entry, Constant) else entry
+    return plain_json(f"the constant {name!r}", value)
+
+
+def _same(value: object, constant: object) -> bool:
+    try:
+        return plain_json("value", value) == constant
+    except (TypeError, ValueError):
+        return False

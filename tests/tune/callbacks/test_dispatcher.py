@@ -1,0 +1,298 @@
+"""Callbacks hear of everything that happens, in order, off the hub's thread; what they raise ends nothing."""
+
+import logging
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.pool import Pool
+from fanwise.testing import within
+from fanwise.testing.searches import quiet_tuner
+from fanwise.tune import (
+    FIFO,
+    Objective,
+    SearchEnded,
+    SearchStarted,
+    Space,
+    StoppingCriterion,
+    TrialEnded,
+    TrialReported,
+    TrialStarted,
+    Tuner,
+    report,
+    uniform,
+)
+from fanwise.tune.callbacks.dispatcher import CallbackDispatcher, checked_callbacks
+from fanwise.tune.decisions.facts import Tick
+from fanwise.tune.decisions.orders import Judged, Start
+from fanwise.tune.record.state import SearchState
+from fanwise.tune.schedulers import Decision, Status
+
+SPACE = {"x": uniform(0, 1), "epochs": 2}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def objective(x: float, epochs: int) -> None:
+    for epoch in range(epochs):
+        report(loss=x / (epoch + 1))
+
+
+def fails_first(x: float, epochs: int) -> None:
+    if x > 0.8:
+        raise ValueError("too large")
+    objective(x, epochs)
+
+
+def reports_often(x: float) -> None:
+    for _ in range(50):
+        report(loss=x)
+
+
+class Noting:
+    """Notes every event with the name of the thread that it came on."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.threads: set[str] = set()
+
+    def _note(self, event: object) -> None:
+        self.events.append(event)
+        self.threads.add(threading.current_thread().name)
+
+    on_start = on_trial_start = on_report = on_trial_end = on_end = _note
+
+
+def tuner(pool: Pool, *callbacks: object, n_trials: int = 1, first: float = 0.5, name: str = "heard") -> Tuner:
+    return Tuner(
+        fails_first,
+        SPACE,
+        FIFO(metric="loss", points_to_evaluate=[{"x": first}], random_seed=0),
+        StoppingCriterion(max_num_trials_started=n_trials),
+        n_workers=1,
+        pool=pool,
+        name=name,
+        callbacks=callbacks,
+        quiet=True,
+    )
+
+
+def test_a_callback_hears_the_life_of_a_search_in_order(pool: Pool) -> None:
+    heard = Noting()
+    made = tuner(pool, heard)
+    made.run()
+    start, trial, first, second, end, last = heard.events
+    assert isinstance(start, SearchStarted) and isinstance(trial, TrialStarted) and isinstance(last, SearchEnded)
+    assert isinstance(first, TrialReported) and isinstance(second, TrialReported) and isinstance(end, TrialEnded)
+    assert (start.name, start.path, start.n_workers, start.resumed) == ("heard", made.path, 1, False)
+    assert (trial.trial_id, trial.attempt, trial.config, trial.from_iter) == (0, 0, {"x": 0.5, "epochs": 2}, 0)
+    assert [(r.iter, r.values, r.decision) for r in (first, second)] == [
+        (1, {"loss": 0.5}, Decision.CONTINUE),
+        (2, {"loss": 0.25}, Decision.CONTINUE),
+    ]
+    assert first.config == trial.config
+    assert (end.status, end.iter, end.values, end.reason, end.is_over) == (
+        Status.COMPLETED,
+        2,
+        {"loss": 0.25},
+        None,
+        True,
+    )
+    assert (last.reason, last.error) == ("max_num_trials_started=1 reached", None)
+    assert heard.threads == {"fanwise-callbacks"}
+
+
+def test_a_command_from_a_callback_folds_no_reports_in_its_thread(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    add, threads = SearchState.add, set()
+
+    def noting_add(self: SearchState, *row: Any) -> None:  # Any: JSON
+        threads.add(threading.current_thread().name)
+        add(self, *row)
+
+    class Unpauses:
+        def on_report(self, event: TrialReported) -> None:
+            made.unpause(event.trial_id)
+            with pytest.raises(ValueError, match="no trial 99"):
+                made.stop_trial(99)
+
+    monkeypatch.setattr(SearchState, "add", noting_add)
+    made = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=1, pool=pool, callbacks=[Unpauses()])
+    made.run()
+    assert threads and "fanwise-callbacks" not in threads
+
+
+def test_a_command_from_on_start_is_obeyed(pool: Pool) -> None:
+    class Stops:
+        def on_start(self, event: SearchStarted) -> None:
+            made.stop("enough")
+
+    made = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=100, pool=pool, callbacks=[Stops()])
+    assert made.run().end_reason == "enough"
+
+
+def test_a_failure_is_told_with_its_reason(pool: Pool) -> None:
+    heard = Noting()
+    tuner(pool, heard, n_trials=2, first=0.9).run()
+    failed, completed = (event for event in heard.events if isinstance(event, TrialEnded))
+    assert failed.reason is not None
+    assert (failed.status, failed.reason.kind, failed.values) == (Status.FAILED, "exception", {})
+    assert "too large" in failed.reason.text
+    assert completed.status is Status.COMPLETED
+
+
+def test_what_a_callback_raises_is_logged_once_with_its_traceback_and_ends_nothing(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def on_report(self, event: TrialReported) -> None:
+            raise ZeroDivisionError(f"report {event.iter}")
+
+    heard = Noting()
+    experiment = tuner(pool, Broken(), heard, n_trials=2).run()
+    assert len(experiment.results) == 4 and len(heard.events) == 10
+    first, often = (record for record in caplog.records if record.name == "fanwise.tune.callbacks.dispatcher")
+    assert first.getMessage() == (
+        "the callback Broken.on_report raised ZeroDivisionError: report 1. The search continues."
+    )
+    assert first.exc_info is not None and first.exc_info[0] is ZeroDivisionError
+    assert often.getMessage() == "the callback Broken.on_report raised 4 times; the first is above"
+
+
+def test_a_callback_that_calls_sys_exit_is_logged_and_hears_the_rest(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exits(Noting):
+        def on_trial_start(self, event: object) -> None:
+            sys.exit("done")
+
+    heard = Exits()
+    tuner(pool, heard).run()
+    assert "the callback Exits.on_trial_start raised SystemExit: done. The search continues." in caplog.messages
+    assert isinstance(heard.events[-1], SearchEnded)
+
+
+def test_the_end_waits_until_callbacks_have_heard_of_it() -> None:
+    go, said = threading.Event(), []
+
+    class Slow:
+        def on_end(self, event: SearchEnded) -> None:
+            said.append("called")
+            go.wait(30)
+            said.append("heard")
+
+    def close() -> None:
+        listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
+        said.append("closed")
+
+    listening = CallbackDispatcher([Slow()], {})
+    closing = threading.Thread(target=close)
+    closing.start()
+    within(30, lambda: "called" in said, "the callback was called")
+    go.set()
+    closing.join()
+    assert said == ["called", "heard", "closed"]
+
+
+def test_a_callback_that_is_stuck_is_told_no_more_and_keeps_neither_the_end_nor_another_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    go, stuck, heard = threading.Event(), Noting(), Noting()
+
+    class Stuck:
+        def on_start(self, event: SearchStarted) -> None:
+            stuck.on_start(event)
+            go.wait(30)
+
+        on_end = stuck.on_end
+
+    listening = CallbackDispatcher([Stuck(), heard], {}, patience_s=0.2)
+    space = Space({"x": uniform(0, 1)})
+    listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False, created_s=0.0))
+    within(30, lambda: bool(stuck.events), "the callback is stuck")
+    listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
+    (said,) = [record.getMessage() for record in caplog.records if "is stuck" in record.getMessage()]
+    go.set()
+    within(30, lambda: "fanwise-callbacks" not in {each.name for each in threading.enumerate()}, "the thread ended")
+    assert [type(event) for event in heard.events] == [SearchStarted, SearchEnded]
+    assert [type(event) for event in stuck.events] == [SearchStarted]
+    assert said.startswith("the callback Stuck.on_start is stuck: it has not returned for ")
+    assert "Not delivered: 1 event. " in said
+
+
+def test_a_callback_whose_start_fails_hears_nothing_more(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    heard = Noting()
+
+    class Broken:
+        def on_start(self, event: SearchStarted) -> None:
+            raise OSError("no such server")
+
+        on_report = on_end = heard.on_end
+
+    tuner(pool, Broken()).run()
+    (said,) = [record.getMessage() for record in caplog.records if record.name.endswith("dispatcher")]
+    assert said == (
+        "the callback Broken.on_start raised OSError: no such server. It receives no more events; the search continues."
+    )
+    assert heard.events == []
+
+
+def test_a_resumed_search_is_told_as_such_with_the_configurations_of_its_trials(pool: Pool) -> None:
+    tuner(pool).run()
+    heard = Noting()
+    again = Tuner.resume(
+        "heard", stop=StoppingCriterion(max_num_trials_started=2), pool=pool, callbacks=[heard], quiet=True
+    )
+    again.run()
+    start, trial = heard.events[:2]
+    assert isinstance(start, SearchStarted) and start.resumed
+    assert isinstance(trial, TrialStarted) and trial.trial_id == 1
+
+
+def test_events_go_to_logging_failures_as_warnings(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="fanwise.tune"):
+        tuner(pool, n_trials=2, first=0.9).run()
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "events" in record.name]
+    assert told[0] == ("INFO", "trial 0 scheduled: x=0.9, epochs=2")
+    assert ("WARNING", "trial 0 failed (exception): ValueError: too large") in told
+    assert told[-1][0] == "INFO" and told[-1][1].startswith("trial 1 completed: loss=")
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "complaint"),
+    [
+        (Noting(), "callbacks must be a list"),
+        ([Noting], r"write Noting\(\)"),
+        ([object()], "needs one of the methods on_start, on_trial_start, on_report, on_trial_end, on_end"),
+        ([type("Late", (), {"on_trial_complete": print})()], "has on_trial_complete, which is never called"),
+        ([type("Late", (), {"on_reports": print})()], "did you mean 'on_report'"),
+    ],
+)
+def test_what_could_never_be_called_is_refused(callbacks: object, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        checked_callbacks(callbacks)
+
+
+def test_reports_after_a_checkpoint_are_void_unless_the_trial_was_paused() -> None:
+    heard = Noting()
+    listening = CallbackDispatcher(
+        [heard], {1: ({"x": 1.0}, False), 2: ({"x": 2.0}, True)}
+    )  # 2 was paused, then the tuner died
+    start = partial(Start, config={"x": 0.0}, slot=0)
+    listening.on_event(Tick(0.0), [start(trial_id=0, attempt=0)])
+    listening.on_event(Tick(0.0), [start(trial_id=1, attempt=1, from_iter=3), start(trial_id=2, attempt=1)])
+    listening.on_event(Tick(0.0), [Judged(0, 0, Status.PAUSED), start(trial_id=0, attempt=1)])
+    listening.on_event(Tick(0.0), [Judged(0, 1, Status.FAILED, will_retry=True), start(trial_id=0, attempt=2)])
+    listening.close(SearchEnded(0.0, "e", Path(), "done", None))
+    started = [event for event in heard.events if isinstance(event, TrialStarted)]
+    assert [(event.trial_id, event.attempt, event.void_after) for event in started] == [
+        *((0, 0, None), (1, 1, 3), (2, 1, None)),
+        *((0, 1, None), (0, 2, 0)),
+    ]

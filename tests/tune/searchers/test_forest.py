@@ -1,0 +1,241 @@
+"""Forest search: its trees, the expected improvement, where it looks, costs, constraints and failures."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from fanwise.testing.searcher_contract import begun
+from fanwise.tune.schedulers import FIFO
+from fanwise.tune.searchers import ForestSearcher, Observation, RandomSearcher, Searcher, SuggestContext, TPESearcher
+from fanwise.tune.searchers.encoding import Floats
+from fanwise.tune.searchers.forest import Forest, expected_improvement
+from fanwise.tune.simulate import FunctionTable, simulate
+from fanwise.tune.space import Space, uniform
+from fanwise.tune.stopping import StoppingCriterion
+
+SQUARE = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def scattered(num: int, seed: int) -> tuple[Floats, Floats]:
+    """Rows, and targets that scatter more on the right."""
+    chance = rng(seed)
+    features = chance.random((num, 1))
+    return features, features[:, 0] * chance.standard_normal(num)
+
+
+def test_what_runs_counts_in_its_leaf_as_a_trial_that_came_out_as_the_lie() -> None:
+    features, targets = scattered(40, 5)
+    forest = Forest(features, targets, rng(), num_trees=8)
+    here, far = features[:1], 1.0 - features[:1]
+    before, after = forest.predict(here), forest.predict(here, np.repeat(here, 10_000, axis=0), 99.0)
+    assert np.allclose(after, 99.0, atol=1.0)
+    assert np.array_equal(forest.predict(here, np.empty((0, 1)), 99.0), before)
+    assert np.allclose(forest.predict(far, here, 99.0), forest.predict(far))
+
+
+def one(number: int, config: Mapping[str, object], loss: float) -> Observation:
+    """A report of one objective."""
+    return Observation(number, config, 1, 1.0, (loss,), {"loss": loss})
+
+
+def fed(make: Callable[[], Searcher], num: int = 40, seed: int = 0) -> Searcher:
+    """After some trials that had their losses around (0.7, 0.2)."""
+    searcher = begun(make, SQUARE, seed)
+    for number in range(num):
+        config = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
+        searcher.observe(one(number, config, bowl(config)))
+        searcher.on_end(number, "Completed")
+    return searcher
+
+
+def bowl(config: Mapping[str, Any]) -> float:
+    return float((config["x"] - 0.7) ** 2 + (config["y"] - 0.2) ** 2)
+
+
+def sixteen(searcher: Searcher, *, tells: bool, seed: int = 0) -> list[tuple[float, float]]:
+    """What it suggests to sixteen workers that ask one after the other; whether it is told of those before."""
+    pending: dict[int, Mapping[str, object]] = {}
+    for number in range(16):
+        config = searcher.suggest(
+            SuggestContext(number, 100 + number, SQUARE, seed=seed, pending=dict(pending) if tells else {})
+        )
+        assert config is not None
+        pending[100 + number] = config
+    return [(config["x"], config["y"]) for config in pending.values()]  # type: ignore[misc]  # numbers
+
+
+def nearest(points: list[tuple[float, float]]) -> float:
+    """The mean distance of each point to the nearest other one."""
+    found = np.array(points)
+    between = np.linalg.norm(found[:, None] - found[None], axis=2)
+    return float(np.sort(between, axis=1)[:, 1].mean())
+
+
+@pytest.mark.parametrize("num_seeds", [2, pytest.param(12, marks=pytest.mark.soak)])
+def test_sixteen_workers_at_once_get_configurations_that_are_spread(num_seeds: int) -> None:
+    spread, crowded = [], []
+    for seed in range(num_seeds):
+        points = sixteen(fed(ForestSearcher), tells=True, seed=seed)
+        assert len(set(points)) == 16
+        spread.append(nearest(points))
+        crowded.append(nearest(sixteen(fed(ForestSearcher), tells=False, seed=seed)))
+    assert np.mean(spread) > 1.2 * np.mean(crowded)
+
+
+def test_it_looks_where_losses_are_small() -> None:
+    far = [math.dist(point, (0.7, 0.2)) for point in sixteen(fed(ForestSearcher), tells=True)]
+    assert np.median(far) < 0.25
+
+
+@pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
+def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callable[[], Searcher]) -> None:
+    """The loss falls towards x = 1, but from x = 0.5 on a constraint is violated."""
+    searcher = begun(make, SQUARE)
+    for number in range(60):
+        config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
+        over, loss = config["x"] - 0.5, -config["x"]
+        searcher.observe(
+            Observation(number, config, 1, 1.0, (loss,), {"loss": loss}, (over,), infeasibility=max(over, 0.0))
+        )
+        searcher.on_end(number, "Completed")
+    assert 0.25 < np.median([x for x, _ in sixteen(searcher, tells=True)]) < 0.55
+
+
+@pytest.mark.parametrize("make", [ForestSearcher, TPESearcher, lambda: ForestSearcher(cost_attr="cost")])
+def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
+    """The first wants x = 0 and the second x = 1, and both y = 0."""
+    searcher = begun(make, SQUARE)
+    for number in range(60):
+        config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
+        losses = config["x"] + config["y"], 1.0 - config["x"] + config["y"]
+        searcher.observe(Observation(number, config, 1, 1.0, losses, {"cost": 1.0}))
+        searcher.on_end(number, "Completed")
+    points = sixteen(searcher, tells=True)
+    assert np.median([y for _, y in points]) < 0.35
+    assert 0.2 < np.mean([x > 0.5 for x, _ in points]) < 0.8
+
+
+def test_losses_of_any_size_give_the_same_suggestions() -> None:
+    def suggested(scale: Callable[[float], float]) -> list[object]:
+        searcher = begun(ForestSearcher, SQUARE)
+        for number in range(40):
+            config = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
+            searcher.observe(one(number, config, scale(bowl(config))))
+            searcher.on_end(number, "Completed")
+        return [searcher.suggest(SuggestContext(number, 100 + number, SQUARE)) for number in range(3)]
+
+    assert suggested(lambda loss: loss) == suggested(lambda loss: math.exp(50 * loss) * 1e6)
+
+
+def found(searcher: Searcher, seed: int) -> float:
+    def train(config: Mapping[str, Any], epoch: int) -> tuple[Mapping[str, object], float]:
+        return {"loss": bowl(config)}, 1.0
+
+    table = FunctionTable(train, {"x": uniform(0, 1), "y": uniform(0, 1), "max_epochs": 1})
+    stop = StoppingCriterion(max_num_trials_completed=40)
+    best = simulate(FIFO(searcher, metric="loss"), table, stop, seed=seed).best
+    assert best is not None
+    return best.value
+
+
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(9, marks=pytest.mark.soak)])
+def test_it_finds_better_configurations_than_random_search(num_seeds: int) -> None:
+    by_chance = np.median([found(RandomSearcher(), seed) for seed in range(9)])
+    losses = [found(ForestSearcher(num_trees=16), seed) for seed in range(num_seeds)]
+    assert np.median(losses) < 0.5 * by_chance
+
+
+def test_with_a_cost_it_prefers_what_is_cheap() -> None:
+    def cost_of(searcher: Searcher) -> float:
+        for number in range(60):
+            config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
+            # y does not matter to the loss, but one end of it is a hundred times as dear as the other.
+            loss, elapsed_s = abs(config["x"] - 0.5), 10.0 * 100.0 ** config["y"]
+            values = {"loss": loss, "elapsed_s": elapsed_s}
+            searcher.observe(Observation(number, config, 1, 1.0, (loss,), values))
+            searcher.on_end(number, "Completed")
+        return float(np.mean([y for _, y in sixteen(searcher, tells=True)]))
+
+    blind = np.mean([cost_of(begun(ForestSearcher, SQUARE, seed)) for seed in range(2)])
+    aware = np.mean([cost_of(begun(lambda: ForestSearcher(cost_attr="elapsed_s"), SQUARE, seed)) for seed in range(2)])
+    assert aware < 0.35 < blind
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"loss": 1.0}, r"trial 3 reported no 'elapsed_s', but cost_attr='elapsed_s' must be .* the report has 'loss'"),
+        ({"loss": 1.0, "elapsed_s": 0}, r"reported elapsed_s=0, but"),
+        ({"loss": 1.0, "elapsed_s": "3 s"}, r"reported elapsed_s='3 s'"),
+        ({"loss": 1.0, "elapsed_s": math.inf}, r"reported elapsed_s=inf"),
+    ],
+)
+def test_a_report_without_the_cost_is_refused(values: Mapping[str, object], text: str) -> None:
+    searcher = begun(lambda: ForestSearcher(cost_attr="elapsed_s"), SQUARE)
+    with pytest.raises(ValueError, match=text):
+        searcher.observe(Observation(3, {"x": 0.5, "y": 0.5}, 1, 1.0, (1.0,), values))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: ForestSearcher(num_init=0), ValueError, "num_init must be at least 1, got 0"),
+        (lambda: ForestSearcher(max_rows=3), ValueError, "max_rows must be at least 4, got 3"),
+        (lambda: ForestSearcher(num_trees=0), ValueError, "num_trees must be at least 1, got 0"),
+        (lambda: ForestSearcher(cost_attr=3), TypeError, "cost_attr must be the name of a reported value"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_settings_are_refused(make: Callable[[], Searcher], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+@pytest.mark.parametrize("mean", [-2.0, 0.0, 0.5, 3.0])
+@pytest.mark.parametrize("deviation", [0.1, 1.0])
+def test_the_expected_improvement_is_the_mean_of_all_that_may_come_below_the_best(
+    mean: float, deviation: float
+) -> None:
+    best = 0.3
+    whole, _ = quad(lambda loss: (best - loss) * norm.pdf(loss, mean, deviation), mean - 12 * deviation, best)
+    exact = whole if mean - 12 * deviation < best else 0.0
+    (found,) = expected_improvement(best, np.array([mean]), np.array([deviation]))
+    assert found == pytest.approx(exact, abs=1e-9)
+
+
+def test_of_equal_means_the_less_certain_one_gains_more() -> None:
+    gain = expected_improvement(0.0, np.array([0.5, 0.5, 0.5]), np.array([0.0, 0.2, 0.4]))
+    assert gain[0] == 0.0 < gain[1] < gain[2]
+
+
+def suggestions(searcher: ForestSearcher, count: int = 12) -> list[Mapping[str, Any]]:
+    pending: dict[int, Mapping[str, Any]] = {}
+    for number in range(count):
+        config = searcher.suggest(SuggestContext(number, 100 + number, SQUARE, pending=dict(pending)))
+        assert config is not None
+        pending[100 + number] = config
+    return list(pending.values())
+
+
+def test_what_failed_is_worse_than_the_worst_loss() -> None:
+    """In the left half every trial fails before it reports; the right half has losses."""
+    searcher = begun(ForestSearcher, SQUARE)
+    for number in range(60):
+        config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
+        is_left = config["x"] < 0.5
+        if not is_left:
+            loss = 1.0 + abs(config["y"] - 0.5)
+            searcher.observe(Observation(number, config, 1, 1.0, (loss,), {"loss": loss}))
+        else:
+            searcher.suggest(SuggestContext(number, number, SQUARE, pending={number: config}))
+        searcher.on_end(number, "Failed" if is_left else "Completed")
+    assert isinstance(searcher, ForestSearcher)
+    assert np.mean([config["x"] > 0.45 for config in suggestions(searcher)]) > 0.8

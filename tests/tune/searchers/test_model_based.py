@@ -1,0 +1,206 @@
+"""ModelBasedSearcher: what stands around a model. The models here are obvious ones."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fanwise.testing import searcher_contract as contract
+from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Play, begun, observed
+from fanwise.tune.searchers import Searcher, SuggestContext
+from fanwise.tune.searchers.encoding import Rows
+from fanwise.tune.searchers.model_based import ModelBasedSearcher
+from fanwise.tune.searchers.observations import TrainingData
+from fanwise.tune.space import Space, choice, parameter, randint, uniform
+
+LINE = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
+
+
+class Near(ModelBasedSearcher):
+    """Proposes points around the best one."""
+
+    def __init__(self, num_init: int = 4, levels: tuple[float, ...] = ()) -> None:
+        super().__init__(num_init=num_init)
+        self.levels = levels
+
+    def begin(self, space: Space, seed: int) -> None:
+        super().begin(space, seed)
+        self.fits: list[TrainingData] = []
+
+    def fit(self, data: TrainingData, rng: np.random.Generator) -> None:
+        self.fits.append(data)
+        self.best_D = data.rows_ND[data.loss_N.argmin()]
+        self.width = rng.random()
+
+    def propose(self, pending_PD: Rows, rng: np.random.Generator) -> Rows:
+        self.pending = pending_PD
+        steps = rng.normal(0.0, 0.05 * self.width, (20, self.encoder.num_dims))
+        rows: Rows = self.best_D + steps
+        return self.encoder.snapped(rows)
+
+
+class Stubborn(Near):
+    """Proposes the best one itself."""
+
+    def propose(self, pending_PD: Rows, rng: np.random.Generator) -> Rows:
+        rows: Rows = self.best_D[None]
+        return rows
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_learner_keeps_the_contract(check: Check) -> None:
+    check(Near)
+
+
+# The levels choose which reports are learnt from: what else the checks ask of a learner does not depend on them.
+OF_LEVELS = (
+    contract.suggestions_are_configurations_of_the_space,
+    contract.void_reports_are_forgotten,
+    contract.one_trial_with_a_result_is_no_trouble,
+)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check if check in OF_LEVELS else pytest.param(check, marks=pytest.mark.soak) for check in CHECKS_OF_A_MODEL],
+    ids=lambda check: check.__name__,
+)
+def test_so_does_one_that_learns_from_several_levels(check: Check) -> None:
+    check(lambda: Near(levels=(1, 2)))
+
+
+def ask(number: int, space: Space, pending: Mapping[int, Mapping[str, object]] | None = None) -> SuggestContext:
+    return SuggestContext(number, number, space, pending=pending)
+
+
+def asked(searcher: Searcher, number: int, space: Space) -> Mapping[str, object]:
+    config = searcher.suggest(ask(number, space))
+    assert config is not None
+    return config
+
+
+def run_through(searcher: Searcher, space: Space, count: int, *, first: int = 0, loss: float | None = None) -> None:
+    for number in range(first, first + count):
+        config = asked(searcher, number, space)
+        searcher.observe(observed(number, config, 1, float(number) if loss is None else loss))
+        searcher.on_end(number, "Completed")
+
+
+@pytest.mark.parametrize("name", ["few values", "few values and a condition", "one value", "constants only"])
+@pytest.mark.parametrize("make", [Near, Stubborn])
+@pytest.mark.parametrize("fails", [False, True])
+def test_of_a_finite_space_every_configuration_comes_once_and_then_none(
+    name: str, make: type[Near], fails: bool
+) -> None:
+    space = SPACES[name]
+    searcher = begun(lambda: make(1), space)
+    suggested = []
+    for number in range(10):
+        config = searcher.suggest(ask(number, space))
+        if config is None:
+            break
+        suggested.append(config)
+        if not fails:
+            searcher.observe(observed(number, config, 1, 1.0))
+        searcher.on_end(number, "Failed" if fails else "Completed")
+    assert len(suggested) == space.num_configurations
+    assert len({repr(config) for config in suggested}) == len(suggested)
+    assert searcher.suggest(ask(11, space)) is None
+
+
+def test_what_others_chose_is_not_suggested_again() -> None:
+    space = Space({"n": randint(0, 3)})
+    searcher = begun(lambda: Stubborn(1), space)
+    searcher.observe(observed(0, {"n": 2}, 1, 0.5))
+    pending = {7: {"n": 0}, 8: {"n": 3}}
+    assert searcher.suggest(ask(9, space, pending)) == {"n": 1}
+    searcher.on_end(7, "Failed")
+    searcher.on_end(8, "Failed")
+    assert searcher.suggest(ask(10, space)) is None
+
+
+def test_a_suggestion_that_came_too_late_may_come_again() -> None:
+    space = Space({"n": randint(0, 1)})
+    searcher = begun(lambda: Near(1), space)
+    late = asked(searcher, 0, space)
+    other = {"n": 1 - int(str(late["n"]))}
+    assert searcher.suggest(SuggestContext(1, 1, space, pending={0: other})) == late
+
+
+def test_the_start_fills_the_space_evenly_and_lasts_until_there_are_results() -> None:
+    searcher = begun(lambda: Near(4), LINE)
+    configs = [asked(searcher, number, LINE) for number in range(16)]
+    assert sorted(int(4 * float(str(config["x"]))) for config in configs) == sorted([0, 1, 2, 3] * 4)
+    assert searcher.fits == []  # type: ignore[attr-defined]
+    assert len({repr(begun(lambda: Near(4), LINE, seed).suggest(ask(0, LINE))) for seed in range(5)}) == 5
+
+
+def test_with_priors_every_second_point_of_the_start_is_near_them() -> None:
+    space = Space({"x": parameter(uniform(0, 1), prior=0.25, confidence=0.99), "kind": choice(["a", "b"])})
+    searcher = begun(lambda: Near(50), space)
+    near = [abs(float(str(asked(searcher, number, space)["x"])) - 0.25) < 0.04 for number in range(40)]
+    assert all(near[::2])
+    assert sum(near[1::2]) < 10
+
+
+def test_a_start_of_more_points_than_there_are_goes_on_at_random() -> None:
+    searcher = begun(lambda: Near(4), LINE)
+    assert len({repr(asked(searcher, number, LINE)) for number in range(300)}) == 300
+
+
+def test_the_model_is_told_what_runs_unless_it_knows_a_result_of_it() -> None:
+    searcher = begun(lambda: Near(2), LINE)
+    run_through(searcher, LINE, 2)
+    pending = {5: {"x": 0.5, "y": 0.25}, 6: {"x": 0.75, "y": 0.5}}
+    searcher.observe(observed(6, pending[6], 1, 0.1))
+    searcher.suggest(SuggestContext(2, 7, LINE, pending=pending))
+    np.testing.assert_array_equal(searcher.pending, [[0.5, 0.25]])  # type: ignore[attr-defined]
+
+
+def test_nothing_new_needs_no_new_fit() -> None:
+    searcher = begun(lambda: Near(2), LINE)
+    run_through(searcher, LINE, 2)
+    for number in range(2, 18):
+        searcher.suggest(ask(number, LINE))
+    assert len(searcher.fits) == 1  # type: ignore[attr-defined]
+
+
+def test_of_many_trials_a_fit_serves_several_suggestions() -> None:
+    class Few(Near):
+        results_per_fit: ClassVar[int] = 10
+
+    searcher = begun(lambda: Few(2), LINE)
+    run_through(searcher, LINE, 30)
+    # One each for 2 to 9 results, then one for two suggestions, and from 20 results on one for three.
+    assert len(searcher.fits) == 8 + 5 + 3  # type: ignore[attr-defined]
+
+
+def test_a_resumed_search_fits_once_and_goes_on_as_it_would_have() -> None:
+    for name, space in SPACES.items():
+        whole = Play(begun(Near, space), space)
+        suggestions = whole.go_on(90)
+        before = suggestions[: len(suggestions) - 3]
+        resumed = Play(begun(Near, space), space, recalls=before)
+        assert resumed.go_on(90) == suggestions, name
+        assert len(resumed.searcher.fits) <= 3, "it thought everything over again"  # type: ignore[attr-defined]
+
+
+def test_with_levels_the_highest_with_enough_results_is_learnt_from() -> None:
+    searcher = begun(lambda: Near(2, (1, 3)), LINE)
+    for trial_id in range(4):
+        config = asked(searcher, trial_id, LINE)
+        for iter in range(1, 4 if trial_id in (1, 3) else 3):
+            searcher.observe(observed(trial_id, config, iter, 10 * trial_id + iter))
+        searcher.on_end(trial_id, "Stopped")
+    fits = searcher.fits  # type: ignore[attr-defined]
+    assert [(data.level, data.loss_N.tolist()) for data in fits] == [(1, [1, 11]), (1, [1, 11, 21])]
+    searcher.suggest(ask(5, LINE))
+    assert (fits[-1].level, fits[-1].loss_N.tolist()) == (3, [13, 33])
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="num_init must be at least 1, got 0"):
+        Near(0)
+    with pytest.raises(TypeError, match="num_init must be an int, got 1"):
+        Near(1.5)  # type: ignore[arg-type]

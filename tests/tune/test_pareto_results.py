@@ -1,0 +1,175 @@
+"""Pareto fronts and hypervolumes of experiments: of all reports that count, with constraints and reference points."""
+
+import doctest
+import itertools
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from fanwise.cli.app import main
+from fanwise.plot import VolumeData, hypervolume, hypervolumes
+from fanwise.plot.canvas import new_figure, png_bytes
+from fanwise.testing.simulated_record import record_simulated
+from fanwise.tune import (
+    FIFO,
+    MOASHA,
+    Experiment,
+    StoppingCriterion,
+    load_experiment,
+    open_search,
+    replay_experiment,
+    uniform,
+)
+from fanwise.tune.plot_data import volume_data
+from fanwise.tune.simulate import FunctionTable
+
+REFERENCE = {"error": 1.0, "speed": 0.0}
+REPORTS = [(0.5, 3.0), (0.4, 2.0), (0.6, 2.5), (0.1, math.inf), (0.3, 1.0), (0.4, 2.0)]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fonts() -> None:
+    """matplotlib opens the font files at the first drawing and keeps them; so let that be before the tests."""
+    figure = new_figure(2.0, 2.0)
+    axes = figure.subplots()
+    axes.set_yscale("log")
+    axes.set_title("bold", fontweight="bold")
+    png_bytes(figure)
+
+
+def two_objectives(constraints: list[str] | None = None) -> FIFO:
+    return FIFO(metric=["error", "speed"], mode=["min", "max"], constraints=constraints or [], random_seed=0)
+
+
+def told(name: str, *trials: list[tuple[float, float]], constraints: list[str] | None = None) -> Experiment:
+    with open_search({"x": uniform(0, 1)}, two_objectives(constraints), name=name) as opened:
+        for reports in trials:
+            trial = opened.ask()
+            assert trial is not None
+            for error, speed in reports:
+                opened.report(trial, error=error, speed=speed)
+            opened.tell(trial)
+    return load_experiment(name)
+
+
+def test_the_front_has_every_report_that_none_dominates_once_the_best_in_the_first_objective_first() -> None:
+    experiment = told("front", REPORTS[:3], REPORTS[3:])
+    points = experiment.pareto()
+    assert [(point.trial_id, point.iter, dict(point.values)) for point in points] == [
+        (1, 2, {"error": 0.3, "speed": 1.0}),
+        (0, 2, {"error": 0.4, "speed": 2.0}),
+        (0, 1, {"error": 0.5, "speed": 3.0}),
+    ]
+    assert points[0].config == dict(experiment.history().trials[1].config)
+
+
+def test_what_violates_a_constraint_is_on_no_front_and_adds_no_volume() -> None:
+    experiment = told("bound", REPORTS[:3], REPORTS[3:], constraints=["speed >= 1.5"])
+    assert [point.values["error"] for point in experiment.pareto()] == [0.4, 0.5]
+    assert experiment.hypervolume(REFERENCE) == pytest.approx(0.6 * 2 + 0.5 * 1)
+    figure = experiment.plot_pareto_front()
+    assert "3 of 5 reports on the Pareto front" in figure.texts[0].get_text(), "two of them are equal"
+    assert "\ncrosses: 1 infeasible" in figure.texts[0].get_text()
+
+
+def test_a_search_in_which_nothing_is_feasible_has_no_front() -> None:
+    experiment = told("never", REPORTS[:3], constraints=["speed >= 9"])
+    assert (experiment.pareto(), experiment.hypervolume(REFERENCE), experiment.hypervolume()) == ([], 0.0, 0.0)
+    assert "no report meets all constraints" in experiment.plot_pareto_front().texts[0].get_text()
+    assert [text.get_text() for text in experiment.plot_hypervolume().axes[0].texts] == [
+        "no report with finite values yet"
+    ]
+
+
+def test_the_hypervolume_grows_with_the_reports() -> None:
+    data = told("grows", REPORTS[:3], REPORTS[3:]).volume_data(REFERENCE)
+    assert dict(data.reference_point) == REFERENCE
+    assert [volume for _, volume in data.steps] == pytest.approx([1.5, 1.7, 1.8])
+    assert all(a[0] <= b[0] for a, b in itertools.pairwise(data.steps)) and data.steps[-1][0] <= data.last_s
+
+
+def test_without_a_reference_point_the_worst_of_the_front_and_a_tenth_of_its_extent_is_taken() -> None:
+    data = told("rule", REPORTS[:3], REPORTS[3:]).volume_data()
+    assert dict(data.reference_point) == pytest.approx({"error": 0.52, "speed": 0.8})
+    assert told("one", [(0.5, 2.0)]).volume_data().reference_point == pytest.approx({"error": 0.55, "speed": 1.8})
+
+
+def test_searches_are_compared_up_to_one_point() -> None:
+    both = told("a", REPORTS[:2]), told("b", REPORTS[2:])
+    parts = [(each.name, each.metadata, each.history()) for each in both]
+    first, second = volume_data(parts, None)
+    assert first.reference_point == second.reference_point
+    figure = hypervolume(first, second, labels=["one", "other"])
+    legend = figure.axes[0].get_legend()
+    assert legend is not None and [text.get_text()[:5] for text in legend.get_texts()] == [" one:", " othe"]
+    with pytest.raises(ValueError, match="different reference points cannot be compared"):
+        hypervolume(first, VolumeData("c", {"error": 9.0, "speed": 0.0}, [(1.0, 1.0)], 2.0))
+
+
+@pytest.mark.parametrize("point", [{"error": 1.0}, {"error": 1.0, "speed": math.nan}, {"error": 1.0, "sped": 0.0}])
+def test_a_reference_point_must_fit_the_objectives(point: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="a finite number for each objective, 'error', 'speed'; got"):
+        told("point", REPORTS[:1]).hypervolume(point)
+
+
+def test_a_search_ends_when_its_hypervolume_is_large_enough_and_is_replayed() -> None:
+    stop = StoppingCriterion(max_hypervolume=1.6, reference_point=REFERENCE)
+    with open_search({"x": uniform(0, 1)}, two_objectives(), name="enough", stop=stop) as opened:
+        for error, speed in REPORTS[:2]:
+            trial = opened.ask()
+            assert trial is not None
+            opened.tell(trial, {"error": error, "speed": speed})
+        assert opened.ask() is None
+    assert load_experiment("enough").end_reason == "hypervolume 1.7 is at or above max_hypervolume=1.6"
+    assert not replay_experiment("enough").differences
+
+
+def test_a_reference_point_that_does_not_fit_is_refused_before_anything_starts(home: Path) -> None:
+    stop = StoppingCriterion(max_hypervolume=1.6, reference_point={"error": 1.0})
+    with pytest.raises(ValueError, match="a value for each objective, 'error', 'speed', but got 'error'"):
+        open_search({"x": uniform(0, 1)}, two_objectives(), name="wrong", stop=stop)
+    assert not home.exists()
+
+
+def test_a_search_of_two_objectives_ends_when_no_report_adds_to_the_front_and_is_replayed() -> None:
+    stop = StoppingCriterion(max_num_trials_without_improvement=2)
+    reports = [(0.5, 1.0), (0.5, 2.0), (0.6, 3.0), (0.6, 2.0), (0.5, 1.0), (0.1, 9.0)]
+    with open_search({"x": uniform(0, 1)}, two_objectives(), name="stays", stop=stop) as opened:
+        for number, (error, speed) in enumerate(reports):
+            trial = opened.ask()
+            assert (trial is None) == (number == 5), number
+            if trial is not None:
+                opened.tell(trial, {"error": error, "speed": speed})
+    assert load_experiment("stays").end_reason == "max_num_trials_without_improvement=2 reached"
+    assert not replay_experiment("stays").differences
+
+
+def test_the_command_line_draws_the_hypervolume_of_a_simulated_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(config: object, epoch: int) -> tuple[dict[str, float], float]:
+        x = float(config["x"])  # type: ignore[index]
+        return {"error": x + 1 / epoch, "speed": x}, 1.0
+
+    table = FunctionTable(train, {"x": uniform(0, 1), "max_epochs": 3})
+    scheduler = MOASHA(metric=["error", "speed"], mode=["min", "max"], max_t=3, random_seed=0)
+    record_simulated(tmp_path / "e", scheduler, table, StoppingCriterion(max_num_trials_started=20), n_workers=2)
+    monkeypatch.setattr(sys, "argv", ["fanwise", "tune", "plot", str(tmp_path / "e"), "--out", str(tmp_path / "out")])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    with pytest.raises(SystemExit):
+        main()
+    assert (tmp_path / "out" / "hypervolume.png").exists()
+    steps = load_experiment(tmp_path / "e").volume_data().steps
+    assert len(steps) > 1 and steps[-1][0] > 1.0, "in virtual seconds"
+
+
+def test_the_examples_run() -> None:
+    assert doctest.testmod(hypervolumes).failed == 0

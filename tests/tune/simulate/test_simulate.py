@@ -195,7 +195,7 @@ def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
 
     def note(fact: Any, orders: Any) -> None:
         if type(fact).__name__ == "Suggested":
-            answered_s.append(fact.now_s)  # type: ignore[attr-defined]
+            answered_s.append(fact.now_s)
 
     scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
     stop = StoppingCriterion(max_wallclock_time=350)
@@ -228,12 +228,12 @@ def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, fl
     def note(fact: Any, orders: Any) -> None:
         kind = type(fact).__name__
         if kind == "Ready":
-            begun_s[0] = fact.now_s  # type: ignore[attr-defined]
+            begun_s[0] = fact.now_s
         elif kind == "Ended":
-            ends.append((fact.outcome.kind, fact.now_s - begun_s[0]))  # type: ignore[attr-defined]
-            frees.append((fact.now_s, 0.0))  # type: ignore[attr-defined]
+            ends.append((fact.outcome.kind, fact.now_s - begun_s[0]))
+            frees.append((fact.now_s, 0.0))
         elif kind == "Free":
-            frees[-1] = (frees[-1][0], fact.now_s)  # type: ignore[attr-defined]
+            frees[-1] = (frees[-1][0], fact.now_s)
 
     with pytest.raises(SearchFailedError, match="the only trial failed"):
         simulate(scheduler, TABLE, trials(1), n_workers=1, retries=2, faults=faults, on_event=note)
@@ -246,11 +246,11 @@ def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() ->
     settings = {"n_workers": 1, "faults": faults, "retries": 10**6, "keep": "attempts"}
     table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 30})
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2))
-    kept = simulate(scheduler, table, trials(1), seed=3, **settings)
+    kept = simulate(scheduler, table, trials(1), seed=3, **settings)  # type: ignore[arg-type]
     assert kept.num_attempts > 3
     assert kept.attempts()["from_iter"].iloc[1:].gt(0).any()
     assert kept.num_reports == 30
-    lost = simulate(scheduler, table, trials(1), seed=3, checkpoints=False, **settings)
+    lost = simulate(scheduler, table, trials(1), seed=3, checkpoints=False, **settings)  # type: ignore[arg-type]
     assert lost.attempts()["from_iter"].max() == 0
     assert lost.training_s > kept.training_s
 
@@ -336,7 +336,7 @@ def test_what_was_not_kept_is_not_there() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        simulate(FIFO(metric="loss"), TABLE, trials(1), **settings)
+        simulate(FIFO(metric="loss"), TABLE, trials(1), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], me
 )
 def test_faults_that_make_no_sense_are_refused(faults: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        Faults(**faults)
+        Faults(**faults)  # type: ignore[arg-type]
 
 
 def test_a_slowdown_that_is_none_is_refused() -> None:

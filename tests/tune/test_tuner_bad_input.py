@@ -76,10 +76,10 @@ def tune(**changes: Any) -> None:  # Any: whatever a test gets wrong
     [
         (lambda: uniform(1, 0), "uniform: lower 1.0 is above upper 0.0; write uniform(0.0, 1.0)"),
         (lambda: randint(9, 3), "randint: lower 9 is above upper 3; write randint(3, 9)"),
-        (lambda: loguniform(0, 1), "loguniform: lower must be above 0, got 0.0; with 0 use uniform"),
-        (lambda: loguniform(-1e-3, 1), "loguniform: lower must be above 0, got -0.001; with 0 use uniform"),
+        (lambda: loguniform(0, 1), "loguniform: lower must be above 0, got 0.0; to include 0, use uniform"),
+        (lambda: loguniform(-1e-3, 1), "loguniform: lower must be above 0, got -0.001; to include 0, use uniform"),
         (lambda: loguniform(1, 1e-3), "loguniform: lower 1.0 is above upper 0.001; write loguniform(0.001, 1.0)"),
-        (lambda: lograndint(0, 9), "lograndint: lower must be above 0, got 0; with 0 use randint"),
+        (lambda: lograndint(0, 9), "lograndint: lower must be above 0, got 0; to include 0, use randint"),
         (lambda: finrange(1, 0, 5), "finrange: lower 1.0 is above upper 0.0; write finrange(0.0, 1.0)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Find and end what a function has left running in its process and below it: threads, executors, child processes.
+"""Find and end threads, executors and child processes that a function left running.
 
     function returns --> running_threads() --> outcome is sent --> end_all() --> process exits
 
@@ -30,14 +30,14 @@ GRACE_S = 0.5
 _PAUSE_S = 0.002
 _COMMAND_CHARS = 60
 
-_NOWHERE = "in a function of the standard library"
+_IN_STDLIB = "in a function of the standard library"
 _LIBRARY = os.path.dirname(os.__file__)
 
 
 def running_threads() -> tuple[str, ...]:
-    """Describe each non-daemon thread beside this one in a line: its name, and where it is.
+    """Return one line with name and location for every other non-daemon thread.
 
-    Idle threads of executors are left out: they end when they are told to, as at the end of an interpreter.
+    Idle threads of executors are omitted: they exit when their executor shuts down.
     """
     if threading.active_count() == 1:
         return ()
@@ -47,8 +47,8 @@ def running_threads() -> tuple[str, ...]:
     return tuple(_describe_thread(thread, frames.get(thread.ident or 0)) for thread in running)
 
 
-def has_left_processes() -> bool:
-    """Whether there are processes below this one, running or not waited for, apart from resource trackers."""
+def has_child_processes() -> bool:
+    """Return True if this process has descendants, running or not reaped, other than resource trackers."""
     if not _has_children():
         return False
     if "multiprocessing.process" in sys.modules:
@@ -105,7 +105,7 @@ def _end_threads() -> None:
 
 
 def _end_multiprocessing() -> None:
-    """Run the finalizers of `multiprocessing`, which also end its daemon processes. Others would be waited for."""
+    """Run the finalizers of `multiprocessing`. They would join non-daemon children, so these are terminated first."""
     for child in sys.modules["multiprocessing.process"].active_children():
         if not child.daemon:
             child.terminate()
@@ -113,22 +113,22 @@ def _end_multiprocessing() -> None:
 
 
 def _end_children() -> tuple[str, ...]:
-    """Send SIGTERM to all processes below this one. Return a description of each that does not end by it in time."""
-    started = _living_descendants()
-    if not started:
-        return ()  # to look for trackers touches all modules, whose pages a forked process would have to copy: 1 ms
+    """Send SIGTERM to all descendants. Return a description of each that is still running after GRACE_S."""
+    remaining = _living_descendants()
+    if not remaining:
+        return ()  # the scan for trackers touches every module, which costs a fork 1 ms of page copies
     trackers = _resource_trackers()
-    for pid in started:
+    for pid in remaining:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGTERM)
     for pipe in trackers.values():  # trackers ignore SIGTERM, and clean up when their pipe is closed
         with contextlib.suppress(OSError):
             os.close(pipe)
     until_s = time.monotonic() + GRACE_S
-    while started and time.monotonic() < until_s:
+    while remaining and time.monotonic() < until_s:
         time.sleep(_PAUSE_S)
-        started = {pid: stat for pid, stat in started.items() if _is_alive(pid, stat)}
-    return tuple(_describe_process(pid) for pid in started if pid not in trackers)
+        remaining = {pid: stat for pid, stat in remaining.items() if _is_alive(pid, stat)}
+    return tuple(_describe_process(pid) for pid in remaining if pid not in trackers)
 
 
 def _has_children() -> bool:
@@ -151,7 +151,7 @@ def _is_alive(pid: int, before: Stat) -> bool:
 
 
 def _resource_trackers() -> dict[int, int]:
-    """Return the pid of each resource tracker of this process, and the pipe whose end tells it to exit.
+    """Return the pid of each resource tracker of this process, and the descriptor that makes it exit when closed.
 
     `multiprocessing` has one; loky, which joblib uses, has another.
     """
@@ -169,19 +169,19 @@ def _describe_process(pid: int) -> str:
 
 def _is_idle(thread: threading.Thread, frames: Mapping[int, FrameType]) -> bool:
     """Whether the thread belongs to an executor and runs none of the functions that were submitted to it."""
-    if type(thread).__name__ == "_ExecutorManagerThread":  # of processes, in concurrent.futures and in loky
+    if type(thread).__name__ == "_ExecutorManagerThread":  # manager thread of a ProcessPoolExecutor, also in loky
         return True
     frame = frames.get(thread.ident or 0)
-    waits = frame is not None and frame.f_code.co_name == "_worker"
-    return waits and thread in getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+    is_in_worker_loop = frame is not None and frame.f_code.co_name == "_worker"
+    return is_in_worker_loop and thread in getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
 
 
 def _describe_thread(thread: threading.Thread, frame: FrameType | None) -> str:
-    """Name the thread and the innermost line of the user's own code: below it, the standard library waits."""
+    """Return the thread's name and its innermost line outside the standard library."""
     where = "in native code"
     if frame is not None:
         stack = [line for line in traceback.extract_stack(frame) if not _is_of_library(line.filename)]
-        where = f"in {stack[-1].name}, {stack[-1].filename}:{stack[-1].lineno}" if stack else _NOWHERE
+        where = f"in {stack[-1].name}, {stack[-1].filename}:{stack[-1].lineno}" if stack else _IN_STDLIB
     return printable(f"{thread.name!r} {where}")
 
 

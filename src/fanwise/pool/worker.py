@@ -32,7 +32,7 @@ from .current import CurrentJob, enter, leave
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
 from .launching import THREAD_VARIABLES
-from .leftovers import end_all, has_left_processes, running_threads
+from .leftovers import end_all, has_child_processes, running_threads
 from .marks import MARK
 from .processes import adopt_orphans, die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
@@ -133,7 +133,7 @@ class _Worker:
         self._job_id = spec.job_id
         runtime_environment.apply(spec.runtime_environment, again=how == "reuse")
         if spec.reuse:
-            adopt_orphans()  # so that `has_left_processes` finds daemons, too
+            adopt_orphans()  # so that `has_child_processes` finds daemons, too
         _redirect(spec.output)  # first, so that an error of the GPU below is in the job's output
         _limit(spec, how)
         seed_everything(spec.seed)
@@ -152,7 +152,7 @@ class _Worker:
         # An exception, or a stop outside of a report, may have left anything half-done. Threads and processes that are
         # still there would disturb the next job; ending only these would break what the process keeps of them.
         clean = ended.kind == "returned" or (ended.kind == "stopped" and stopper.stopped_in_report)
-        if not (clean and spec.reuse) or threads or has_left_processes() or not self._memory.is_steady():
+        if not (clean and spec.reuse) or threads or has_child_processes() or not self._memory.is_steady():
             return False
         self._sources.remember()
         return True

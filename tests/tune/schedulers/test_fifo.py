@@ -121,7 +121,7 @@ def test_several_metrics_have_a_mode_each_or_share_one() -> None:
     assert [objective.mode for objective in FIFO(metric=["a", "b"], mode="max").objectives] == ["max", "max"]
     with pytest.raises(ValueError, match="one of them for each metric"):
         FIFO(metric=["a", "b"], mode=["max"])
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(ValueError, match="distinct names"):
         FIFO(metric=["a", "a"])
 
 

@@ -273,7 +273,7 @@ class AlwaysGivesWay(PBT):  # type: ignore[misc]
 
 class ForgetsWhatCameToNothing(PBT):  # type: ignore[misc]
     def next(self, ask: SuggestContext) -> object:  # type: ignore[override]
-        self._offered = None
+        self._unconfirmed_trial_id = None
         return super().next(ask)
 
 

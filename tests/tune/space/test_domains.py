@@ -349,7 +349,7 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: uniform(-1e308, 1e308), ValueError, "upper - lower must be finite"),
         (lambda: uniform("0", 1), TypeError, "lower must be a number, got '0' of type str"),  # type: ignore[arg-type]
         (lambda: uniform(False, 1), TypeError, "lower must be a number, got False of type bool"),
-        (lambda: loguniform(0, 1), ValueError, "lower must be above 0, got 0.0; with 0 use uniform"),
+        (lambda: loguniform(0, 1), ValueError, "lower must be above 0, got 0.0; to include 0, use uniform"),
         (lambda: loguniform(1, 0.01), ValueError, r"write loguniform\(0.01, 1.0\)"),
         (lambda: randint(1.5, 3), TypeError, "lower must be an int, got 1.5 of type float"),  # type: ignore[arg-type]
         (lambda: randint(256, 32), ValueError, r"write randint\(32, 256\)"),
@@ -357,7 +357,7 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: randint(0, 2**53), ValueError, "narrow the range"),
         (lambda: lograndint(1, 9.5), TypeError, "upper must be an int, got 9.5"),  # type: ignore[arg-type]
         (lambda: loguniform("1", 2), TypeError, "lower must be a number, got '1'"),  # type: ignore[arg-type]
-        (lambda: lograndint(0, 9), ValueError, "lower must be above 0, got 0; with 0 use randint"),
+        (lambda: lograndint(0, 9), ValueError, "lower must be above 0, got 0; to include 0, use randint"),
         (lambda: lograndint(1, 2**46), ValueError, "use loguniform"),
         (lambda: choice([]), ValueError, "at least one category"),
         (lambda: choice("adam"), TypeError, "takes a list of values, got 'adam'"),
@@ -386,7 +386,7 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (
             lambda: qloguniform(0, 1, 0.5),
             ValueError,
-            "qloguniform: lower must be above 0, got 0.0; with 0 use quniform",
+            "qloguniform: lower must be above 0, got 0.0; to include 0, use quniform",
         ),
         (
             lambda: ordinal(["a", "b"], "nn"),
@@ -397,7 +397,7 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: ordinal("ab"), TypeError, "ordinal takes a list of values, got 'ab'"),
         (lambda: logordinal([0, 1]), ValueError, "kind 'nn-log' needs numbers above 0, got 0; use 'nn'"),
         (lambda: logordinal([2, 1]), ValueError, "needs increasing numbers"),
-        (lambda: logfinrange(0, 1, 3), ValueError, "logfinrange: lower must be above 0, got 0.0; with 0 use finrange"),
+        (lambda: logfinrange(0, 1, 3), ValueError, "logfinrange: lower must be above 0, got 0.0; to include 0, use finrange"),
         (
             lambda: logfinrange(1, 8, 6, cast_int=True),
             ValueError,

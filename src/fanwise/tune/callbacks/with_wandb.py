@@ -9,8 +9,8 @@ from .events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 class WandbCallback:
     """Logs the trials of a search as runs of Weights & Biases.
 
-    A trial that is resumed, also in a resumed search, continues its run. W&B drops values whose step does not increase,
-    so reports are logged with `fanwise/iter`, the number of the report, which is the x-axis of the charts, and with
+    A resumed trial continues its run, even after the search itself was resumed. W&B drops values whose step does not
+    increase. Reports therefore have the values `fanwise/iter`, the number of the report and x-axis of the charts, and
     `fanwise/attempt`. If a trial restarts from an earlier checkpoint, some iterations have several values; the one of
     the last attempt is valid. W&B marks runs of a killed tuner as crashed. With mode="offline", upload resumed runs
     with `wandb sync --append`.
@@ -30,7 +30,7 @@ class WandbCallback:
         try:
             import wandb
 
-            wandb.init  # noqa: B018  # W&B's log folder of this name can be imported as a namespace package
+            wandb.init  # noqa: B018  # without W&B, a log folder ./wandb is imported as an empty package
         except (ImportError, AttributeError) as error:
             raise NotInstalled("WandbCallback needs W&B. Install it: pip install 'fanwise[wandb]'.") from error
         self._wandb: Any = wandb

@@ -2,7 +2,8 @@
 
 A scheduler is a pure state machine: no clock, no I/O, and random numbers only from `SuggestContext.random` or keyed by
 the seed. So the same object runs live, in replay and in the simulator. Its searcher chooses the configurations of new
-trials; the tuner asks it when the scheduler answers `New()` without one. The tuner validates all answers.
+trials: the tuner asks the searcher when the scheduler returns `New()` without a configuration. The tuner validates all
+answers.
 """
 
 import abc
@@ -130,10 +131,10 @@ class SchedulerOptions(TypedDict, total=False):
     random_seed: int | None
 
 
-def _check_options(method: Callable[Concatenate[_Self, _P], _R]) -> Callable[Concatenate[_Self, _P], _R]:
+def _checks_options(method: Callable[Concatenate[_Self, _P], _R]) -> Callable[Concatenate[_Self, _P], _R]:
     """Decorate the constructor of a scheduler: an unknown option is an error with the closest name.
 
-    Schedulers of Syne Tune take the space; the error says that it belongs to the Tuner.
+    A space argument, as in Syne Tune, is an error that points to the Tuner.
     """
     parameters = inspect.signature(method).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -175,7 +176,7 @@ class Scheduler(abc.ABC):
     The tuner runs a copy of a scheduler, so that one object can be passed to several tuners.
 
     Args:
-        searcher: chooses configurations, an object or a name ("random", "forest", ...); None: random search.
+        searcher: a `Searcher`, or the name of one ("random", "forest", ...); None: random search.
         metric: name of the reported value to optimize, or several names.
         mode: "min" or "max", for all metrics or one for each.
         constraints: conditions on reported values, such as ["latency_ms <= 20"]. A report that violates one ranks
@@ -183,7 +184,7 @@ class Scheduler(abc.ABC):
         resource_attr: name of the reported value that measures the progress of a trial, e.g. "epoch"; None: the number
             of its reports.
         points_to_evaluate: configurations to try first, in this order; omitted values are sampled.
-        random_seed: None: the seed of the search.
+        random_seed: seed of the search; None: the seed of the Tuner.
 
     Raises:
         TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
@@ -205,11 +206,11 @@ class Scheduler(abc.ABC):
         super().__init_subclass__(**options)
         constructor = cls.__dict__.get("__init__")
         if constructor is not None:
-            checked = _check_options(constructor)
+            checked = _checks_options(constructor)
             checked.__signature__ = _merged_signature(constructor, super(cls, cls).__init__)  # type: ignore[attr-defined]
             cls.__init__ = checked  # type: ignore[method-assign]
 
-    @_check_options
+    @_checks_options
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -230,7 +231,7 @@ class Scheduler(abc.ABC):
         self.constraints = checked_constraints(constraints)
         self.resource_attr = checked_name("resource_attr", resource_attr)
         self.random_seed = checked_seed(random_seed)
-        self._sets_levels = isinstance(searcher, str)
+        self._learns_at_levels = isinstance(searcher, str)
         searcher = resolve_searcher(searcher)
         if searcher is None:
             searcher = RandomSearcher()
@@ -246,7 +247,7 @@ class Scheduler(abc.ABC):
 
     def begin(self, space: Space, seed: int) -> None:
         """Begin a search and reset all state."""
-        if self._sets_levels:
+        if self._learns_at_levels:
             self.searcher.levels = self.levels(space)
         self.searcher.begin(space, seed)
 
@@ -254,13 +255,13 @@ class Scheduler(abc.ABC):
         """Return the resource levels, in increasing order, at which trials are compared.
 
         A searcher that was given by name learns from each trial's first report at the highest level that enough trials
-        have reached. Without levels, and if it was given as an object, it learns from each trial's last report.
+        have reached. A searcher that was given as an object, or without levels, learns from each trial's last report.
         """
         return ()
 
     @abc.abstractmethod
     def next(self, context: SuggestContext) -> NextTrial:
-        """Return the next action of a free worker. Check `context.no_new_configs` and `context.can_start_trial`."""
+        """Return the next action of a free worker. Respect `context.no_new_configs` and `context.can_start_trial`."""
 
     @abc.abstractmethod
     def on_report(self, observation: Observation) -> Decision:
@@ -290,13 +291,13 @@ def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode])
     """Return one objective per metric. A single mode applies to all metrics.
 
     Raises:
-        TypeError, ValueError: metric is not a name or different names, or a mode is not "min" or "max".
+        TypeError, ValueError: metric is not a name or a list of distinct names, or a mode is not "min" or "max".
     """
     metrics = [metric] if isinstance(metric, str) else metric
     if not isinstance(metrics, list | tuple) or not all(isinstance(name, str) for name in metrics):
         raise TypeError(f"metric must be the name of a reported value, got {metric!r} of type {type(metric).__name__}")
     if not metrics or "" in metrics or len(set(metrics)) < len(metrics):
-        raise ValueError(f"metric must be the name of a reported value (or different names), got {metric!r}")
+        raise ValueError(f"metric must be the name of a reported value (or a list of distinct names), got {metric!r}")
     modes = [mode] * len(metrics) if isinstance(mode, str) else list(mode)
     if len(modes) != len(metrics) or not all(item in ("min", "max") for item in modes):
         raise ValueError(f"mode must be 'min' or 'max' (or one of them for each metric), got {mode!r}")

@@ -308,7 +308,7 @@ class BOHB(SynchronousHalving):
 
     def __init__(self, *, num_init: int = 10, **options: Unpack[ResourceOptions]) -> None:
         super().__init__(TPESearcher(num_init), **options)
-        self._sets_levels = True
+        self._learns_at_levels = True
 
     def brackets(self, maximum: float) -> Sequence[Bracket]:
         return _hyperband_brackets(maximum, self._resources.grace_period, self._resources.reduction_factor)

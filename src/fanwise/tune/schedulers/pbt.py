@@ -1,15 +1,17 @@
 """Population-based training (PBT; Jaderberg et al., arXiv 1711.09846).
 
 A member of the population is a sequence of trials. At the end of each perturbation interval it is compared with the
-other members, by their loss at the end of their own last interval. Nobody waits for the others. A member among the
+other members, by their loss at the end of their own last interval. No member waits for another one. A member among the
 worst is stopped, and its next trial starts from the checkpoint of one of the best, with a perturbed configuration
 (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
-If there are fewer workers than members, members pause at the end of each interval and resume in order. A trial without
-a checkpoint starts from scratch when it is cloned or paused; once a clone did so, members no longer pause.
+If there are fewer workers than members, members pause at the end of each interval and resume in order. Without a
+checkpoint, a clone or a resumed trial starts from scratch. After the first such clone, members no longer pause, because
+they would lose their progress.
 
 Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
-clone reaches the maximum, another source is chosen, or the clone is dropped, unless clones start from scratch.
+clone reaches the maximum, the clone gets another source, or is dropped if there is none. This does not apply to clones
+that start from scratch.
 """
 
 import math
@@ -70,11 +72,12 @@ class PBT(Scheduler):
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The
             searcher chooses the configurations of the first trials.
         max_t: resource at which trials end.
-        max_resource_attr: alternatively, name in the space of the value with that resource, e.g. "max_epochs"; the
-            objective then ends by itself.
+        max_resource_attr: name of the space entry that holds the maximum resource, e.g. "max_epochs"; used instead of
+            max_t. The objective then ends by itself.
         perturbation_interval: resource between two comparisons of a member with the others.
         population_size: number of members.
-        quantile_fraction: fraction of the population that is replaced, and that is cloned; above 0, at most 0.5.
+        quantile_fraction: fraction of the population that is replaced (the worst members) and fraction that is
+            cloned (the best); above 0, at most 0.5.
         resample_probability: probability that a hyperparameter of a clone is sampled; otherwise it is multiplied by 0.8
             or 1.2.
 
@@ -124,33 +127,35 @@ class PBT(Scheduler):
         self._num_unstarted = self._population_size
         self._no_new_configs = False
         self._waiting: deque[Resume | Clone] = deque()
-        self._offered: int | None = None  # trial of the last New(), until it is known to have started
-        self._from_scratch: int | None = None  # a clone that had no checkpoint
-        self._num_workers = 0  # maximum number of members that ran at the same time
+        self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
+        self._scratch_clone_id: int | None = None  # a clone that had no checkpoint
+        self._max_running_members = 0  # maximum number of members that ran at the same time
         self._at_maximum: dict[int, int] = {}  # trials at the maximum, with the iteration at which they reached it
 
     def next(self, context: SuggestContext) -> NextTrial:
-        if self._offered == context.trial_id:
+        if self._unconfirmed_trial_id == context.trial_id:
             del self._members[context.trial_id]
             self._num_unstarted += 1
-        self._offered = None
+        self._unconfirmed_trial_id = None
         self._no_new_configs = context.no_new_configs
         answer = self._next(context.trial_id) if context.can_start_trial else self._next_resume()
-        self._num_workers = max(self._num_workers, sum(not member.is_paused for member in self._members.values()))
+        self._max_running_members = max(
+            self._max_running_members, sum(not member.is_paused for member in self._members.values())
+        )
         return answer
 
     def _next(self, trial_id: int) -> NextTrial:
         if self._num_unstarted and not self._no_new_configs:
             self._num_unstarted -= 1
             self._members[trial_id] = _Member()
-            self._offered = trial_id
+            self._unconfirmed_trial_id = trial_id
             return New()
         while self._waiting:
             answer = self._waiting.popleft()
             if isinstance(answer, Resume):
                 self._members[answer.trial_id].is_paused = False
                 return answer
-            if answer.trial_id not in self._at_maximum or self._from_scratch is not None:
+            if answer.trial_id not in self._at_maximum or self._scratch_clone_id is not None:
                 self._members[trial_id] = _Member(is_clone=True)
                 return answer
             if best := self._best():
@@ -170,12 +175,13 @@ class PBT(Scheduler):
         trial_id, resource = observation.trial_id, observation.resource
         member = self._members.get(trial_id)
         if member is None:
-            return Decision.STOP  # it was replaced, but the search was interrupted before it stopped
+            return Decision.STOP  # the member was replaced, but an interruption kept this trial from stopping
         if member.first_iter == 0:
             member.config, member.first_iter = observation.config, observation.iter
             if member.is_clone and observation.iter == 1:
-                self._from_scratch = trial_id
-            # The iterations of a clone continue from its checkpoint, so they give the resource per report.
+                self._scratch_clone_id = trial_id
+            # A clone continues the iteration count of its checkpoint, so resource / iter is the resource of one report.
+            # The trial started one report before its first one.
             member.start_resource = resource - resource / observation.iter
         if resource >= self._maximum:
             self._at_maximum.setdefault(trial_id, observation.iter)
@@ -189,10 +195,10 @@ class PBT(Scheduler):
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
         ranked = self._ranked()
-        number = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
-        if trial_id in [worst_id for _, worst_id in ranked[len(ranked) - number :]]:
+        num_replaced = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
+        if trial_id in [worst_id for _, worst_id in ranked[len(ranked) - num_replaced :]]:
             rank = member.interval_ends[-1].rank
-            better = [best_id for best_rank, best_id in ranked[:number] if best_rank < rank]
+            better = [best_id for best_rank, best_id in ranked[:num_replaced] if best_rank < rank]
             better = [best_id for best_id in better if best_id not in self._at_maximum]
             if better:
                 del self._members[trial_id]
@@ -217,13 +223,13 @@ class PBT(Scheduler):
         return Clone(source, explore(self._space, config, rng, self._resample_probability))
 
     def _must_share_workers(self) -> bool:
-        """Return True if a member waits because there are more members than workers, and pausing keeps progress."""
-        if self._from_scratch is not None:
+        """Return True if a member waits because there are more members than workers, and pausing loses no progress."""
+        if self._scratch_clone_id is not None:
             return False
         num_clones = sum(isinstance(item, Clone) for item in self._waiting)
         num_new = 0 if self._no_new_configs else self._num_unstarted
         num_members = len(self._members) + num_clones + num_new
-        return bool(self._waiting or num_new) and self._num_workers < num_members
+        return bool(self._waiting or num_new) and self._max_running_members < num_members
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
         member = self._members.get(trial_id)
@@ -235,8 +241,8 @@ class PBT(Scheduler):
             del self._at_maximum[trial_id]
         if member.first_iter > to_iter:
             member.first_iter = 0
-            if self._from_scratch == trial_id:
-                self._from_scratch = None
+            if self._scratch_clone_id == trial_id:
+                self._scratch_clone_id = None
 
     def on_end(self, trial_id: int, status: Status) -> None:
         member = self._members.pop(trial_id, None)
@@ -277,7 +283,7 @@ def explore(
 ) -> dict[str, object]:
     """Return a configuration in which each hyperparameter is resampled or perturbed (section 4.1.2).
 
-    Hyperparameters that cease to exist are removed; those that begin to exist are sampled.
+    Hyperparameters whose condition no longer holds are removed; newly active ones are sampled.
     """
     values: dict[str, object] = {}
     for name, domain in space.domains.items():
@@ -294,8 +300,8 @@ def explore(
 def perturb(domain: Domain, value: object, factor: float) -> Value:
     """Multiply a value by a factor, within the domain.
 
-    The result in a finite domain is the nearest value, but at least the next one: 2 becomes 3 or 1. An ordinal moves to
-    the next category; a choice is not changed. For `reverseloguniform`, the distance to 1 is multiplied.
+    The result in a finite domain is the value nearest to the product, but at least one step away: 2 becomes 3 or 1. An
+    ordinal moves to the next category; a choice is not changed. For `reverseloguniform`, the distance to 1 is scaled.
 
     >>> from fanwise.tune.space import randint, reverseloguniform, uniform
     >>> perturb(uniform(0, 1), 0.5, 1.2), perturb(uniform(0, 1), 0.9, 1.2), perturb(randint(1, 9), 2, 1.2)

@@ -4,7 +4,8 @@ Trials are mirrored in an in-memory study. The study is updated when a trial sta
 report, so discarded reports never reach it. As in Optuna, the last report is the result of a trial; a trial whose last
 report is not finite has failed.
 
-At most one suggestion is open, i.e. not yet seen running. A suggestion that timed out stays open and is returned again.
+At most one suggestion is open: returned, but its trial has not started. One that timed out stays open and is returned
+again.
 """
 
 import math
@@ -24,7 +25,7 @@ from .base import Observation, Searcher, SuggestContext
 if TYPE_CHECKING:
     from .with_optuna import LastReport, OptunaStudy
 
-_NEEDS_TORCH = "GPSampler"  # imports torch at its first model
+_GP_SAMPLER = "GPSampler"  # imports torch at its first model
 _MAX_TRIES = 3  # if a sampler repeats configurations
 
 
@@ -65,8 +66,8 @@ class OptunaSearcher(Searcher):
     The sampler sees running, paused and failed trials, several objectives and constraints. If it repeats a
     configuration, a random one is suggested instead. The search ends when all configurations were tried.
 
-    Resuming a search asks samplers with internal state again for all earlier suggestions; the TPE and random samplers
-    need only the study.
+    When a search resumes, samplers with internal state are asked for every earlier suggestion again; the TPE and random
+    samplers need only the study.
 
     Args:
         sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. Called with
@@ -109,7 +110,7 @@ class OptunaSearcher(Searcher):
         if suggest_timeout_s is not None:
             suggest_timeout_s = checked_seconds("suggest_timeout_s", suggest_timeout_s)
         self.suggest_timeout_s = suggest_timeout_s  # type: ignore[misc]  # per instance
-        if self.name == _NEEDS_TORCH:
+        if self.name == _GP_SAMPLER:
             self.libraries = (*type(self).libraries, "torch")  # type: ignore[misc]  # per instance
         self._study: OptunaStudy | None = None
 
@@ -131,8 +132,8 @@ class OptunaSearcher(Searcher):
         self._trials: dict[int, _Trial] = {}
 
     def _new_study(self, space: Space, seed: int) -> "OptunaStudy":
-        if self.name == _NEEDS_TORCH:
-            check_installed(f"Optuna's {_NEEDS_TORCH} needs", "optuna", "torch", extra="optuna,torch")
+        if self.name == _GP_SAMPLER:
+            check_installed(f"Optuna's {_GP_SAMPLER} needs", "optuna", "torch", extra="optuna,torch")
         from .with_optuna import OptunaStudy, make_sampler
 
         return OptunaStudy(space, partial(make_sampler, self.sampler, self.options), seed)
@@ -175,7 +176,7 @@ class OptunaSearcher(Searcher):
         study = self._running_study
         study.reseed(KeyedRandom(f"{self._seed}/optuna/{context.number}").getrandbits(32))
         tries = _MAX_TRIES
-        if study.is_exhaustive:  # it may repeat each configuration that it did not choose itself
+        if study.is_exhaustive:  # it may repeat configurations that were added from outside
             tries += self._num_added
         while tries and len(self._seen) != self._num_configurations and not study.is_exhausted:
             number, config = study.suggest()
@@ -218,15 +219,15 @@ class OptunaSearcher(Searcher):
         if trial_id < 0 and self._running_study.is_exhaustive:
             return  # the results of a warm start do not affect a grid
         with _error_note(self.name):
-            number = self._number_of(trial_id, trial)
+            number = self._take_number(trial_id, trial)
             if number is None:
                 return
             if trial is not None and trial.is_paused:
                 self._running_study.resume(number)
             self._running_study.end(number, status, None if trial is None else trial.last)
 
-    def _number_of(self, trial_id: int, trial: _Trial | None) -> int | None:
-        """Return the study's number of a trial that has ended, or None if the study does not need it."""
+    def _take_number(self, trial_id: int, trial: _Trial | None) -> int | None:
+        """Return the study's number of a trial that has ended, or None for a trial without reports."""
         if trial is not None and trial.number is not None:
             return trial.number
         suggestion = self._open
@@ -246,19 +247,19 @@ class OptunaSearcher(Searcher):
                 trial = self._trials[trial_id] = _Trial(dict(config))
                 self._add_seen(config)
             if trial.number is None:
-                trial.number = self._started(trial.config)
+                trial.number = self._register_start(trial.config)
             elif trial.is_paused:
                 trial.is_paused = False
                 study.resume(trial.number)
         for trial_id, trial in self._trials.items():
             if trial_id not in pending and trial.last is not None and not trial.is_paused:
                 if trial.number is None:
-                    trial.number = self._started(trial.config)
+                    trial.number = self._register_start(trial.config)
                 trial.is_paused = True
                 study.pause(trial.number, trial.last)
 
-    def _started(self, config: Mapping[str, object]) -> int:
-        """Return the study's number of a trial that started: the open suggestion, or a new trial."""
+    def _register_start(self, config: Mapping[str, object]) -> int:
+        """Return the study's number of a trial that started: of the open suggestion, which is closed, or a new one."""
         suggestion = self._open
         if suggestion is not None and suggestion.config == config:
             self._open = None

@@ -34,7 +34,7 @@ class SimulatedSearch:
     """The result of a simulated search.
 
     Args:
-        objective: the objective; the first of several.
+        objective: the objective; the first one if there are several.
         n_workers: number of workers.
         duration_s: virtual seconds until the last trial ended.
         reason: why the search ended, in one line.
@@ -43,7 +43,7 @@ class SimulatedSearch:
         incumbents: improvements of the best feasible report, in order of time.
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
         num_attempts: number of times a trial was started, resumed or restarted.
-        num_reports: number of valid reports, i.e. neither repeated nor late.
+        num_reports: number of valid reports, i.e. neither duplicates nor received after the trial had been stopped.
         num_facts: number of events passed to the state machine.
         decisions: number of decisions of each kind on valid reports.
         training_s: total seconds of training on all workers, including work that was lost or repeated.
@@ -83,7 +83,7 @@ class SimulatedSearch:
     def attempts(self) -> "pd.DataFrame":
         """Return one row per attempt: trial_id, attempt, worker, start_s, ready_s, end_s, from_iter, iter.
 
-        `ready_s` is NaN if it ended before the objective was called; `iter` is the last report.
+        `ready_s` is NaN if the attempt ended before the objective was called; `iter` is the number of its last report.
 
         Raises:
             ValueError: attempts were not kept.
@@ -131,7 +131,7 @@ class Columns:
 @final
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The incumbents of several searches at one virtual time."""
+    """Statistics of the incumbents of several searches at one virtual time."""
 
     time_s: float
     mean: float

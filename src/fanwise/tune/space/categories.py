@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, final
 
 from ...base.nearest import did_you_mean
 from ..values import Value, copy_containers, is_bool, is_number, name_of, plain_json
-from .scales import ONE, check_unit, log2, middle_of_share, share_at
+from .scales import ONE, bin_at, check_unit, log2, middle_of_bin
 
 OrdinalKind: TypeAlias = Literal["equal", "nn", "nn-log"]
 _KINDS = ("equal", "nn", "nn-log")
@@ -55,10 +55,10 @@ class Choice:
         return _index(self, value)
 
     def from_unit(self, u: float) -> Value:
-        return self.categories[share_at(u, len(self.categories))]
+        return self.categories[bin_at(u, len(self.categories))]
 
     def to_unit(self, value: object) -> float:
-        return middle_of_share(self.index_of(value), len(self.categories))
+        return middle_of_bin(self.index_of(value), len(self.categories))
 
     def contains(self, value: object) -> bool:
         return _find(self, value) is not None
@@ -135,12 +135,12 @@ class Ordinal:
     def from_unit(self, u: float) -> Value:
         if self._edges:
             return self.categories[bisect_right(self._edges, check_unit(u))]
-        return self.categories[share_at(u, len(self.categories))]
+        return self.categories[bin_at(u, len(self.categories))]
 
     def to_unit(self, value: object) -> float:
         index = self.index_of(value)
         if not self._edges:
-            return middle_of_share(index, len(self.categories))
+            return middle_of_bin(index, len(self.categories))
         shares = (0.0, *self._edges, 1.0)
         return (shares[index] + shares[index + 1]) / 2
 

@@ -22,18 +22,18 @@ from .scales import (
     LogScale,
     ReverseLogScale,
     Scale,
+    bin_at,
     check_unit,
     exp2,
-    middle_of_share,
-    share_at,
+    middle_of_bin,
 )
 
 IntervalType = Literal["uniform", "loguniform", "reverseloguniform"]
 MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qrandint", "qlograndint"]
 
-# Above this, the middle of a share of [0, 1) and its edge are the same float.
+# With more values, the midpoint of a bin of [0, 1) rounds to its edge.
 _MAX_VALUES = 2**52
-_MAX_LOG_MULTIPLE = 2**45
+_MAX_LOG_MULTIPLE = 2**45  # keeps the exponent in `from_unit` below 46
 _TOLERANCE = Fraction(1, 10**6)  # maximum distance of a float from the value it stands for, in steps
 
 
@@ -51,8 +51,8 @@ class Interval:
 
     def __post_init__(self) -> None:
         lower, upper = (
-            _finite(f"{self.domain_type}: lower", self.lower),
-            _finite(f"{self.domain_type}: upper", self.upper),
+            _checked_finite(f"{self.domain_type}: lower", self.lower),
+            _checked_finite(f"{self.domain_type}: upper", self.upper),
         )
         _check_order(self.domain_type, lower, upper)
         object.__setattr__(self, "lower", lower)
@@ -92,7 +92,7 @@ class Interval:
         return is_number(value) and self.lower <= value <= self.upper
 
     def normalize(self, value: object) -> float:
-        return float(value)  # type: ignore[arg-type]  # contains() is true
+        return float(value)  # type: ignore[arg-type]  # callers have checked contains()
 
 
 @final
@@ -100,7 +100,7 @@ class Interval:
 class Multiples:
     """Multiples of q from lower to upper inclusive; constructed by `randint`, `lograndint`, `quniform`, ...
 
-    On a log scale, k * q has the share of [(k - 1/2) * q, (k + 1/2) * q], so the bounds have whole shares.
+    On a log scale, k * q is drawn with the probability of [(k - 1/2) * q, (k + 1/2) * q], also at the bounds.
     """
 
     domain_type: MultiplesType
@@ -114,13 +114,16 @@ class Multiples:
     ordered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        read = _whole if self._is_int else _finite
-        lower, upper = read(f"{self.domain_type}: lower", self.lower), read(f"{self.domain_type}: upper", self.upper)
-        q = read(f"{self.domain_type}: q", self.q)
+        checked = _checked_int if self._is_int else _checked_finite
+        lower, upper = (
+            checked(f"{self.domain_type}: lower", self.lower),
+            checked(f"{self.domain_type}: upper", self.upper),
+        )
+        q = checked(f"{self.domain_type}: q", self.q)
         _check_order(self.domain_type, lower, upper)
         if q <= 0:
             raise ValueError(f"{self.domain_type}: q must be above 0, got {q!r}")
-        step = Fraction(q).limit_denominator(1000)  # for q = 1/3
+        step = Fraction(q).limit_denominator(1000)  # recovers fractions such as 1/3 from their float
         if float(step) != q:
             step = Fraction(repr(q))
         first, last = self._multiple("lower", lower, step), self._multiple("upper", upper, step)
@@ -191,25 +194,25 @@ class Multiples:
         numerator, denominator = self._step
         if self._is_int:
             return int(value) // numerator - self._first  # type: ignore[call-overload,no-any-return]  # contains() is true
-        return round(Fraction(float(value)) * denominator / numerator) - self._first  # type: ignore[arg-type]  # contains() is true
+        return round(Fraction(float(value)) * denominator / numerator) - self._first  # type: ignore[arg-type]  # callers have checked contains()
 
     def from_unit(self, u: float) -> float:
         if self._scale is None:
-            index = share_at(u, self._size)
+            index = bin_at(u, self._size)
         else:
             m, e = exp2(self._scale.log_at(check_unit(u)))
-            multiple = ((m >> (FRACTION_BITS - 1 - e)) + 1) >> 1  # rounded half up; e is below 46
+            multiple = ((m >> (FRACTION_BITS - 1 - e)) + 1) >> 1  # rounds the fixed-point number half up
             index = min(max(multiple - self._first, 0), self._size - 1)
         return self.value_at(index)
 
     def to_unit(self, value: object) -> float:
         index = self.index_of(value)
-        return middle_of_share(index, self._size) if self._scale is None else self._scale.position(self._first + index)
+        return middle_of_bin(index, self._size) if self._scale is None else self._scale.position(self._first + index)
 
     def contains(self, value: object) -> bool:
         """Return True for a multiple within the bounds, up to rounding: 0.1 * 3 is a multiple of 0.1."""
         if self._is_int:
-            return _is_whole(value) and self.lower <= value <= self.upper and int(value) % self._step[0] == 0
+            return _is_integral(value) and self.lower <= value <= self.upper and int(value) % self._step[0] == 0
         if not is_number(value) or not math.isfinite(value):
             return False
         ratio = Fraction(float(value)) / Fraction(*self._step)
@@ -230,21 +233,28 @@ class FinRange:
     size: int
     cast_int: bool = False
     _scale: LogScale | None = field(init=False, repr=False, compare=False)
-    _exact: tuple[int, int, int] = field(init=False, repr=False, compare=False)  # lower, upper, common denominator
+    _exact: tuple[int, int, int] = field(
+        init=False, repr=False, compare=False
+    )  # numerators of lower and upper, common denominator
     ordered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_bool(f"{self.domain_type}: cast_int", self.cast_int)
-        read = _whole if self.cast_int else _finite
-        lower, upper = read(f"{self.domain_type}: lower", self.lower), read(f"{self.domain_type}: upper", self.upper)
+        checked = _checked_int if self.cast_int else _checked_finite
+        lower, upper = (
+            checked(f"{self.domain_type}: lower", self.lower),
+            checked(f"{self.domain_type}: upper", self.upper),
+        )
         _check_order(self.domain_type, lower, upper)
-        size = _whole(f"{self.domain_type}: size", self.size)
+        size = _checked_int(f"{self.domain_type}: size", self.size)
         for name, value in (("lower", lower), ("upper", upper), ("size", size), ("_scale", None)):
             object.__setattr__(self, name, value)
         if self.size < 2:
             raise ValueError(f"{self.domain_type}: size must be at least 2, got {self.size!r}")
-        (a, b), (c, d) = (Fraction(repr(bound)).as_integer_ratio() for bound in (lower, upper))
-        object.__setattr__(self, "_exact", (a * d, c * b, b * d))
+        (lower_num, lower_den), (upper_num, upper_den) = (
+            Fraction(repr(bound)).as_integer_ratio() for bound in (lower, upper)
+        )
+        object.__setattr__(self, "_exact", (lower_num * upper_den, upper_num * lower_den, lower_den * upper_den))
         if self.domain_type == "logfinrange":
             _check_positive(self.domain_type, lower)
             object.__setattr__(self, "_scale", LogScale(lower, upper))
@@ -252,20 +262,21 @@ class FinRange:
             raise ValueError(f"{self.domain_type}: there are fewer than {self.size} integers in {self!r}; reduce size")
         if self.size > _MAX_VALUES or not math.isfinite(self.upper - self.lower) or not self._points_differ():
             raise ValueError(
-                f"{self.domain_type}: the points of {self!r} are too close together; reduce size or use {self._dense}"
+                f"{self.domain_type}: the points of {self!r} are too close together; "
+                f"reduce size or use {self._suggested_domain}"
             )
 
     @property
-    def _dense(self) -> str:
+    def _suggested_domain(self) -> str:
         return "uniform" if self._scale is None else "lograndint" if self.cast_int else "loguniform"
 
     def _points_differ(self) -> bool:
         if self._scale is not None:
-            return self._ratios_differ(self._scale)
+            return self._log_points_differ(self._scale)
         largest = max(abs(self.lower), abs(self.upper))
         return self.cast_int or (self.upper - self.lower) / (self.size - 1) > 8 * math.ulp(largest)
 
-    def _ratios_differ(self, scale: LogScale) -> bool:
+    def _log_points_differ(self, scale: LogScale) -> bool:
         second = scale.at(1 / (self.size - 1)) if self.size > 2 else self.upper
         if not self.cast_int:
             return second - self.lower > 8 * math.ulp(second)
@@ -308,19 +319,20 @@ class FinRange:
         else:
             u = (value - self.lower) / (self.upper - self.lower)
         guess = min(max(round(u * (self.size - 1)), 0), self.size - 1)
-        around = (index for index in (guess, guess - 1, guess + 1) if 0 <= index < self.size)  # cast_int moves points
-        return min(around, key=lambda index: abs(self.value_at(index) - value))
+        # With cast_int, rounding can make a neighbor the nearest point.
+        candidates = (index for index in (guess, guess - 1, guess + 1) if 0 <= index < self.size)
+        return min(candidates, key=lambda index: abs(self.value_at(index) - value))
 
     def index_of(self, value: object) -> int:
         if not self.contains(value):
             raise ValueError(f"{value!r} is not in {self!r}")
-        return self._nearest(float(value))  # type: ignore[arg-type]  # contains() is true
+        return self._nearest(float(value))  # type: ignore[arg-type]  # callers have checked contains()
 
     def from_unit(self, u: float) -> float:
-        return self.value_at(share_at(u, self.size))
+        return self.value_at(bin_at(u, self.size))
 
     def to_unit(self, value: object) -> float:
-        return middle_of_share(self.index_of(value), self.size)
+        return middle_of_bin(self.index_of(value), self.size)
 
     def contains(self, value: object) -> bool:
         """Return True for one of the points, up to rounding: 0.3 is in finrange(0.1, 1.0, 10)."""
@@ -336,7 +348,7 @@ class FinRange:
         return self.value_at(self.index_of(value))
 
 
-def _finite(label: str, value: object) -> float:
+def _checked_finite(label: str, value: object) -> float:
     if not is_number(value):
         raise TypeError(f"{label} must be a number, got {value!r} of type {type(value).__name__}")
     try:
@@ -348,13 +360,13 @@ def _finite(label: str, value: object) -> float:
     return number
 
 
-def _whole(label: str, value: object) -> int:
+def _checked_int(label: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{label} must be an int, got {value!r} of type {type(value).__name__}")
     return int(value)
 
 
-def _is_whole(value: object) -> TypeGuard[float]:
+def _is_integral(value: object) -> TypeGuard[float]:
     """Return True for integers, including floats such as 3.0."""
     return is_number(value) and (isinstance(value, numbers.Integral) or float(value).is_integer())
 
@@ -371,4 +383,4 @@ def _check_order(domain_type: str, lower: float, upper: float) -> None:
 def _check_positive(domain_type: str, lower: float) -> None:
     if lower <= 0:
         linear = domain_type.replace("log", "")
-        raise ValueError(f"{domain_type}: lower must be above 0, got {lower!r}; with 0 use {linear}")
+        raise ValueError(f"{domain_type}: lower must be above 0, got {lower!r}; to include 0, use {linear}")

@@ -100,12 +100,12 @@ def check_unit(u: float) -> float:
     return u
 
 
-def share_at(u: float, size: int) -> int:
+def bin_at(u: float, size: int) -> int:
     """Return the index of the one of `size` equal shares of [0, 1) that contains u. Exact: no share is wider."""
     return int(check_unit(u) * 18446744073709551616.0) * size >> 64  # 2**64; multiplying a float by it is exact
 
 
-def middle_of_share(index: int, size: int) -> float:
+def middle_of_bin(index: int, size: int) -> float:
     """Return the middle of one of `size` equal shares of [0, 1)."""
     return (2 * index + 1) / (2 * size)
 

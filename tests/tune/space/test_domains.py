@@ -397,7 +397,7 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: ordinal("ab"), TypeError, "ordinal takes a list of values, got 'ab'"),
         (lambda: logordinal([0, 1]), ValueError, "kind 'nn-log' needs numbers above 0, got 0; use 'nn'"),
         (lambda: logordinal([2, 1]), ValueError, "needs increasing numbers"),
-        (lambda: logfinrange(0, 1, 3), ValueError, "logfinrange: lower must be above 0, got 0.0; to include 0, use finrange"),
+        (lambda: logfinrange(0, 1, 3), ValueError, "lower must be above 0, got 0.0; to include 0, use finrange"),
         (
             lambda: logfinrange(1, 8, 6, cast_int=True),
             ValueError,

@@ -95,7 +95,7 @@ class Listener(Protocol):
 
 @final
 class Tuning:
-    """The state machine of one search. Pass facts to `handle`, first any `Earlier` and then `Begin`; execute the orders.
+    """The state machine of one search. Pass it facts, first any `Earlier` and then `Begin`, and execute its orders.
 
     Args:
         scheduler: decides about trials. Its `begin` has been called. Its exceptions end the search.

@@ -1,13 +1,13 @@
-"""A search that is asked and told: for programs with a loop of their own, on the record of any other search.
+"""The ask-and-tell interface: a search for programs that run trials in their own loop.
 
     ask()    -> Asked             -> Start   -> a trial
     report() -> Reported          -> Answer  -> CONTINUE, STOP or PAUSE; the latter two end this run of the trial
     tell()   -> Reported, Ended, Free
     fail()   -> Ended, Free
 
-The decisions, the searcher and the rows are those of `Tuner`; only the processes are missing. Every call commits what
-it leads to before it returns: a killed program loses nothing, and the trials that were in flight are asked for again.
-Ctrl-C during a call comes when the call is done: what is decided and what is written never part.
+It uses the same state machine, searcher and record as `Tuner`, but no worker processes. Every call commits its effects
+before it returns, so a killed program loses nothing and gets the trials in flight again. Ctrl-C during a call is
+delayed until the call is done, so that the record always agrees with the decisions.
 """
 
 import logging
@@ -55,7 +55,7 @@ from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
 _log = logging.getLogger("fanwise")
 
-# For who asks there is no worker that takes too long, crashes or is tried again.
+# Without workers there are no timeouts, crashes or retries.
 _TIMING: Mapping[str, Any] = {  # Any: settings of `Tuning`
     "trial_timeout_s": None,
     "stop_grace_s": 5.0,
@@ -70,14 +70,15 @@ class AskedTrial:
     """A trial to run now.
 
     Args:
-        config: its configuration, constants included.
-        attempt: 0, 1, ...: how often it was asked for before.
-        from_iter: its reports up to this one stand; the next is one more.
-        checkpoint: what was handed to `report(..., checkpoint=)` with that one, or, for a clone, with its source's.
+        config: the configuration, including constants.
+        attempt: 0, 1, ...: number of earlier attempts of this trial.
+        from_iter: number of valid reports from earlier attempts. The next report has number `from_iter + 1`.
+        checkpoint: the `checkpoint` passed to `report` at `from_iter`, by the source trial if this one is a clone.
+            None: start from scratch.
     """
 
     trial_id: int
-    config: Mapping[str, Any]  # Any: what the space holds
+    config: Mapping[str, Any]  # Any: values of the space
     attempt: int = 0
     from_iter: int = 0
     checkpoint: str | None = None
@@ -85,7 +86,11 @@ class AskedTrial:
 
 @final
 class OpenSearch:
-    """Made by `open_search`. All methods may be called by any thread, one at a time; they block for the disk only."""
+    """An ask-and-tell search, returned by `open_search`.
+
+    Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes
+    and for the searcher. As a context manager, the search is closed at the end of the block.
+    """
 
     def __init__(
         self,
@@ -107,14 +112,14 @@ class OpenSearch:
         self._chosen = chosen
         self._constraints = constraints
         self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
-        self._reported: set[int] = set()  # of those in flight
+        self._reported: set[int] = set()  # ids of trials in flight that have reported
         self._lock = threading.RLock()
         self._is_closed = False
         self._finish: Finish | None = None
         restored = path.exists()
-        earlier, taken = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
+        earlier, summaries = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
         with Uninterrupted():
-            self._record = self._reopen(scheduler, seed) if restored else self._create(scheduler, stop, seed, taken)
+            self._record = self._reopen(scheduler, seed) if restored else self._create(scheduler, stop, seed, summaries)
             try:
                 self._begin(stop, earlier, callbacks, restored=restored)
             except BaseException:
@@ -161,28 +166,28 @@ class OpenSearch:
 
     @property
     def name(self) -> str:
-        """Of the experiment."""
+        """Name of the experiment."""
         return self.path.name
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, up to the last call."""
+        """The experiment, including the last call."""
         return Experiment(self.path)
 
     @property
     def finished(self) -> bool:
-        """Whether the search has come to its end: `ask` returns None from now on."""
+        """True if the search has ended and `ask` will only return None."""
         return self._finish is not None
 
     def ask(self) -> AskedTrial | None:
-        """A trial to run: a new one, or one that goes on; several may be in flight.
+        """Return the next trial to run, new or resumed. Several trials may be in flight at a time.
 
-        None: there is none now. The search is over (`finished`, or it stops when those in flight were told), or its
-        scheduler waits for a trial that is in flight. With none in flight the search is over.
+        Return None if there is no trial to run now: the search is over or about to end, or the scheduler waits for a
+        trial in flight. If no trial is in flight, None means that the search is over.
 
         Raises:
             ClosedError: the search is closed.
-            Exception: what the scheduler or its searcher raised, in its own type.
+            Exception: an exception of the scheduler or its searcher, in its original type.
         """
         with self._lock, Uninterrupted():
             self._check_open()
@@ -209,67 +214,75 @@ class OpenSearch:
             return trial
 
     def report(self, trial: AskedTrial | int, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:
-        """Report values of a trial. After STOP and PAUSE it is no longer in flight: run no more of it.
+        """Report values of a trial and return the decision. Stop running the trial after STOP or PAUSE.
 
         Args:
-            trial: what `ask` returned, or its id.
-            checkpoint: a name or path of yours with which it can go on from here; `ask` hands it out again.
-            metrics: names and numbers; the scheduler's metric must be among them. Strings are kept as notes.
+            trial: the trial returned by `ask`, or its id.
+            checkpoint: a name or path of your choice to resume from. `ask` returns it when the trial is resumed.
+            metrics: names and numbers, including the scheduler's metric. Strings are kept as notes.
 
         Raises:
-            ValueError: the trial is not in flight, or the values lack the metric, or it is not a number.
+            ValueError: the trial is not in flight, or the metric is missing or not a number.
             TypeError: a value is neither a number nor a string.
+            ClosedError: the search is closed.
         """
         values = plain_metrics(metrics)
         with self._lock, Uninterrupted():
-            asked, began_s = self._check(trial, values)
-            decision = self._report(asked, values, began_s, checkpoint)
+            current, began_s = self._check(trial, values)
+            decision = self._report(current, values, began_s, checkpoint)
             if decision is not Decision.CONTINUE:
-                self._end(asked, Outcome("stopped"))
+                self._end(current, Outcome("stopped"))
             self._record.commit()
             return decision
 
     def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
-        """The trial has come to its end. Returns what it is now: Completed, or what the scheduler made of it.
+        """Finish a trial that ran to its end. Return its status: Completed, or the scheduler's decision.
 
         Args:
-            trial: what `ask` returned, or its id.
-            value: a last report: the metric, or a dict with it. None: it has reported everything.
+            trial: the trial returned by `ask`, or its id.
+            value: a last report: the metric, or a dict that contains it. None: no further report.
 
         Raises:
-            As `report`; and ValueError without a value, of a trial that has reported nothing.
+            ValueError: as `report`, or there is no value and the trial has reported nothing.
+            TypeError: a value is neither a number nor a string.
+            ClosedError: the search is closed.
         """
         metric = self._scheduler.objectives[0].metric
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
         with self._lock, Uninterrupted():
-            asked, began_s = self._check(trial, values)
+            current, began_s = self._check(trial, values)
             if values is not None:
-                self._report(asked, values, began_s, None)
-            elif not asked.from_iter and asked.trial_id not in self._reported:
+                self._report(current, values, began_s, None)
+            elif not current.from_iter and current.trial_id not in self._reported:
                 raise ValueError(
-                    f"trial {asked.trial_id} has reported nothing: tell(trial, value), or fail(trial, why) if it failed"
+                    f"trial {current.trial_id} has reported nothing: tell(trial, value), or fail(trial, why) if it failed"
                 )
-            status = self._end(asked, Outcome("returned"))
+            status = self._end(current, Outcome("returned"))
             self._record.commit()
             return status
 
     def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
-        """The trial has failed, and is over. ValueError: it is not in flight."""
+        """Finish a trial that failed.
+
+        Raises:
+            ValueError: the trial is not in flight.
+            ClosedError: the search is closed.
+        """
         with self._lock, Uninterrupted():
-            asked, _ = self._check(trial, None)
+            current, _ = self._check(trial, None)
             if isinstance(error, str):
                 outcome = Outcome("exception", error)
             else:
                 text = "".join(traceback.format_exception(error))
                 outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
-            self._end(asked, outcome)
+            self._end(current, outcome)
             self._record.commit()
 
     def enqueue(self, config: Mapping[str, object]) -> None:
-        """Give the next new trial this configuration. Values that it leaves out are drawn at random.
+        """Use this configuration for the next new trial. Missing values are drawn at random.
 
         Raises:
-            TypeError, ValueError: it is no dict, or not of the space; or the search starts no new trials any more.
+            TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
             ClosedError: the search is closed.
         """
         with self._lock, Uninterrupted():
@@ -279,7 +292,7 @@ class OpenSearch:
             self._record.commit()
 
     def close(self) -> None:
-        """End the search for now: trials in flight are asked for again when it is opened next. Twice is fine."""
+        """Suspend the search and close its record. Reopening it returns the trials in flight again. Idempotent."""
         with self._lock, Uninterrupted():
             if self._is_closed:
                 return
@@ -307,10 +320,10 @@ class OpenSearch:
     ) -> None:
         self.close()
 
-    # -- before ----------------------------------------------------------------------------------------------------
+    # -- opening ---------------------------------------------------------------------------------------------------
 
     def _create(
-        self, scheduler: Scheduler, stop: StoppingCriterion | None, seed: int | None, taken: Sequence[Taken]
+        self, scheduler: Scheduler, stop: StoppingCriterion | None, seed: int | None, summaries: Sequence[Taken]
     ) -> Record:
         meta = described(
             name=self.name,
@@ -323,7 +336,7 @@ class OpenSearch:
             stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
             chosen=self._chosen,
         )
-        more = {"warm_start": summaries_to_json(taken), "asynchronous": True}
+        more = {"warm_start": summaries_to_json(summaries), "asynchronous": True}
         record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
         try:
             save_program(self.path, Program(asked_and_told, scheduler, self._space))
@@ -342,7 +355,7 @@ class OpenSearch:
         return time.monotonic() - self._zero_s
 
     def _hand_in(self, fact: Fact) -> list[Order]:
-        """Decide and write down, also what the searcher answers; the orders of all of it."""
+        """Apply the fact and the resulting suggestions, record them, and return all their orders."""
         all_orders: list[Order] = []
 
         def note(fact: Fact, orders: list[Order]) -> None:
@@ -372,13 +385,13 @@ class OpenSearch:
         return next(order.status for order in orders if isinstance(order, Judged))
 
     def _check(self, trial: object, values: Mapping[str, object] | None) -> tuple[AskedTrial, float]:
-        """The trial and when it began, or the error in what was handed in."""
+        """Return the trial in flight and its start time, or raise if the trial or the values are invalid."""
         self._check_open()
         if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
             raise TypeError(f"a trial is what ask() returned, or its id, got {trial!r}")
         trial_id = trial if isinstance(trial, int) else trial.trial_id
-        asked, began_s = self._in_flight.get(trial_id, (None, 0.0))
-        if asked is None or trial not in (asked, trial_id):
+        current, began_s = self._in_flight.get(trial_id, (None, 0.0))
+        if current is None or trial not in (current, trial_id):
             known = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
                 f"trial {trial_id} is not in flight: it was told, stopped, paused or asked for anew. "
@@ -389,14 +402,14 @@ class OpenSearch:
             problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._constraints)
             if problem is not None:
                 raise ValueError(problem)
-        return asked, began_s
+        return current, began_s
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the search {self.name!r} is closed; open_search(..., name={self.name!r}) goes on.")
 
     def _raise_failure(self) -> None:
-        """What the scheduler or the searcher raised."""
+        """Raise the error of the scheduler or the searcher, if any."""
         finish = self._finish
         if finish is not None and finish.cause is not None:
             raise finish.cause
@@ -404,12 +417,12 @@ class OpenSearch:
             raise SearchFailedError(finish.error)
 
 
-# The one process-wide fact: the searches whose locks another thread may hold at a fork.
+# Another thread may hold the locks of these searches during a fork.
 _open_searches: "weakref.WeakSet[OpenSearch]" = weakref.WeakSet()
 
 
 def _unlock_in_child() -> None:
-    """So that the child of a fork is told that the record is not its own, and waits for nobody."""
+    """Replace the locks after a fork, so that calls in the child raise an error instead of blocking."""
     for search in list(_open_searches):
         search._lock = threading.RLock()
 
@@ -431,28 +444,29 @@ def open_search(
     warm_start: WarmStart | None = None,
     callbacks: Sequence[object] = (),
 ) -> OpenSearch:
-    """A search whose trials run in a loop of your own: ask for a trial, run it as you like, tell its result.
+    """Open a search whose trials run in your own loop: ask for a trial, run it, tell its result.
 
-    With the name of an experiment that was asked and told before, it goes on: what was in flight when that ended, or
-    was killed, is asked for again first.
+    If an ask-and-tell experiment of this name exists, it is resumed; `ask` first returns the trials that were in
+    flight.
 
     Args:
-        space: names to domains and constants, or a `Space`.
-        scheduler: such as `ASHA(...)`; or the name of a metric, or several: then every trial runs to its end.
-        mode: "min" or "max", for the name of a metric; of several for all or for each.
-        searcher: for the name of a metric: what chooses configurations, an object or a name ("random", "forest", ...);
-            None: one is chosen and recorded; an experiment that goes on keeps it.
-        constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none.
-        points_to_evaluate: for the name of a metric: configurations to try first.
-        name: of the experiment; None: made from the time.
-        stop: when there are no more trials; None: when you stop asking.
-        random_seed: of the search, as the Tuner's. None: the scheduler's, else drawn; an experiment that goes on
-            keeps its own.
-        warm_start, callbacks: as the Tuner's; a search that goes on knows what it was told when it began.
+        space: dict of names to domains and constants, or a `Space`.
+        scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
+            trial runs to its end.
+        mode: "min" or "max", one for all metrics or one per metric. Only used if `scheduler` is given as names.
+        searcher: a searcher, or its name ("random", "forest", ...). None: one is chosen and recorded; a resumed
+            experiment keeps it. Only used if `scheduler` is given as names.
+        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
+        points_to_evaluate: configurations to try first. Only used if `scheduler` is given as names.
+        name: name of the experiment. None: derived from the time.
+        stop: the stopping criterion. None: no limit.
+        random_seed: random seed of the search. None: the scheduler's, else a random one. A resumed experiment keeps
+            its seed.
+        warm_start, callbacks: as for `Tuner`. A resumed experiment ignores `warm_start`.
 
     Raises:
-        TypeError, ValueError: arguments that make no sense; another space, scheduler or seed than the experiment's.
-        RecordError: another process has the experiment open, or it cannot be written.
+        TypeError, ValueError: invalid arguments, or a space, scheduler or seed that differs from the experiment's.
+        RecordError: another process has the experiment open, or its record cannot be read or written.
 
     >>> with open_search({"x": uniform(0, 1)}, "loss", name="by-hand") as search:
     ...     for _ in range(20):
@@ -466,12 +480,12 @@ def open_search(
     folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)
     path = experiments_folder() / folder_name
     metric = scheduler if isinstance(scheduler, str | list | tuple) else None
-    goes_on = metric is not None and searcher is None and points_to_evaluate is None and path.exists()
-    before = _kept(path, checked_objectives(metric, mode)) if goes_on and metric is not None else None
+    is_resumed = metric is not None and searcher is None and points_to_evaluate is None and path.exists()
+    before = _kept(path, checked_objectives(metric, mode)) if is_resumed and metric is not None else None
     if before is not None:
-        asked, chosen = before, None
+        used, chosen = before, None
     else:
-        asked, chosen = scheduler_for(
+        used, chosen = scheduler_for(
             None if isinstance(scheduler, str | list | tuple) else scheduler,  # type: ignore[arg-type]  # checked there
             metric=metric,
             mode=mode,
@@ -482,16 +496,16 @@ def open_search(
             n_workers=1,
         )
     if stop is not None:
-        stop.reference_losses(asked.objectives)
-    asked.check(whole)
+        stop.reference_losses(used.objectives)
+    used.check(whole)
     checked_callbacks(callbacks)
     return OpenSearch(
         path,
         whole,
-        asked,
+        used,
         stop,
         chosen=chosen,
-        constraints=constraints_of(asked, constraints),
+        constraints=constraints_of(used, constraints),
         seed=checked_seed(random_seed),
         warm_start=warm_start,
         callbacks=callbacks,
@@ -499,12 +513,12 @@ def open_search(
 
 
 def _kept(path: Path, objectives: Sequence[Objective]) -> Scheduler:
-    """What was chosen when the experiment began. ValueError: it was for other objectives."""
+    """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
     scheduler = load_program(path).scheduler
     if scheduler.objectives != tuple(objectives):
         both = (scheduler.objectives, objectives)
-        was, asked = (" and ".join(f"{each.metric!r} ({each.mode})" for each in them) for them in both)
+        old, new = (" and ".join(f"{one.metric!r} ({one.mode})" for one in group) for group in both)
         raise ValueError(
-            f"the experiment {path.name!r} cannot go on with something else: it optimises {was}, and not {asked}"
+            f"the experiment {path.name!r} cannot go on with something else: it optimises {old}, and not {new}"
         )
     return scheduler

@@ -1,15 +1,15 @@
-"""An experiment read from its record: while it runs, after a crash, or years later.
+"""Reads an experiment from its record, while it runs or at any time after.
 
-    events.jsonl -> record.reading -> history (what the events add up to) -> frames (tables)
+    events.jsonl -> record.reading -> history (state after all events)    -> frames (tables)
                                             |                             -> plot   (figures)
                                             +-> best, utilisation, reasons
 
-Knows names and paths, and asks the others. Every property first reads what the record has got since the last look, and
-only that, so that a running search can be watched with one object. Nothing here writes to the record.
+Every property first reads the events that are new since the last read, so one object can follow a running search.
+Nothing here writes to the record.
 
-Reports that became void, because their trial went on from an earlier checkpoint, are left out everywhere, except in
+Reports that became void because their trial restarted from an earlier checkpoint are left out everywhere except in
 `results_of(all_attempts=True)`.
-An `Experiment` belongs to one thread.
+An `Experiment` must be used from one thread only.
 """
 
 import difflib
@@ -46,21 +46,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best report of an experiment: its trial, the metric's value, the configuration, and which report it was.
+    """The best report of an experiment.
 
-    `violations`: the constraints that it violates, and by how much, in the metric's unit. Empty, unless no report meets
-    all constraints: then this one is the nearest to that.
+    Args:
+        trial_id: id of its trial.
+        value: value of the first metric, as reported.
+        config: configuration of the trial.
+        iter: number of the report in its trial, from 1.
+        violations: the violated constraints, each with its excess in the unit of the metric. Empty if the report is
+            feasible. If no report is, the best one is the one closest to meeting all constraints.
     """
 
     trial_id: int
     value: float
-    config: Mapping[str, Any]  # Any: what the space holds
+    config: Mapping[str, Any]  # Any: values of the space
     iter: int
     violations: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_feasible(self) -> bool:
-        """Whether it meets all constraints."""
+        """True if the report meets all constraints."""
         return not self.violations
 
     def __repr__(self) -> str:
@@ -70,13 +75,13 @@ class Best:
 
 
 class Experiment:
-    """What is known of one search. Made by `load_experiment` or returned by `Tuner.run`.
+    """The results of one search. Returned by `load_experiment` and `Tuner.run`.
 
     Args:
         path: the experiment's folder.
 
     Raises:
-        RecordError: there is no record, or it is damaged, foreign or of another version. All properties may raise it.
+        RecordError: the record is missing, damaged, foreign or of another version. All properties may raise it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -90,7 +95,7 @@ class Experiment:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows of it; nothing more where the cell has just shown its search."""
+        """HTML for notebooks. None in the cell that has just displayed this search."""
         if is_shown(self.path):
             return None
         state = self.state if self.end_reason is None else f"ended: {self.end_reason}"
@@ -99,45 +104,46 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The experiment's name, which is its folder's unless that was renamed."""
+        """Name of the experiment. The folder has the same name unless it was renamed."""
         return str(self._meta.get("name", self.path.name))
 
     @property
     def metadata(self) -> dict[str, Any]:  # Any: JSON
-        """What was known when it began: objective, space, scheduler, metric, mode, seed, n_workers, versions, ..."""
+        """Settings at the start: objective, space, scheduler, metric, mode, seed, n_workers, versions, ..."""
         return dict(self._meta)
 
     @property
     def results(self) -> "pd.DataFrame":
-        """One row a report, in the order of reporting.
+        """Table of all reports, one row per report, in the order of reporting.
 
-        Columns: trial_id, the reported values, config_<name> for every name of the configuration, st_attempt,
-        st_tuner_time (s since the tuner started), st_worker_time (s since the objective began), st_worker_iter (1, 2,
-        ...), st_decision, st_status (of the trial, now) and, where there are constraints, st_feasible.
+        Columns: trial_id, the reported values, config_<name> for every name in the configuration, st_attempt,
+        st_tuner_time (seconds since the tuner started), st_worker_time (seconds since the objective began),
+        st_worker_iter (1, 2, ...), st_decision, st_status (the trial's current status) and, if there are constraints,
+        st_feasible.
         """
         return self.results_of()
 
     def results_of(self, *, all_attempts: bool = False) -> "pd.DataFrame":
-        """As `results`; with `all_attempts=True` also the reports of attempts that were later tried again."""
+        """Return `results`. With `all_attempts=True`, include the void reports of attempts that were retried."""
         return results_frame(self.history(), all_attempts=all_attempts, dead=self.state == "broken-off")
 
     @property
     def trials(self) -> "pd.DataFrame":
-        """One row a trial, in the order of starting.
+        """Table of all trials, one row per trial, in the order of starting.
 
-        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), config_<name>, the values reported
-        last, best_<metric>, feasible (whether that report meets all constraints, where there are any), worker_time (s
-        inside the objective, all attempts together), started_s, ended_s (NaN while it runs), reason (kind of failure)
-        and reason_text; see `reason` for the whole of it.
+        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), config_<name>, the last reported
+        values, best_<metric>, feasible (of the best report, if there are constraints), worker_time (seconds inside the
+        objective over all attempts), started_s, ended_s (NaN while it runs), reason (kind of failure) and reason_text.
+        `reason` returns the whole failure.
         """
         return trials_frame(self.history(), dead=self.state == "broken-off")
 
     @property
     def best(self) -> Best | None:
-        """The best report so far; of equal ones the first. None when no finite value was reported.
+        """The best report so far, the earliest on ties. None if no finite value has been reported.
 
-        Where the search has constraints, the best one that meets them; as long as none does, the one that is nearest to
-        that, with `violations`.
+        With constraints, it is the best feasible report. As long as no report is feasible, it is the one closest to
+        meeting all constraints, with `violations`.
         """
         best = self.history().best()
         if best is None:
@@ -145,10 +151,10 @@ class Experiment:
         return Best(best.trial_id, best.value, dict(best.config), best.iter, best.violations)
 
     def pareto(self) -> list[ParetoPoint]:
-        """The reports that no other report dominates in all objectives, the best in the first objective first.
+        """Return the Pareto front of all feasible reports, sorted by the first objective, the best first.
 
-        Every report that counts is looked at, not only the last of each trial, and those that violate a constraint are
-        left out. With one objective it is the best report.
+        All reports are considered, not only the last one of each trial. With one objective, the front is the best
+        report.
 
         >>> [(point.trial_id, point.values) for point in load_experiment("networks").pareto()]
         [(3, {'error': 0.02, 'latency_ms': 9.0}), (7, {'error': 0.05, 'latency_ms': 4.0})]
@@ -156,11 +162,11 @@ class Experiment:
         return pareto_of(self.history(), objectives_of(self._meta))
 
     def hypervolume(self, reference_point: Mapping[str, float] | None = None) -> float:
-        """The volume that all reports dominate together, up to a reference point; exact.
+        """Return the exact hypervolume dominated by all reports, up to a reference point.
 
         Args:
-            reference_point: name of each objective to the value that is just not good enough any more; None: the worst
-                of the Pareto front in each objective, and a tenth of its extent more. To compare searches, give one.
+            reference_point: dict of objective names to the worst acceptable values. None: the worst values of the
+                Pareto front, each extended by a tenth of the front's range. Pass a point to compare searches.
 
         Raises:
             ValueError: the point does not have a finite number for each objective.
@@ -170,40 +176,41 @@ class Experiment:
 
     @property
     def utilisation(self) -> float | None:
-        """Share of the worker time that went into the objective, 0 to 1; None before the first objective began.
+        """Fraction of the worker time spent in the objective, 0 to 1. None before the first objective has begun.
 
-        The worker time is n_workers times the time from the first objective's beginning to the moment when trials were
-        no longer started (in a running search: to the last event). Start-up and winding down are not part of it. When
-        `Tuner.set_workers` lowers the number, a worker counts until its last objective ends.
+        The worker time is n_workers times the time from the start of the first objective until no more trials were
+        started (in a running search, until the last event). Start-up and shutdown are excluded. A worker removed by
+        `Tuner.set_workers` counts until its last objective ends.
         """
         return self.history().utilisation()
 
     @property
     def finished(self) -> bool:
-        """Whether the search came to its end. False while it runs, and for ever if it was broken off; see `state`."""
+        """True if the search has finished. False while it runs and after its tuner was killed; see `state`."""
         return self.history().finished
 
     @property
     def state(self) -> State:
-        """Whether the search still runs, and if not, whether it came to its end.
+        """State of the search.
 
-        `"running"`: its tuner is at work. `"finished"`: it came to its end, by a limit, an error or Ctrl-C;
-        `end_reason` says which. `"broken-off"`: its tuner ended before it did: killed, crashed, or without a disk.
-        `"unknown"`: it has not finished, and its file system has no locks, which say whether its tuner lives.
+        - `"running"`: its tuner is running.
+        - `"finished"`: it ended by a limit, an error or Ctrl-C; see `end_reason`.
+        - `"broken-off"`: its tuner ended before the search did: it was killed, crashed, or could not write.
+        - `"unknown"`: it has not finished, and the file system has no locks to tell whether its tuner is running.
 
-        Told from a lock that the tuner holds, so a new process with the pid of a dead tuner is not taken for it.
+        The state is derived from a lock that the tuner holds, not from a process id, which could be reused.
         """
-        held = is_held(self.path)
-        return state_of(finished=self.finished, held=held)  # in this order: it may come to its end meanwhile
+        is_locked = is_held(self.path)
+        return state_of(finished=self.finished, held=is_locked)  # in this order, since it may finish in between
 
     @property
     def end_reason(self) -> str | None:
-        """Why the search ended, e.g. "max_wallclock_time=60 s is over" or "interrupted"; None until it has finished."""
+        """Reason for the end, e.g. "max_wallclock_time=60 s is over" or "interrupted". None until it has finished."""
         state = self.history()
         return state.reason if state.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
-        """Why a trial failed, with traceback and last output; None if it did not.
+        """Return the failure of a trial, with traceback and last output, or None if it did not fail.
 
         Raises:
             ValueError: there is no such trial.
@@ -215,50 +222,51 @@ class Experiment:
         return state.trials[trial_id].last.failure
 
     def refresh(self) -> int:
-        """Read what the record has got since the last look; returns the number of new events."""
+        """Read new events from the record and return their number."""
         before = self._state.last_seq
         for events in self._reader.read():
             self._state.fold(events)
         return self._state.last_seq - before
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write `results` as .csv, .json or .parquet, or `results` and `trials` as .sqlite, by the file's ending.
+        """Write `results` to a .csv, .json or .parquet file, or `results` and `trials` to an .sqlite file.
 
-        The file is written as a whole or not at all.
+        The file is written atomically.
 
         Raises:
-            ValueError: another ending. NotInstalled: parquet needs `fanwise[parquet]`.
-            OSError: the file cannot be written: there is no such folder, it may not be written to, the disk is full.
+            ValueError: the path has another suffix.
+            NotInstalled: parquet needs `fanwise[parquet]`.
+            OSError: the file cannot be written: the folder is missing or not writable, or the disk is full.
         """
         write_results(self.results, self.trials, path)
 
     def to_optuna(self) -> Any:  # Any: an optuna.Study, checked alike without Optuna
-        """A study of Optuna in memory, with this space's distributions and all trials that are over.
+        """Return an in-memory Optuna study with the distributions of this space and all finished trials.
 
-        A trial's value is what it reported last; trials that were stopped are pruned ones.
+        The value of a trial is its last report. Stopped trials become pruned trials.
 
         Raises:
-            NotInstalled: Optuna is not there: `fanwise[optuna]`.
-            ValueError: something in the space has no counterpart in Optuna; the message names it.
+            NotInstalled: Optuna is not installed: `fanwise[optuna]`.
+            ValueError: a part of the space has no counterpart in Optuna; the message names it.
         """
         from .with_optuna import study_of
 
         return study_of(self.history(), self.metadata)
 
     def search_data(self) -> "SearchData":
-        """The search as the plain data that `fanwise.plot` draws. Reports without a number as metric are left out."""
+        """Return plain data for `fanwise.plot`. Reports whose metric is not a number are left out."""
         from .plot_data import search_data
 
         return search_data(self.name, self._meta, self.history())
 
     def volume_data(self, reference_point: Mapping[str, float] | None = None) -> "VolumeData":
-        """How the hypervolume grew, as the plain data that `fanwise.plot.hypervolume` draws. As `hypervolume`."""
+        """Return the hypervolume over time, for `fanwise.plot.hypervolume`. Arguments and errors as `hypervolume`."""
         from .plot_data import volume_data
 
         return volume_data([(self.name, self._meta, self.history())], reference_point)[0]
 
     def snapshot(self) -> SearchSnapshot:
-        """What the terminal shows of it: the same as while it runs."""
+        """Return the data of the terminal display, as while the search runs."""
         history = self.history()
         return history.snapshot(dead=self.state == "broken-off")
 
@@ -275,31 +283,31 @@ class Experiment:
         return figures.learning_curves(self.search_data())
 
     def plot_workers(self) -> "Figure":
-        """Which worker ran which trial when, and when it was idle, as a matplotlib figure."""
+        """The trials and idle times of each worker over wall-clock time, as a matplotlib figure."""
         from ..plot import figures
 
         return figures.workers(self.search_data())
 
     def plot_hyperparameters(self) -> "Figure":
-        """A scatter for each hyperparameter: its value, and the best value of each trial, as a matplotlib figure."""
+        """The best value of each trial over each hyperparameter, one scatter plot each, as a matplotlib figure."""
         from ..plot import landscapes
 
         return landscapes.hyperparameters(self.search_data())
 
     def plot_parallel_coordinates(self) -> "Figure":
-        """An axis for each hyperparameter and one for the metric, a line for each trial, as a matplotlib figure."""
+        """Parallel coordinates of the hyperparameters and the metric, one line per trial, as a matplotlib figure."""
         from ..plot import landscapes
 
         return landscapes.parallel_coordinates(self.search_data())
 
     def plot_rungs(self) -> "Figure":
-        """Who came to each level where trials were stopped or paused, and who went on, as a matplotlib figure."""
+        """The trials that reached each rung, and those that were promoted from it, as a matplotlib figure."""
         from ..plot import ladder
 
         return ladder.rungs(self.search_data())
 
     def plot_pareto_front(self) -> "Figure":
-        """The reports of a search with several objectives, and those that no other one dominates in all of them.
+        """The reports of a search with several objectives and their Pareto front, as a matplotlib figure.
 
         Raises:
             ValueError: the search has one objective (see `plot`), or more than four.
@@ -310,46 +318,47 @@ class Experiment:
         return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
 
     def importances(self, metric: str | None = None) -> "Importances":
-        """How much each hyperparameter matters, with spread, and how well a model predicts trials that it has not seen.
+        """Return the importance of each hyperparameter with its deviation, and the model's accuracy on unseen trials.
 
         The value of a trial is its best feasible report, even if it was stopped early. See
         `fanwise.tune.permutation_importance`.
 
         Args:
-            metric: one of several objectives; None: the first.
+            metric: name of an objective. None: the first.
 
         Raises:
-            ValueError: fewer than ten trials have a result, the space has no hyperparameters, no such objective.
+            ValueError: fewer than ten trials have a result, the space has no hyperparameters, or there is no such
+                objective.
         """
         from .permutation_importance import importances_of
 
         return importances_of(self._meta, self.history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
-        """Importances, and predicted against seen, as a matplotlib figure. Arguments and errors as `importances`."""
+        """Importances and predicted against actual values, as a matplotlib figure. Arguments as `importances`."""
         from ..plot.importances import importance
 
-        found = self.importances(metric)
-        bars = [(one.name, one.mean, one.deviation) for one in found.hyperparameters]
-        return importance(self.name, found.metric, bars, found.predicted, found.seen, found.correlation)
+        result = self.importances(metric)
+        bars = [(one.name, one.mean, one.deviation) for one in result.hyperparameters]
+        return importance(self.name, result.metric, bars, result.predicted, result.seen, result.correlation)
 
     def partial_dependence(self, metric: str | None = None) -> "Dependences":
-        """What a model predicts at each value of a hyperparameter: the mean of the trials, and how much it varies.
+        """Return the partial dependence on each hyperparameter: the mean prediction at each value, and its spread.
 
-        The model is that of the importances. Arguments and errors as `importances`.
+        Uses the same model as `importances`. Arguments and errors as `importances`.
         """
         from .permutation_importance import dependences_of
 
         return dependences_of(self._meta, self.history(), metric)
 
     def plot_partial_dependence(self, metric: str | None = None) -> "Figure":
-        """A panel for each hyperparameter: `partial_dependence`, as a matplotlib figure."""
+        """`partial_dependence` as a matplotlib figure, one panel per hyperparameter. Arguments as `importances`."""
         from ..plot.dependences import partial_dependence
         from .plot_data import dependence_data
 
-        found = self.partial_dependence(metric)
-        panels = dependence_data(self._meta, self.history(), found.hyperparameters)
-        return partial_dependence(self.name, found.metric, panels, found.quarters, found.correlation)
+        result = self.partial_dependence(metric)
+        panels = dependence_data(self._meta, self.history(), result.hyperparameters)
+        return partial_dependence(self.name, result.metric, panels, result.quarters, result.correlation)
 
     def plot_hypervolume(self, reference_point: Mapping[str, float] | None = None) -> "Figure":
         """The hypervolume over wall-clock time, as a matplotlib figure. Arguments and errors as `hypervolume`."""
@@ -358,7 +367,7 @@ class Experiment:
         return hypervolumes.hypervolume(self.volume_data(reference_point))
 
     def history(self) -> SearchState:
-        """What the events add up to so far: the plain data behind the tables. Do not change it."""
+        """Return the state after all events so far, the data behind the tables. Do not modify it."""
         self.refresh()
         return self._state
 
@@ -366,11 +375,10 @@ class Experiment:
 def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
     """Open an experiment by its name (below `$FANWISE_HOME` or `~/fanwise`) or by the path of its folder.
 
-    It may still run, or its tuner may have been killed: everything that was acknowledged is there.
+    The experiment may still be running, or its tuner may have been killed. Every acknowledged report is included.
 
     Raises:
-        RecordError: there is none of that name or at that path, or it is not to be read. The message names experiments
-            with a similar name.
+        RecordError: there is no such experiment, or it cannot be read. The message suggests similar names.
 
     >>> load_experiment("lenet-search").best.config
     {'learning_rate': 0.1, 'batch_size': 128}
@@ -379,7 +387,7 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
 
 
 def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
-    """The folder of an experiment that is named or whose path is given. Raises as `load_experiment`."""
+    """Return the folder of an experiment, given its name or path. Errors as for `load_experiment`."""
     place = Path(name_or_path)
     named = experiments_folder() / place
     if not place.is_absolute() and len(place.parts) == 1 and named.exists():

@@ -1,15 +1,15 @@
-"""One search at work: what the pool tells becomes facts for `Tuning`, whose orders are carried out here.
+"""Runs a search: turns events of the pool into facts for `Tuning` and executes its orders.
 
     engine --ready, report, ended, free--> fact --> Tuning --> orders --> engine (submit, end), searcher, checkpoints
-                                             '---- row of the record: the fact and what followed from it
-    end of the loop's turn: record.commit(), then all held answers leave
+                                             '---- row of the record: the fact and its orders
+    end of the loop's turn: record.commit(), then all held answers are sent
 
-So no answer leaves before what it answers is committed, and one write serves all reports that came together.
-Decides nothing itself; `decisions` do. Knows no terminal: what is to be shown is taken by `look()`.
+An answer is sent only after its report is committed, and one write commits all reports of a turn. Decisions are made in
+`decisions`. Display code polls the search through `look()`.
 
-Whatever breaks here - the disk, a scheduler that gives out nonsense, a bug - ends the search: from then on nothing is
-asked of `Tuning` or written, its jobs are killed, and when they are gone `finished` is set, with the error in
-`failure`. So a search may fail, but nobody waits for it for ever; and the loop and the engine never see an exception.
+Any error here (a full disk, an invalid answer of a scheduler, a bug) ends the search: nothing more is decided or
+written, the jobs are killed, and then `finished` is set with the error in `failure`. So nothing waits for a failed
+search forever, and no exception reaches the loop or the engine.
 """
 
 import contextlib
@@ -45,10 +45,11 @@ from .tracebacks import before_traceback, of_the_user
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a search runs: the packed objective, what each trial needs, and where things are kept.
+    """Settings of a running search: the packed objective, the resources of a trial, and the folders.
 
-    `checkpoints`: the root of the trials' checkpoints, a path or any URL that fsspec knows. `summary_interval_s`:
-    seconds between two summaries in the record, which lists of experiments read.
+    Args:
+        checkpoints: the root folder of the checkpoints, a path or any URL that fsspec supports.
+        summary_interval_s: seconds between two summaries in the record, which lists of experiments read.
     """
 
     name: str
@@ -62,17 +63,17 @@ class Plan:
 
 
 class Checkpoints(Protocol):
-    """What the search asks of the place where checkpoints are."""
+    """Deletes checkpoints. Implemented by `CheckpointStore`."""
 
     def discard(self, names: list[str]) -> None:
-        """Delete these, in a thread of its own. Blocks for nothing."""
+        """Delete these checkpoints in the background. Does not block."""
 
 
 _Fact = TypeVar("_Fact", bound=Callable[..., None])
 
 
 def _breaks_off(fact: _Fact) -> _Fact:
-    """What goes wrong while a fact is handled ends the search, and not the loop's thread or the engine's turn."""
+    """Decorator: an exception ends the search instead of reaching the loop or the engine."""
 
     @functools.wraps(fact)
     def handled(self: "Search", *args: object) -> None:
@@ -86,7 +87,7 @@ def _breaks_off(fact: _Fact) -> _Fact:
 
 @dataclass(slots=True)
 class _Attempt:
-    """An attempt whose job the engine has."""
+    """An attempt that has been submitted to the engine as a job."""
 
     trial_id: int
     number: int
@@ -95,14 +96,16 @@ class _Attempt:
 
 
 class Search:
-    """See the module. `finished` is set when the search is over, `failure` then says whether it went wrong.
+    """A running search; see the module. `finished` is set when it is over. `failure` is then its error, or None.
 
     Args:
-        tuning: the decisions, fresh or restored from a record.
-        searcher: the scheduler's, which `tuning` tells through `suggester`; None: it has none.
-        state: the fold of what the record holds so far.
-        began_s: what the search's clock shows at the beginning: 0, or for a resumed one its last time.
-        listener: is told every fact and its orders, on the loop's thread; must not block.
+        engine: the engine of the pool.
+        record: the open record.
+        plan: the settings.
+        state: the folded contents of the record.
+        began_s: start of the search's clock in seconds: 0, or the last time of a resumed search.
+        checkpoints: deletes checkpoints.
+        listener: called with every fact and its orders on the loop's thread. Must not block.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Search:
         self.finished = threading.Event()
         self.finish: Finish | None = None
         self.failure: BaseException | None = None
-        self._is_over = False  # as `finished`, for who looks at every turn
+        self._is_over = False  # same as `finished`, cheaper to test on every turn
         self._engine = engine
         self._loop = engine.loop
         self._record = record
@@ -129,50 +132,50 @@ class Search:
         self._zero_s = engine.loop.now_s() - began_s
         self._tuning: Tuning | None = None
         self._suggester: Suggester | None = None
-        self._attempts: dict[int, _Attempt] = {}  # by the id of the job
-        self._job_of: dict[int, int] = {}  # the job that a trial runs in now
+        self._attempts: dict[int, _Attempt] = {}  # by job id
+        self._job_of: dict[int, int] = {}  # trial id -> id of its current job
         self._answers: list[tuple[Report, Answer | Reject]] = []
         self._discards: list[str] = []
         self._report: Report | None = None
         self._timer: Timer | None = None
-        self._armed_s: float | None = None  # the tick that the timer is there for
+        self._armed_s: float | None = None  # the due time for which the timer was set
         self._told: list[Callable[[], None]] = []
-        self._early: list[Callable[[], None]] = []  # commands that came before `begin`
+        self._early: list[Callable[[], None]] = []  # commands received before `begin`
         self._summary_due_s = -math.inf
 
     @property
     def state(self) -> SearchState:
-        """What the record holds so far, added up. On the loop's thread."""
+        """The folded contents of the record. Only for the loop's thread."""
         return self._recorder.state
 
     @property
     def num_trials(self) -> int:
-        """The number of trials that have started. By any thread."""
+        """Number of started trials. Can be read from any thread."""
         return self._recorder.num_trials
 
     @property
     def searcher_failure(self) -> BaseException | None:
-        """What the searcher raised."""
+        """The exception raised by the searcher, or None."""
         return None if self._suggester is None else self._suggester.failure
 
     def suggester(self, searcher: Searcher | None) -> Suggester | None:
-        """Where the searcher runs; what `Tuning` is given as listener."""
+        """Create the suggester that runs the searcher. It is the listener of `Tuning`."""
         if searcher is not None:
             self._suggester = suggester_for(searcher, self._suggested_later, self.now_s)
         return self._suggester
 
     def settle(self) -> None:
-        """When it is over: blocks until the searcher has taken in what it was told."""
+        """Block until the searcher has processed its queue. For use after the end of the search."""
         if self._suggester is not None:
             self._suggester.settle()
 
     def now_s(self) -> float:
-        """Seconds since the search began, without the time in which it was not running. By any thread."""
+        """Return the seconds since the search began, excluding interruptions. Can be called from any thread."""
         return self._loop.now_s() - self._zero_s
 
     @_breaks_off
     def begin(self, tuning: Tuning, first: Callable[[float], Fact], before: Sequence[Fact] = ()) -> None:
-        """Start. `first`: makes the fact that begins it, from the time. `before`: what the searcher is told first."""
+        """Start the search: apply the facts `before`, then the one that `first` makes from the time."""
         self._tuning = tuning
         self._loop.at_turn_end(self._turn_end)
         self._engine.prepare(self._plan.packed)
@@ -184,10 +187,11 @@ class Search:
 
     @_breaks_off
     def command(self, make: Callable[[float], Fact], then: Callable[[], None] | None = None) -> None:
-        """A person's command: Ctrl-C, stop, pause, a configuration. On the loop's thread.
+        """Apply a user's command, such as Ctrl-C, stop or pause. Must be called on the loop's thread.
 
         Args:
-            then: called when the command is on record; never, when the search is over or breaks here.
+            make: makes the fact from the time.
+            then: called when the command has been committed; not called if the search is over or fails first.
         """
         if self._tuning is None:
             self._early.append(lambda: self.command(make, then))
@@ -197,14 +201,14 @@ class Search:
                 self._told.append(then)
 
     def abandon(self) -> None:
-        """Nobody waits any more: kill what runs and let go of the record at once. On the loop's thread, or after it."""
+        """Kill the running trials and finish at once. Must be called on the loop's thread, or after it has ended."""
         if not self.finished.is_set():
             self._break_off(ClosedError(f"the search {self._plan.name!r} was broken off."))
-            with contextlib.suppress(ClosedError):  # the pool is closed: nobody waits for an answer
+            with contextlib.suppress(ClosedError):  # the pool is closed, so no trial waits for an answer
                 self._release_answers()
             self._let_go()
 
-    # -- facts: what the engine tells ------------------------------------------------------------------------------
+    # -- events of the engine --------------------------------------------------------------------------------------
 
     @_breaks_off
     def on_ready(self, job: Job, ready: Ready) -> None:
@@ -215,7 +219,7 @@ class Search:
             self._hand_in(facts.Ready(now_s, attempt.trial_id, attempt.number, pid, ready.started_s, ready.how))
 
     def on_report(self, report: Report) -> None:
-        try:  # as `_breaks_off`; by far the most that comes
+        try:  # same as `_breaks_off`, inlined because reports are by far the most frequent event
             attempt = self._attempts.get(report.job.id)
             if attempt is None:
                 report.answer(Reply("STOP"))
@@ -248,8 +252,8 @@ class Search:
         if seconds is None and attempt.ready_s is not None:
             seconds = now_s - attempt.ready_s
         where, printed = of_the_user(outcome.traceback), before_traceback(outcome.traceback, outcome.last_output)
-        told = facts.Outcome(outcome.kind, outcome.text, where, printed, outcome.threads)
-        self._hand_in(facts.Ended(now_s, attempt.trial_id, attempt.number, told, seconds), job)
+        result = facts.Outcome(outcome.kind, outcome.text, where, printed, outcome.threads)
+        self._hand_in(facts.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
 
     @_breaks_off
     def on_free(self, job: Job) -> None:
@@ -271,7 +275,7 @@ class Search:
             self._hand_in(facts.Tick(self.now_s()))
 
     def _suggested_later(self, fact: facts.Suggested) -> None:
-        """The searcher's thread has thought."""
+        """Pass a suggestion from the searcher's thread to the loop."""
 
         @_breaks_off
         def hand_in(self: "Search") -> None:
@@ -284,7 +288,7 @@ class Search:
     # -- from facts to orders --------------------------------------------------------------------------------------
 
     def _hand_in(self, fact: Fact, job: Job | None = None) -> None:
-        """Decide, write down, carry out; also for the facts that follow at once. `job`: the one that has ended."""
+        """Decide, record and execute, also for immediate suggestions. `job` is the job that has ended, if any."""
         tuning, todo = self._tuning, [fact]
         assert tuning is not None, "facts come after begin()"
         for fact in todo:
@@ -351,7 +355,7 @@ class Search:
             self._engine.end(job, how)
 
     def _with_last_output(self, fact: facts.Ended, orders: list[Order], job: Job) -> facts.Ended:
-        """What failed by no fault of its process, as by a time-out, has printed something, too."""
+        """Add the job's last output to a failure that came without any, such as a timeout."""
         failed = any(isinstance(order, Judged) and order.reason is not None for order in orders)
         if not failed or fact.outcome.last_output:
             return fact
@@ -362,7 +366,7 @@ class Search:
     # -- the record and the clock ----------------------------------------------------------------------------------
 
     def _turn_end(self) -> None:
-        """Commit what this turn brought, then let the answers go."""
+        """Commit the rows of this turn, then send the held answers."""
         if self._is_over:
             return
         try:
@@ -386,10 +390,10 @@ class Search:
             self._break_off(error)
 
     def _release_answers(self) -> None:
-        told, self._told = self._told, []
+        callbacks, self._told = self._told, []
         if self.failure is None:
-            for tell in told:
-                tell()
+            for callback in callbacks:
+                callback()
         answers, self._answers = self._answers, []
         for report, order in answers:
             if self.failure is not None:
@@ -403,7 +407,7 @@ class Search:
                 report.refuse(ValueError(order.message))
 
     def _arm(self, next_s: float | None) -> None:
-        """Keep a timer no later than `Tuning` next wants to look at the clock. One that comes early does no harm."""
+        """Set the timer for the next due time of `Tuning`. Keep an earlier timer: an early tick is harmless."""
         self._armed_s = next_s
         if next_s is None or self.finish is not None:
             return
@@ -417,17 +421,17 @@ class Search:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _break_off(self, error: BaseException) -> None:
-        """Something that the search cannot go on without broke: kill what runs, say why at the end."""
+        """Fail the search with this error and kill its jobs."""
         if self.failure is not None or self.finished.is_set():
             return
         self.failure = error
         for attempt in list(self._attempts.values()):
             if attempt.job is not None:
-                with contextlib.suppress(Exception):  # a link that has just ended; its process ends too
+                with contextlib.suppress(Exception):  # the link may have ended, and then its process ends too
                     self._engine.end(attempt.job, "kill")
 
     def _let_go(self) -> None:
-        """Nothing is written and nothing happens here after this."""
+        """Stop the timer and the suggester, and set `finished`. Nothing is written after this."""
         if self._timer is not None:
             self._timer.cancel()
         if self._suggester is not None:
@@ -439,13 +443,13 @@ class Search:
         self.finished.set()
 
     def _unhook(self) -> None:
-        with contextlib.suppress(ValueError):  # it never began
+        with contextlib.suppress(ValueError):  # the search never began
             self._loop.not_at_turn_end(self._turn_end)
 
-    # -- what is shown ---------------------------------------------------------------------------------------------
+    # -- display ---------------------------------------------------------------------------------------------------
 
     def look(self) -> tuple[list[str], SearchSnapshot]:
-        """The news since the last look, in lines, and the state. On the loop's thread."""
+        """Return the lines of news since the last call, and a snapshot. Must be called on the loop's thread."""
         state = self.state
         return state.news.take(), state.snapshot(now_s=self.now_s())
 
@@ -457,7 +461,7 @@ _REPLIES = {
 
 
 def _problem_with(values: object) -> str | None:
-    """Return what is wrong with the values of a report. `report` sends valid ones; `current().report` may not."""
+    """Return the problem with a report's values, or None. `report` validates them, `current().report` does not."""
     if type(values) is not dict:
         return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
     for name, value in values.items():

@@ -95,7 +95,7 @@ def trial_id() -> int | None:
     return current().number if in_job() else None
 
 
-def trial_config() -> Mapping[str, Any]:  # Any: what the space holds
+def trial_config() -> Mapping[str, Any]:  # Any: values of the space
     """Return the configuration of this trial, with the names of categories that are objects; empty outside a tuner."""
     return dict(current().context.get("config", {})) if in_job() else {}
 

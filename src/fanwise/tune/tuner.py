@@ -1,12 +1,12 @@
 """The tuner: an asynchronous hyperparameter search, from its settings to its experiment.
 
     Tuner(objective, space, scheduler, stop).run()
-      checks everything -> a pool (its own, or one that is given) -> the record -> `Search` on the pool's hub thread
-      this thread watches it -> summary -> Experiment
+      validate -> create or reuse a pool -> create the record -> run `Search` on the pool's hub thread
+      the calling thread displays the search -> summary -> Experiment
     Tuner.resume(name).run()
-      the record's facts -> `Tuning` and scheduler as they were -> go on
+      replay the record's facts to restore `Tuning` and the scheduler -> continue as above
 
-Nothing is made before everything was checked: a wrong argument leaves no folder and no process behind.
+All arguments are validated before any folder or process is created.
 """
 
 import functools
@@ -76,7 +76,7 @@ from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A search that can start: its record, and where its decisions stand."""
+    """A search that is ready to start: its open record and its restored or fresh state."""
 
     record: Record
     state: SearchState
@@ -90,55 +90,59 @@ class Tuner:
     """An asynchronous search over the hyperparameters of an objective, on warm local workers.
 
     Args:
-        objective: called in a process of its own for each trial, with the configuration as keyword arguments; calls
-            `report(**metrics)`, and may return a number or dict as its last report.
-        space: names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
+        objective: function to optimize. Each trial calls it in a separate process with the configuration as keyword
+            arguments. It calls `report(**metrics)` and may return a number or dict as its last report.
+        space: dict of names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
         scheduler: chooses configurations and decides about reports, e.g. `ASHA(metric="loss", max_t=81)`. The tuner
-            runs a copy. None: every trial runs to its end, and `metric` says what is looked at.
-        stop: when the search ends; needed.
-        metric, mode: without a scheduler: the name of the reported value to optimise, or several, and "min" or "max".
-        searcher: without a scheduler: what chooses configurations, an object or a name ("random", "forest", ...); None:
-            one is chosen by the objectives, space, budget and number of workers, said on screen, and recorded.
-        constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none: a trial
-            that does not is never the best as long as another one does.
-        points_to_evaluate: without a scheduler: configurations to try first; what one leaves out is drawn at random.
-        n_workers: trials at a time; None: as many as the machine has devices for. `set_workers` changes it later.
-        devices_per_trial: GPUs for each trial where there are GPUs (below 1: a share of one), else CPUs; 0: one CPU
-            and no GPU.
-        trial_timeout_s: seconds a trial may take; None: no limit.
-        stop_grace_s: seconds between telling a trial to stop and killing it.
-        max_equal_failures: the search fails when its first so many trials all fail in the same way, or all trials of it
-            fail; one that has paused after a report is none of these. None: never.
-        retries: how often a trial that crashed is tried again, from its last checkpoint.
-        checkpoints: where trials keep their checkpoints, a folder or any URL that fsspec knows and that other processes
-            see; None: in the experiment's folder. They are in a folder of the experiment's name there, which must be
-            empty or not exist when the experiment begins.
-        keep_checkpoints: keep the last checkpoint of every trial, and not only of the best and of those that may go on.
-        name: of the experiment and its folder; None: made from the objective's name and the time.
-        print_update_interval: seconds between two tables where the output is no terminal.
-        asynchronous: False: the next batch of trials waits for the whole last one.
-        reuse: run trials in processes that have run trials before; faster to start, less isolated.
-        random_seed: the seed of the search: of its scheduler, its searcher and every trial's random states. None: the
-            scheduler's `random_seed`, else drawn. A seed here and another one in the scheduler are an error.
-        pool: run on this pool and leave it open; None: a pool of its own.
-        warm_start: earlier experiments (names, paths or `Experiment`), data frames with a row for each report, or a
-            list of these. The searcher learns from their reports before its first suggestion; what does not fit the
-            space is left out and said, another mode or metric is an error.
+            runs a copy. None: every trial runs to its end, and `metric` is required.
+        stop: the stopping criterion. Required.
+        metric: name of the reported value to optimize, or several names. Only used when no scheduler is given.
+        mode: "min" or "max", one for all metrics or one per metric. Only used when no scheduler is given.
+        searcher: a searcher, or its name ("random", "forest", ...). None: choose one by the objectives, space, budget
+            and number of workers, print it, and record it. Only used when no scheduler is given.
+        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none. A report
+            that violates one is the best only if no report meets all of them.
+        points_to_evaluate: configurations to try first. Missing values are drawn at random. Only used when no
+            scheduler is given.
+        n_workers: number of trials that run at a time. None: as many as the devices allow. `set_workers` changes it.
+        devices_per_trial: GPUs per trial (below 1: a share of one GPU), or CPUs if there is no GPU. 0: one CPU and no
+            GPU.
+        trial_timeout_s: seconds that a trial may run. None: no limit.
+        stop_grace_s: seconds between asking a trial to stop and killing it.
+        max_equal_failures: fail the search if this many trials finish first and all fail in the same way, or if every
+            trial fails. A trial that has paused after a report does not count as failed. None: never.
+        retries: number of times a crashed trial is restarted from its last checkpoint.
+        checkpoints: root folder of the checkpoints, or an fsspec URL that other processes can access. They are written
+            to a subfolder named after the experiment, which must be empty or missing when the experiment begins. None:
+            the experiment's folder.
+        keep_checkpoints: keep the last checkpoint of every trial, not only those of the best trial and of trials that
+            may be resumed.
+        name: name of the experiment and its folder. None: derived from the objective's name and the time.
+        print_update_interval: seconds between two tables if the output is not a terminal.
+        asynchronous: False: run trials in batches, and start a batch only when the last one has finished.
+        reuse: run trials in processes that have run other trials. Starts faster, but isolates less.
+        random_seed: seed of the scheduler, the searcher and the random states of every trial. None: the scheduler's
+            `random_seed`, else a random one. It must not differ from the scheduler's.
+        pool: pool to run on, which is left open. None: create one.
+        warm_start: earlier experiments (names, paths or `Experiment`), data frames with one row per report, or a list
+            of these. The searcher learns from their reports before its first suggestion. Trials that do not fit the
+            space are skipped with a notice. A different mode or a missing metric is an error.
         callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
-            `on_end`, each called with one event (`fanwise.tune.callbacks.events`), in order, in a thread for each.
-        board: show the search in a browser while it runs, on a board of its own; its address is printed.
+            `on_end`. Each method takes one event (`fanwise.tune.callbacks.events`). Each object is called in its own
+            thread, in the order of the events.
+        board: show the search in a browser while it runs, and print the address.
         quiet: print nothing.
 
     Raises:
-        TypeError, ValueError: settings that make no sense; an objective whose arguments and the space do not match;
+        TypeError, ValueError: invalid settings, an objective whose arguments do not match the space, or
             points_to_evaluate outside the space.
         FileExistsError: an experiment of this name exists.
-        LeaseError: more devices for a trial than there are.
-        NotInstalled: the library for the place of the checkpoints, or one of the board, is not there.
+        LeaseError: a trial needs more devices than there are.
+        NotInstalled: a library for the checkpoint URL or for the board is missing.
 
     Attributes:
-        name: of the experiment; `load_experiment(name)` reads it, also while it runs.
-        seed: the master seed in use.
+        name: name of the experiment. `load_experiment(name)` reads it, even while it runs.
+        seed: the random seed in use.
         scheduler: the copy that the tuner runs.
     """
 
@@ -256,23 +260,22 @@ class Tuner:
         board: bool = False,
         quiet: bool = False,
     ) -> "Tuner":
-        """A tuner whose `run()` goes on with an experiment, however it ended: finished, by Ctrl-C, killed.
+        """Return a tuner whose `run()` resumes an experiment that finished, was interrupted, or was killed.
 
-        What ran then runs first, each trial from its last checkpoint; the time it was not running does not count.
+        Interrupted trials run first, each from its last checkpoint. The time between the runs does not count.
 
         Args:
-            name_or_path: of the experiment.
-            objective, space, scheduler: the same as then; None takes what is kept beside the record.
-            stop: another stopping criterion from now on; None: the last one.
-            n_workers: another number of workers from now on; None: the last one.
-            pool: run on this pool and leave it open; None: on one of its own, on the cluster where it ran last if it
-                ran on one.
+            name_or_path: name or path of the experiment.
+            objective, space, scheduler: must equal the original ones. None: load them from the experiment's folder.
+            stop: a new stopping criterion. None: keep the last one.
+            n_workers: a new number of workers. None: keep the last one.
+            pool: pool to run on, which is left open. None: create one, on the cluster of the last run if there was one.
             print_update_interval, callbacks, board, quiet: as in the constructor.
 
         Raises:
-            RecordError: there is no such experiment, or its program cannot be loaded here.
+            RecordError: there is no such experiment, or its program cannot be loaded.
             NotInstalled, ClusterError: the cluster cannot be used.
-            ValueError: another objective, space or scheduler than then: says what differs.
+            ValueError: the objective, space or scheduler differs from the original; the message shows how.
         """
         folder = folder_of(name_or_path)
         meta = read_meta(folder)
@@ -290,12 +293,12 @@ class Tuner:
         _check_objective(objective)
         check_scheduler(scheduler)
         constraints = meta.get("constraints", [])
-        same = constraints_of(scheduler) or checked_constraints(constraints)  # those that the Tuner was given stand
+        same = constraints_of(scheduler) or checked_constraints(constraints)  # those passed to the Tuner remain valid
         check_same(meta, name_of(objective), space, scheduler, same)
         settings = meta["settings"]
         last_workers, last_stop = last_settings(folder, meta)
         cluster = load_cluster(folder) if pool is None else None
-        with Pool(**cluster) if cluster else nullcontext(pool) as checked_on:  # closed here: `run` may never be called
+        with Pool(**cluster) if cluster else nullcontext(pool) as checked_on:  # `run` may never be called
             tuner = cls(
                 objective,
                 space,
@@ -332,24 +335,25 @@ class Tuner:
     def run(self, *, block: Literal[False]) -> RunningSearch: ...
 
     def run(self, *, block: bool = True) -> Experiment | RunningSearch:
-        """Search until the stopping criterion holds. Returns the experiment.
+        """Run the search until the stopping criterion is met, and return the experiment.
 
-        With `block=False` the search runs in a thread, and what is returned as soon as it has begun has `wait()`,
-        `experiment`, `finished` and `stop()`. It is stopped when the program ends.
+        `block=False` runs the search in a thread and returns a `RunningSearch` with `wait()`, `experiment`, `finished`
+        and `stop()` as soon as it has begun. The search is stopped when the program exits.
 
-        Ctrl-C, or the stop button of a notebook, once ends the search: trials are stopped, everything is kept, and
-        SearchInterrupted, a KeyboardInterrupt that carries the experiment, is raised. Twice kills what still runs.
+        Ctrl-C, or the stop button of a notebook, ends the search: running trials are stopped, all results are kept, and
+        SearchInterrupted is raised, a KeyboardInterrupt that carries the experiment. A second Ctrl-C kills the trials.
 
         Raises:
-            NotSendableError: the objective refers to something that cannot travel to a worker; it is named.
-            SearchFailedError: the first trials all failed in the same way, or all trials did.
-            ValueError: no trial reports the scheduler's metric; the message has the names that were reported.
-            RecordError: the record can no longer be written; or another tuner writes to the experiment.
-            FileExistsError: an experiment of this name has been made since the Tuner was.
-            CheckpointError: the folder for the checkpoints has files of others, or cannot be written.
-            ClosedError: the pool is closed, or this is a job of a pool itself.
-            SearchInterrupted: Ctrl-C.
-            Exception: what the scheduler or its searcher raised, in its own type.
+            NotSendableError: the objective refers to an object that cannot be sent to a worker; the message names it.
+            SearchFailedError: the first trials all failed in the same way, or every trial failed.
+            ValueError: no trial reports the scheduler's metric (the message lists the reported names), or this tuner
+                has run before.
+            RecordError: the record cannot be written, or another tuner writes to the experiment.
+            FileExistsError: an experiment of this name has been created since the Tuner was.
+            CheckpointError: the checkpoint folder contains other files or cannot be written.
+            ClosedError: the pool is closed, or `run` was called inside a job of a pool.
+            SearchInterrupted: Ctrl-C was pressed.
+            Exception: an exception of the scheduler or its searcher, in its original type.
         """
         check_bool("block", block)
         if not block:
@@ -357,7 +361,7 @@ class Tuner:
         return self._search_to_the_end(lambda: None)
 
     def _search_to_the_end(self, begun_at_last: Callable[[], None]) -> Experiment:
-        """`run`, in whatever thread. `begun_at_last`: is called when commands are heard."""
+        """Run the search in the current thread. `begun_at_last` is called when it accepts commands."""
         if self._ran:
             raise ValueError("this tuner has run. A search is run once: make a new Tuner, or Tuner.resume(name).")
         if self._pool is None and in_job():
@@ -370,7 +374,7 @@ class Tuner:
             if self._cluster:
                 self._pool = stack.enter_context(Pool(**self._cluster))
             pool = self._pool or stack.enter_context(Pool(seed=self.seed, cpus=self._cpus()))
-            engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
+            engine, hub = pool.engine, pool.hub  # before the record is created: a closed pool must not leave a folder
             begun = self._reopen() if self._resumes else self._create()
             self._ran = True
             store = CheckpointStore(self._checkpoint_root())
@@ -390,7 +394,7 @@ class Tuner:
             try:
                 save_cluster(self.path, pool.cluster_settings)
                 if pool.cluster_settings and is_local(root := self._checkpoint_root()):
-                    os.makedirs(root, exist_ok=True)  # a node that does not see it says so
+                    os.makedirs(root, exist_ok=True)  # nodes that cannot see it raise an error
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self._resumes:
                     store.sweep(begun.tuning.checkpoints)
@@ -402,46 +406,52 @@ class Tuner:
                     _close(begun.record, search)
                 finally:
                     store.close()
-                    if search.failure is None:  # else the record is behind what was decided
+                    if search.failure is None:  # else the record lacks the last decisions
                         store.sweep(begun.tuning.checkpoints)
                     listening.close(self._ended(search))
-        search.settle()  # when all is closed: whoever interrupts the wait loses nothing
+        search.settle()  # after closing, so an interrupt of this wait loses nothing
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
 
-    # -- commands, from other threads --------------------------------------------------------------------------------
+    # -- commands, callable from any thread --------------------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the running search as its stopping criterion would; `run()` returns then. By any thread."""
+        """End the running search as if its stopping criterion were met. Can be called from any thread.
+
+        Does not block; `run()` returns when the search has ended.
+
+        Raises:
+            ClosedError: the search is not running.
+        """
         self._command(lambda now_s: facts.Interrupt(now_s, reason))
 
     def pause(self, trial_id: int) -> None:
-        """Pause a trial at its next report; it keeps its last checkpoint, its worker goes on. By any thread.
+        """Pause a trial at its next report and free its worker. The trial keeps its last checkpoint.
 
-        Nothing happens to a trial that is over.
+        A finished trial is not affected. Can be called from any thread; does not block.
 
         Raises:
-            TypeError, ValueError: it is no trial of the search.
-            ClosedError: the search does not run.
+            TypeError, ValueError: trial_id is not a trial of the search.
+            ClosedError: the search is not running.
         """
         self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Go on with a trial that was paused by hand. By any thread; raises as `pause`."""
+        """Let a trial that was paused by `pause` resume. Threads and errors as for `pause`."""
         self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
-        """End one trial for good. By any thread; raises as `pause`."""
+        """Stop one trial permanently. Threads and errors as for `pause`."""
         self._command_trial("stop", trial_id)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
-        """Try this configuration next. Values that it leaves out are drawn at random.
+        """Use this configuration for the next new trial. Missing values are drawn at random.
 
         Can be called from any thread; blocks until the search has accepted the configuration.
 
         Raises:
-            TypeError, ValueError: it is no dict, or not of the space; or the search starts no new trials any more.
-            ClosedError: the search does not run.
+            TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
+            ClosedError: the search is not running.
         """
         complete = completed(config, self.space, self.seed)
         search, hub = self._running()
@@ -456,13 +466,13 @@ class Tuner:
     def set_workers(self, n_workers: int) -> None:
         """Change the number of trials that run at a time.
 
-        Running trials end normally. With fewer workers no trial starts until fewer than `n_workers` run. With more, new
-        trials start at once; those that the pool has no devices for wait until it has. A synchronous search uses the
-        new number from its next batch on. Can be called from any thread; blocks until the search has accepted it.
+        Running trials are not interrupted. After a decrease, no trial starts until fewer than `n_workers` run. After an
+        increase, new trials start at once, or as soon as the pool has devices for them. A synchronous search applies
+        the new number to its next batch. Can be called from any thread; blocks until the search has accepted it.
 
         Raises:
-            TypeError, ValueError: not an int of at least 1; or the search starts no new trials any more.
-            ClosedError: the search does not run.
+            TypeError, ValueError: n_workers is not an int of at least 1, or the search starts no new trials.
+            ClosedError: the search is not running.
         """
         checked_int("n_workers", n_workers, 1)
         search, hub = self._running()
@@ -492,23 +502,23 @@ class Tuner:
         return search, hub
 
     def _hear(self, search: Search, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
-        """What another process wants, on the hub's thread. ValueError: it cannot be."""
+        """Execute a command of another process, on the hub's thread. Raise TypeError or ValueError if it is invalid."""
         if search.finished.is_set() or search.failure is not None:
             raise ValueError(f"the search {self.name!r} is over")
         command = command_for(word, args, state=search.state, space=self.space, seed=self.seed)
         search.command(command.make, lambda: answer(command.answer))
 
-    # -- before ----------------------------------------------------------------------------------------------------
+    # -- setup -----------------------------------------------------------------------------------------------------
 
     def _packed(self) -> Packed:
-        """The objective, wrapped so that what it returns is reported, packed for the workers."""
-        pack(self.objective, caller="Tuner")  # names what cannot travel by the objective's own name
+        """Wrap the objective so that its return value is reported, and pack it for the workers."""
+        pack(self.objective, caller="Tuner")  # so that an error names the objective and not the wrapper
         metric = self.scheduler.objectives[0].metric
         wrapped = pack(functools.partial(run_objective, self.objective, metric, self.space.objects), caller="Tuner")
         return replace(wrapped, name=name_of(self.objective), modules=modules_needed(self.objective))
 
     def _create(self) -> _Begun:
-        """A new experiment."""
+        """Create a new experiment."""
         meta = self._meta()
         root = self._checkpoint_root()
         claim(root, str(meta["id"]), self.path)
@@ -516,7 +526,7 @@ class Tuner:
             record = Record.create(self.path, meta)
         except BaseException:
             if not is_inside(root, self.path):
-                delete_owned(root)  # which is empty
+                delete_owned(root)  # it is empty
             raise
         try:
             save_program(self.path, Program(self.objective, self._pristine, self.space))
@@ -527,7 +537,7 @@ class Tuner:
             raise
 
     def _reopen(self) -> _Begun:
-        """An experiment that has a record: everything that was decided is decided again, and then it goes on."""
+        """Reopen an existing experiment and restore its state by replaying its facts."""
         record = Record.reopen(self.path)
         try:
             meta = read_meta(self.path)
@@ -583,11 +593,11 @@ class Tuner:
         return checkpoint_root(self.path, self.name, self._checkpoints)
 
     def _cpus(self) -> int:
-        """Enough CPUs for all workers; more than there are is allowed, and said."""
+        """Return enough CPUs for all workers. They may exceed the machine's CPUs, and `_first_lines` says so."""
         return max(self.n_workers * self._need.cpus, self._capacity.cpus)
 
     def _check_lease(self) -> None:
-        """Raise LeaseError for a trial that would wait for ever."""
+        """Raise LeaseError if a trial would wait forever."""
         self._capacity.check(self._need, "this machine" if self._pool is None else "this pool")
 
     def _check_name_is_free(self) -> None:
@@ -597,7 +607,7 @@ class Tuner:
                 f"Tuner.resume({self.name!r})."
             )
 
-    # -- while it runs, and after ----------------------------------------------------------------------------------
+    # -- running and finishing -------------------------------------------------------------------------------------
 
     def _run(
         self,
@@ -608,7 +618,7 @@ class Tuner:
         begun_at_last: Callable[[], None],
         address: str | None,
     ) -> None:
-        """Wait for the end of the search and show it."""
+        """Start the search, display it, and block until it ends."""
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         if not self._quiet:
             note_shown(self.path)
@@ -627,10 +637,10 @@ class Tuner:
 
     def _show_end(self, hub: Hub, search: Search, screen: Screen) -> None:
         try:
-            seen = look(hub, search)
+            frame = look(hub, search)
         except ClosedError:
-            seen = search.look()  # the hub's thread has ended, so this one may
-        screen.end(*seen, lines=self._last_lines(search))
+            frame = search.look()  # the hub's thread has ended, so this thread may call it
+        screen.end(*frame, lines=self._last_lines(search))
 
     def _started(self) -> SearchStarted:
         objectives = self.scheduler.objectives
@@ -654,22 +664,21 @@ class Tuner:
     def _first_lines(self, address: str | None, notices: Sequence[str]) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
         workers = counted(self.n_workers, "worker")
-        again = ", resumed" if self._resumes else ""
-        yield f"experiment {self.name}{again}: {how} search with {workers}, master random seed {self.seed}"
+        suffix = ", resumed" if self._resumes else ""
+        yield f"experiment {self.name}{suffix}: {how} search with {workers}, master random seed {self.seed}"
         if method := method_line(self.scheduler.describe()):
             yield printable_line(method if self._chosen is None else f"{method}, {self._chosen.line()}")
-        there = self._capacity
+        capacity = self._capacity
         if self._pool is not None and self._pool.cluster_settings:
-            hosts = counted(len(there.machines), "host")
-            has = f"{hosts} with {counted(there.cpus, 'CPU')} and {counted(there.gpus, 'GPU')}"
+            hosts = counted(len(capacity.machines), "host")
+            has = f"{hosts} with {counted(capacity.cpus, 'CPU')} and {counted(capacity.gpus, 'GPU')}"
             yield printable_line(f"on the Ray cluster {self._pool.cluster_settings['ray']}: {has}")
-        asked = self.n_workers * self._need.cpus
-        if asked > there.cpus:
-            found = there.cpus
-            then = "they share them and run slower" if self._pool is None else "some wait for others"
-            yield f"CPUs: {asked} asked for by {workers}, {found} found; {then}"
-        for taken in self._taken:
-            yield f"warm start from {taken}"
+        needed = self.n_workers * self._need.cpus
+        if needed > capacity.cpus:
+            effect = "they share them and run slower" if self._pool is None else "some wait for others"
+            yield f"CPUs: {needed} asked for by {workers}, {capacity.cpus} found; {effect}"
+        for source in self._taken:
+            yield f"warm start from {source}"
         yield f"results are kept in {self.path}"
         yield from notices
         if address is not None:
@@ -684,10 +693,10 @@ class Tuner:
     def _raise_failure(self, search: Search, interrupts: Interrupts) -> None:
         kept = f"All that was reported is kept: load_experiment({self.name!r})."
         if interrupts.count:
-            what = (
+            message = (
                 f"the search {self.name!r} was interrupted. {kept} It goes on with Tuner.resume({self.name!r}).run()."
             )
-            raise SearchInterrupted(what, Experiment(self.path)) from search.failure
+            raise SearchInterrupted(message, Experiment(self.path)) from search.failure
         if search.failure is not None:
             search.failure.add_note(kept)
             raise search.failure
@@ -703,7 +712,7 @@ class Tuner:
 
 
 def _close(record: Record, search: Search) -> None:
-    """Close the record. When the search has failed, that is what the caller hears of."""
+    """Close the record. Ignore errors of the record if the search has failed, whose error is raised instead."""
     try:
         if search.failure is None:
             record.set_summary(search.state.summary())

@@ -1,10 +1,10 @@
-"""A trial in the tuner's state machine: its attempts, how far it is, and from where it can go on.
+"""A trial in the tuner's state machine: its phase, attempts, iteration and checkpoint.
 
-    Start -> starting -> running -> ended -> slot free        told to stop or pause: stopping -> (grace over) killed
+    Start -> starting -> running -> ended -> slot free        asked to stop or pause: stopping -> (grace over) killed
 
-A trial's reports are numbered 1, 2, ... over all its attempts. An attempt begins at `from_iter`, the iteration of the
-checkpoint that it starts from, or 0. After a crash the reports beyond it are void; after a pause they stand, and what
-the next attempt reports on the way there again is a repetition (`reached`).
+A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at `from_iter`, the iteration of its
+checkpoint, or 0. After a crash the reports beyond `from_iter` are void. After a pause they remain valid, and the next
+attempt repeats them up to `reached`.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from .orders import Best, Reason
 
-# Where an attempt is between Start and Free; paused and suspended trials hold no slot. Words: see `stages`.
+# The state of an attempt between Start and Free. Paused and suspended trials hold no slot. Terms: see `stages`.
 Phase: TypeAlias = Literal["starting", "running", "stopping", "killed", "ended", "paused", "suspended"]
 
 
 class Ranked(NamedTuple):
-    """A report and where it stands: the smallest is the best, of equals the first: no two have the same number."""
+    """A report in ranking order, the smallest is the best. `number` is unique, so the earliest report wins ties."""
 
     infeasibility: float
     loss: float
@@ -34,7 +34,7 @@ class Ranked(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a trial saved with a report: its name, the report's iteration, and the trial's best report until then."""
+    """A saved checkpoint: its name, the iteration of its report, and the trial's best report up to then."""
 
     name: str
     iter: int
@@ -46,16 +46,16 @@ class Trial:
     """A trial that may still run.
 
     Args:
-        iter: number of its last report; reports of the attempt that runs count on from `from_iter`.
-        reached: the scheduler and the searcher know its reports up to here.
-        told: what it was told to do: "" nothing yet; "stop", "pause", or "suspend": the search ends, not the trial.
-        counted: it is suspended and counts as stopped until the search goes on.
-        hold: a person has paused it: only a person goes on with it.
-        wanted: it pauses because of the person alone: for the scheduler it runs.
-        dropped: it was told to pause and will never go on: it is over when its slot is free.
-        given_up: a person has stopped it while it was about to pause or start again: likewise.
-        at_maximum: it was told to stop because it had reached the scheduler's maximum.
-        has_paused: after a report, so whatever it does later, the program works.
+        iter: number of the last report. The current attempt counts from `from_iter`.
+        reached: number of the last report that the scheduler and the searcher have seen.
+        told: the request sent to it: "" (none), "stop", "pause", or "suspend" (the search ends, the trial does not).
+        counted: suspended and counted as stopped until the search is resumed.
+        hold: paused by a user, who alone can resume it.
+        wanted: paused only by a user; the scheduler considers it running.
+        dropped: asked to pause but never to be resumed; finished as soon as its slot is free.
+        given_up: stopped by a user while pausing or waiting for a retry; finished as soon as its slot is free.
+        at_maximum: stopped because it reached the scheduler's maximum resource.
+        has_paused: has paused after a report, so its later failures do not count as failures of the program.
     """
 
     trial_id: int
@@ -81,21 +81,21 @@ class Trial:
 
     @property
     def was_told(self) -> bool:
-        """Whether it was told to stop or pause, and has not ended."""
+        """True if it has been asked to stop or pause and has not ended."""
         return self.phase in ("stopping", "killed")
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended for good; its slot may not be free yet."""
+        """True if it is finished. Its slot may not be free yet."""
         return self.phase == "ended" and not self.will_retry and self.told not in ("pause", "suspend")
 
     @property
     def from_iter(self) -> int:
-        """Where an attempt that starts now begins."""
+        """The iteration at which the next attempt starts."""
         return 0 if self.checkpoint is None else self.checkpoint.iter
 
     def begin_again(self) -> None:
-        """A further attempt is about to start, from the last checkpoint."""
+        """Prepare another attempt, from the last checkpoint."""
         self.attempt += 1
         self.phase = "starting"
         self.iter = self.from_iter
@@ -104,7 +104,7 @@ class Trial:
         self.will_retry = self.at_maximum = self.wanted = False
 
     def rewind(self) -> int:
-        """The reports after the last checkpoint are void. Returns the iteration of the last report that stands."""
+        """Discard the reports after the last checkpoint. Return the iteration of the last valid report."""
         self.iter = self.reached = self.from_iter
         self.best = None if self.checkpoint is None else self.checkpoint.best
         return self.iter

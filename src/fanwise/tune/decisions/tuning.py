@@ -1,19 +1,19 @@
-"""The tuner's decisions: which trial runs in which slot, who is told to stop or pause, and when the search is over.
+"""State machine of a search: assigns trials to slots, stops and pauses trials, and ends the search.
 
-    handle(fact)  ->  orders, in the order to carry them out
+    handle(fact)  ->  orders, to be executed in this order
 
-    New, Clone --> running --ended--> Completed, Stopped or Failed          (the trial is over, and forgotten)
+    New, Clone --> running --ended--> Completed, Stopped or Failed          (final; the trial is dropped)
                     |   ^---crashed, with retries---'
                     |-- PAUSE --> paused --Resume--> running                from its last checkpoint
-                    '-- the search ends --> suspended --Resumed--> running  likewise
+                    '-- the search ends --> suspended --Resumed--> running  from its last checkpoint
 
-Knows trials, slots, times and reports as plain values; knows nothing of processes, links, the record or the screen.
-The scheduler decides about trials and the searcher about configurations; both are told only what counts. What they
-return is checked here. Facts may come late, twice, or for trials that were never there: such a fact changes nothing
-and never raises. The same facts give the same orders: replay and resume hand the recorded ones in again.
+The module handles plain values only; it does not access processes, links, the record or the screen. The scheduler
+decides about trials and the searcher about configurations; only valid reports reach them, and their answers are
+validated here. Late facts, duplicates, and facts about unknown trials change nothing and never raise. The state machine
+is deterministic, so replay and resume feed it the recorded facts.
 
-Invariants: a slot is busy from Start until Free; every Reported is answered by exactly one Answer or Reject, which
-comes first; StopStarting and then Finish are ordered once, Finish only when no slot is busy, until Resumed; a finished
+Invariants: a slot is busy from Start until Free. Every Reported gets exactly one Answer or Reject, the first of its
+orders. StopStarting and then Finish are each ordered once until Resumed, Finish only when no slot is busy. A finished
 trial leaves counters and, if it is the best, its configuration and checkpoint.
 """
 
@@ -75,18 +75,18 @@ _PAUSED: Final = Status.PAUSED
 _COMPLETED: Final = Status.COMPLETED
 _STOPPED: Final = Status.STOPPED
 _FAILED: Final = Status.FAILED
-# A crash may be bad luck; a time-out, a NaN or a missing report comes from the configuration or the program.
+# A crash may be transient. A timeout, a NaN or a missing report is caused by the configuration or the program.
 _RETRIED = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
-# How a trial may end that was told to stop: by TrialStopped, by our signal, or because it was done anyway.
+# Outcomes that count as a stop after a request to stop: TrialStopped, our signal, or a return in the meantime.
 _OBEYED = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 _WAIT: Final = Wait()
-# The keys of deadlines that are no trial's.
+# Keys of the deadlines that belong to the search. All other keys are trial ids.
 _SEARCH_ENDS = -1
 _SUGGESTION_DUE = -2
 
 
 class Listener(Protocol):
-    """What a searcher is told: its methods but `suggest`, which is asked for by an order."""
+    """The methods of a searcher that receive results. Suggestions are requested by the order `Suggest` instead."""
 
     def observe(self, observation: Observation) -> None: ...
     def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
@@ -95,23 +95,23 @@ class Listener(Protocol):
 
 @final
 class Tuning:
-    """The state machine of one search. Hand in facts and carry out the orders, first any `Earlier` and then `Begin`.
+    """The state machine of one search. Pass it facts, first any `Earlier` and then `Begin`, and execute its orders.
 
     Args:
-        scheduler: decides about trials; `begin` was called. What it raises ends the search.
-        space: of the configurations.
-        criterion: when the search ends.
-        n_workers: slots; 0: trials run only for who asks for them.
-        searcher: is told what happens; None: the scheduler's own. A caller that runs a searcher in another thread
-            hands in what passes the calls on.
-        constraints: what every report must meet; None: the scheduler's.
-        seed: of the search; the scheduler's and the searcher's chance.
-        asynchronous: False: the next batch starts when every slot of the last one is free.
-        trial_timeout_s: seconds from Ready until the attempt is terminated; None: never.
-        stop_grace_s: seconds from being told to stop until Kill.
-        max_equal_failures: the search fails when the first so many finished trials all failed alike; None: never.
-        retries: further attempts of a trial that crashed.
-        keep_checkpoints: whether checkpoints of finished trials are kept too.
+        scheduler: decides about trials. Its `begin` has been called. Its exceptions end the search.
+        space: the search space.
+        criterion: the stopping criterion.
+        n_workers: number of slots. With 0, a trial starts only after a fact `Asked`.
+        searcher: receives reports, rollbacks and ends. None: the scheduler's searcher. If the searcher runs in
+            another thread, pass a proxy that forwards the calls.
+        constraints: constraints on every report. None: the scheduler's.
+        seed: random seed of the search, for the scheduler and the searcher.
+        asynchronous: False: start the next batch only when every slot of the last one is free.
+        trial_timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
+        stop_grace_s: seconds from the request to stop until Kill.
+        max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
+        retries: number of further attempts of a trial that crashed.
+        keep_checkpoints: keep the checkpoints of finished trials.
 
     Raises:
         TypeError, ValueError: a setting of the wrong type or size.
@@ -159,17 +159,17 @@ class Tuning:
         self._counts.keep_front(criterion.reference_losses(self._objectives))
         self._failures = Failures(max_equal_failures)
         self._n_workers = checked_int("n_workers", n_workers, 0)
-        self._free_slots: list[int] = []  # a heap; these and the slots in use are 0, 1, 2 and so on without gaps
-        self._is_offered = False  # one more trial than there are workers may start
+        self._free_slots: list[int] = []  # a heap; free and used slots are 0, 1, 2, ... without gaps
+        self._is_offered = False  # one trial more than n_workers may start
         self._trials: dict[int, Trial] = {}
         self._pending: dict[int, Mapping[str, object]] = {}
         self._paused: dict[int, Trial] = {}
         self._suspended: dict[int, Trial] = {}
-        self._again: deque[Trial] = deque()  # hold no slot and are to run next
-        self._reserved: dict[int, int] = {}  # trial that is being paused -> the slot in which it goes on
+        self._again: deque[Trial] = deque()  # trials without a slot that run next
+        self._reserved: dict[int, int] = {}  # trial that is being paused -> the slot to resume it in
         self._enqueued: deque[Mapping[str, object]] = deque()
         self._holders = CheckpointHolders()
-        self._left: dict[int, Checkpoint] = {}  # of trials that are over, where these are kept
+        self._left: dict[int, Checkpoint] = {}  # by finished trial, if these are kept
         self._best_left: Checkpoint | None = None
         self._deadlines: Deadlines[int] = Deadlines()
         self._stage: Stage = "open"
@@ -177,14 +177,14 @@ class Tuning:
         self._interrupts = 0
         self._num_starts = 0
         self._num_suggestions = 0
-        self._asked: int | None = None  # the suggestion that is being made
-        self._suggestion: Mapping[str, object] | None = None  # made ahead of need
+        self._asked: int | None = None  # number of the pending suggestion
+        self._suggestion: Mapping[str, object] | None = None  # computed in advance
         self._new_wanted = False  # a slot waits for a suggestion
         self._exhausted = False
-        self._nothing_left = False  # the scheduler will give no paused trial a slot any more
-        self._in_batch = False  # slots that are free now are filled together
+        self._nothing_left = False  # the scheduler will resume no more paused trials
+        self._in_batch = False  # the free slots belong to the batch being filled
         self._metric_seen = False
-        self._best: Ranked | None = None  # of the trials that are over
+        self._best: Ranked | None = None  # of the finished trials
         self._reason = ""
         self._error: str | None = None
         self._cause: Exception | None = None
@@ -208,7 +208,7 @@ class Tuning:
         }
 
     def handle(self, fact: Fact) -> list[Order]:
-        """What is to be done because of the fact."""
+        """Apply the fact and return the resulting orders."""
         self._handlers[type(fact)](fact)
         if type(fact) is not facts.Reported:
             self._keep_limits(fact.now_s)
@@ -218,16 +218,15 @@ class Tuning:
         return self._finish()
 
     def listen(self, searcher: Listener | None) -> None:
-        """From now on this is told, in place of the searcher: a replay is over, and the searcher gets a thread."""
+        """Replace the listener, for example when a replay is over and the searcher moves to its own thread."""
         self._listener = searcher
 
-    # What is known.
-
+    # State.
     @property
     def best(self) -> Best | None:
-        """The best finite report of the first objective so far; the earlier one of equals. Void ones do not count.
+        """The best finite report of the first objective so far, the earliest on ties. Void reports do not count.
 
-        One that meets all constraints goes before all that do not; of these the nearest to it is the best.
+        Feasible reports rank before infeasible ones, which rank by infeasibility.
         """
         ranked = [trial.best for trial in self._living() if trial.best is not None]
         if self._best is not None:
@@ -236,26 +235,26 @@ class Tuning:
 
     @property
     def counts(self) -> Counts:
-        """What was started, reported and finished so far. Owned by the machine: read only."""
+        """Counters of started, reported and finished trials. Read only."""
         return self._counts
 
     @property
     def is_finished(self) -> bool:
-        """Whether Finish was ordered."""
+        """True once Finish has been ordered."""
         return self._stage == "finished"
 
     @property
     def next_tick_s(self) -> float | None:
-        """When a Tick must next come in; None: not before another fact has."""
+        """Time in seconds when the next Tick is due. None: no deadline is pending."""
         return self._deadlines.next_s
 
     @property
     def checkpoints(self) -> frozenset[str]:
-        """The names of all checkpoints that may still be needed."""
+        """Names of all checkpoints that may still be needed."""
         return self._holders.names
 
     def _living(self) -> list[Trial]:
-        """All trials that are not over, each once."""
+        """Return all unfinished trials, each once."""
         trials = {**self._trials, **self._paused, **self._suspended}
         trials.update((trial.trial_id, trial) for trial in self._again)
         return list(trials.values())
@@ -270,7 +269,7 @@ class Tuning:
             for observation in observations(fact, learning):
                 self._listener.observe(observation)
             self._listener.on_end(fact.trial_id, fact.status)
-        except Exception as error:  # user code: whatever it raises ends the search, in order
+        except Exception as error:  # user code: any exception ends the search in order
             self._scheduler_failed(error, fact.now_s)
 
     def _on_begin(self, fact: facts.Begin) -> None:
@@ -284,7 +283,7 @@ class Tuning:
 
     def _on_suggested(self, fact: facts.Suggested) -> None:
         if fact.number != self._asked:
-            return  # it took too long, and the question was answered at random
+            return  # late: the trial has started with a random configuration instead
         self._asked = None
         self._deadlines.clear(_SUGGESTION_DUE)
         if fact.error is not None:
@@ -373,7 +372,7 @@ class Tuning:
         for key in due:
             trial = self._trials.get(key)
             if trial is None:
-                continue  # the search's own: of its end the criterion says so
+                continue  # a deadline of the search: `_keep_limits` checks the criterion
             if trial.phase == "running":
                 trial.fault = Reason(
                     "time-out", f"still running {self._timeout_s:g} s after it began (trial_timeout_s)"
@@ -434,19 +433,19 @@ class Tuning:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Forget an offer to run one trial that was not taken."""
+        """Withdraw an offer to run one trial that was not used."""
         self._is_offered = False
 
     def _on_workers(self, fact: facts.Workers) -> None:
-        """With fewer workers nothing starts until fewer trials run. A batch that is full does not grow."""
+        """Change the number of slots. No trial starts while more are busy, and a full batch does not grow."""
         self._in_batch = self._in_batch and self._has_room
         self._n_workers = fact.n_workers
         self._fill(fact.now_s)
 
     def _on_resumed(self, fact: facts.Resumed) -> None:
-        """Whoever ran, runs again from its last checkpoint, first of all, in the order of the trials' ids.
+        """Restart the interrupted trials from their last checkpoints, before all others, in the order of their ids.
 
-        Whoever had been told to stop or pause is judged as if it had done so: it was decided.
+        A trial that had been asked to stop or pause is judged as if it had done so.
         """
         now_s = fact.now_s
         self._stage, self._interrupts = "open", 0
@@ -456,22 +455,22 @@ class Tuning:
             self._set_criterion(fact.stop)
         if fact.n_workers is not None:
             self._n_workers = fact.n_workers
-        gone = list(self._trials.values())
-        judged = [trial for trial in gone if trial.was_told and (trial.told in ("stop", "pause") or trial.fault)]
-        for trial in gone:
+        interrupted = list(self._trials.values())
+        judged = [t for t in interrupted if t.was_told and (t.told in ("stop", "pause") or t.fault)]
+        for trial in interrupted:
             if trial.phase != "ended" and trial not in judged:
                 trial.phase, trial.told = "ended", "suspend"
         for trial in judged:
             self._end(trial, Outcome("lost", "its tuner was gone before it said how the trial ended"), now_s)
-        for trial in gone:
+        for trial in interrupted:
             self._release(trial, now_s)
         for trial in self._suspended.values():
             if trial.counted:
                 trial.counted = False
                 self._counts.num_trials_stopped -= 1
             self._rewind(trial, now_s)
-        again = {trial.trial_id: trial for trial in [*self._again, *self._suspended.values()]}
-        self._again = deque(again[trial_id] for trial_id in sorted(again))
+        waiting = {trial.trial_id: trial for trial in [*self._again, *self._suspended.values()]}
+        self._again = deque(waiting[trial_id] for trial_id in sorted(waiting))
         self._suspended.clear()
         self._reserved.clear()
         self._deadlines = Deadlines()
@@ -484,25 +483,24 @@ class Tuning:
         self._fill(now_s)
 
     def _not_over(self, trial_id: int) -> Trial | None:
-        """The trial, if it runs, is paused, or waits for a slot. One that is over may still hold its slot."""
+        """Return the trial if it is running, paused, or waiting for a slot. A finished trial may still hold a slot."""
         trial = self._trials.get(trial_id) or self._paused.get(trial_id)
         if trial is None:
             return next((trial for trial in self._again if trial.trial_id == trial_id), None)
         return None if trial.is_over else trial
 
     def _find(self, trial_id: int, attempt: int) -> Trial | None:
-        """The trial, if this attempt of it holds a slot. Facts about any other are late."""
+        """Return the trial if this attempt of it holds a slot; otherwise the fact is late."""
         trial = self._trials.get(trial_id)
         return trial if trial is not None and trial.attempt == attempt else None
 
-    # What runs next.
-
+    # Starting trials.
     @property
     def _next_id(self) -> int:
         return self._counts.num_trials_started
 
     def _fill(self, now_s: float) -> None:
-        """Give the free slots something to run. In batches: from when nothing runs until the first slot comes back."""
+        """Start trials in the free slots. A batch is filled from when no trial runs until its first slot is freed."""
         self._in_batch = self._in_batch or not self._trials
         if not self._asynchronous and not self._in_batch:
             return
@@ -510,7 +508,7 @@ class Tuning:
             self._keep_limits(now_s)
             if not self._has_room or self._stage not in ("open", "draining") or self._started_s is None:
                 return
-            if self._again:  # they have started: no limit on new trials holds them back
+            if self._again:  # already started once, so limits on new trials do not apply
                 trial = self._again.popleft()
                 trial.begin_again()
                 self._take_slot(trial)
@@ -518,7 +516,7 @@ class Tuning:
                 return
 
     def _start_next(self, now_s: float) -> bool:
-        """Whether what the scheduler says was done. If not, another fact may bring it, or nothing ever will."""
+        """Execute the scheduler's next answer. Return False if nothing can run before another fact arrives."""
         if self._stage == "draining" and (self._nothing_left or not self._paused):
             return False
         if self._new_wanted and self._stage == "open":
@@ -551,18 +549,21 @@ class Tuning:
         return False
 
     def _is_held(self) -> bool:
-        """Whether a person keeps a trial from going on: the search waits for that person."""
+        """Return True if a trial that could resume is held by a user; the search then waits for the user."""
         return any(trial.hold and trial.wanted for trial in self._paused.values())
 
     def _waits_for_people(self) -> bool:
-        """Nothing runs and nothing new starts: whether a trial goes on when a person lets it, or asks for one."""
+        """Return True if the search is draining but a user may still release a held trial or ask for a paused one."""
         if self._stage != "draining":
             return False
         may_be_asked = self._n_workers == 0 and bool(self._paused) and not self._nothing_left
         return bool(self._again) or may_be_asked or self._is_held()
 
     def _start_suggested(self, now_s: float) -> bool:
-        """Start a new trial with the configuration that comes next: a person's, the one made ahead, or a new one."""
+        """Start a trial with an enqueued configuration or the one suggested in advance, or else request one.
+
+        Return False if the suggestion is still pending.
+        """
         if self._enqueued:
             self._new_wanted = False
             self._start_new(self._enqueued.popleft())
@@ -590,7 +591,7 @@ class Tuning:
             self._space,
             seed=self._seed,
             purpose="suggest",
-            # A copy for one that reads it in its thread, while trials start and end.
+            # A searcher in its own thread gets a copy, because trials start and end while it reads.
             pending=MappingProxyType(self._pending) if self._at_once else dict(self._pending),
             now_s=now_s,
             suggest_timeout_s=self._suggest_timeout_s,
@@ -598,12 +599,12 @@ class Tuning:
         self._orders.append(Suggest(self._asked, ask))
 
     def _ask_ahead(self, now_s: float) -> None:
-        """A searcher with a budget begins before a worker is free."""
+        """Request a suggestion before a worker is free, if the searcher has a time budget."""
         if self._suggest_timeout_s is not None and self._stage == "open" and self._suggestion is None:
             self._ask_searcher(now_s)
 
     def _fall_back(self, now_s: float) -> None:
-        """The searcher took longer than its budget and a worker waits: draw at random. Its answer will be late."""
+        """Start a trial with a random configuration because the searcher exceeded its budget and a worker waits."""
         if self._asked is None or not self._new_wanted or self._stage != "open":
             return
         number, self._asked = self._asked, None
@@ -630,19 +631,19 @@ class Tuning:
 
     @property
     def _num_busy(self) -> int:
-        """The number of slots in use, or reserved for a trial that is being paused."""
+        """Number of slots in use or reserved for a trial that is being paused."""
         return len(self._trials) + len(self._reserved)
 
     @property
     def _has_room(self) -> bool:
-        """Whether a trial may start now."""
+        """True if a trial may start now."""
         return self._num_busy < self._n_workers or self._is_offered
 
     def _free_slot(self) -> int:
         """Return the smallest slot that is not in use."""
         num_busy = self._num_busy
         if num_busy >= self._n_workers:
-            self._is_offered = False  # the offer is taken
+            self._is_offered = False  # the offer is used
         return heapq.heappop(self._free_slots) if self._free_slots else num_busy
 
     def _take_slot(self, trial: Trial, *, source: int | None = None, fallback: bool = False) -> None:
@@ -661,19 +662,19 @@ class Tuning:
     def _resume(self, trial_id: int) -> None:
         trial = self._paused.get(trial_id)
         if trial is not None and trial.hold:
-            trial.wanted = True  # it goes on when the person lets it
+            trial.wanted = True  # resumes when the user releases it
         elif trial is not None:
             del self._paused[trial_id]
             trial.begin_again()
             self._take_slot(trial)
-        else:  # it has been told, but its process is not gone yet: the slot waits for it
+        else:  # its process has not exited yet: reserve a slot
             self._reserved[trial_id] = self._free_slot()
 
     def _drop_paused(self, trial_id: int, now_s: float) -> None:
         trial = self._paused.pop(trial_id, None)
         if trial is not None:
             self._over_paused(trial, now_s)
-        else:  # it has been told, but its process is not gone yet
+        else:  # its process has not exited yet
             self._trials[trial_id].dropped = True
 
     def _over_paused(self, trial: Trial, now_s: float) -> None:
@@ -692,7 +693,7 @@ class Tuning:
         return ", ".join(map(str, paused[:20])) or "none"
 
     def _consult_about_next(self, now_s: float) -> NextTrial | None:
-        """The scheduler's answer, checked; None: it failed, and the search with it."""
+        """Return the scheduler's validated answer, or None if the scheduler and so the search failed."""
         scheduler = self._scheduler
         ask = SuggestContext(
             self._num_starts,
@@ -709,32 +710,32 @@ class Tuning:
             return self._checked_next(scheduler.next(ask), type(scheduler).__name__)
         except Refused as error:
             self._scheduler_failed(error.cause, now_s)
-        except Exception as error:  # user code: whatever it raises ends the search, in order
+        except Exception as error:  # user code: any exception ends the search in order
             self._scheduler_failed(error, now_s)
         return None
 
-    def _checked_next(self, given: NextTrial, who: str) -> NextTrial:
-        """What the scheduler has answered, or Refused; a new trial that may not begin means Wait."""
-        if type(given) is Wait or (self._stage == "draining" and type(given) in (New, Clone)):
+    def _checked_next(self, answer: NextTrial, scheduler: str) -> NextTrial:
+        """Validate the scheduler's answer, or raise Refused. Return Wait for a new trial that may not start."""
+        if type(answer) is Wait or (self._stage == "draining" and type(answer) in (New, Clone)):
             return _WAIT
-        answer = checked_answer(given, who, self._may_resume, self._shown_paused)
+        answer = checked_answer(answer, scheduler, self._may_resume, self._shown_paused)
         if not isinstance(answer, (New, Clone)):
             return answer
         if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
             known = f"{self._next_id} trials have started, from 0 on"
-            raise Refused(ValueError(f"{who}.next() returned {answer!r}, but there is no such trial: {known}"))
+            raise Refused(ValueError(f"{scheduler}.next() returned {answer!r}, but there is no such trial: {known}"))
         if isinstance(answer, Clone) or answer.config is not None:
-            place = f"the configuration of {who}.next()"
+            place = f"the configuration of {scheduler}.next()"
             config = checked_config(answer.config, self._space, place, self._next_id)
             return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
         if self._exhausted and not self._enqueued:
             return _WAIT
         return answer
 
-    # Limits and the end.
+    # Limits and the end of the search.
 
     def _finish(self) -> list[Order]:
-        """No slot is busy and nothing starts any more: the last order of a search is that it is over."""
+        """Order Finish: no slot is busy and no trial starts any more."""
         self._stage = "finished"
         self._deadlines = Deadlines()
         if self._error is None and (text := self._failures.all_failed(self._counts.num_trials_started)) is not None:
@@ -781,7 +782,7 @@ class Tuning:
             self._orders.append(StopStarting(reason))
 
     def _halt(self, reason: str, now_s: float) -> None:
-        """Start nothing more and stop what runs. The first reason to do so is the one that is told."""
+        """Start no more trials and stop the running ones. The first reason is the one recorded."""
         if self._stage in ("stopping", "finished"):
             return
         self._stop_starting(reason)
@@ -805,7 +806,7 @@ class Tuning:
         text = f"the scheduler raised {type(error).__name__}: {error}"
         self._fail_search("scheduler", "the scheduler failed", text, now_s, cause=error)
 
-    # Telling a trial to stop.
+    # Stopping a trial.
 
     def _tell_to_stop(self, trial: Trial, now_s: float) -> None:
         trial.phase = "stopping"
@@ -823,25 +824,25 @@ class Tuning:
     # Reports.
 
     def _refused(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
-        """A value that nobody has ever reported is misspelt: no further trial can do better."""
+        """Fail the search if a required value is missing and no trial has reported it: its name is misspelled."""
         needed = [("metric", objective.metric) for objective in self._objectives]
         needed += [("constraint's value", constraint.metric) for constraint in self._constraints]
         if self._resource_attr is not None:
             needed.append(("resource", self._resource_attr))
-        what, first = next(((what, name) for what, name in needed if not is_number(values.get(name))), ("", None))
+        kind, first = next(((kind, name) for kind, name in needed if not is_number(values.get(name))), ("", None))
         if not self._metric_seen and first is not None and first not in values:
             trial.told = "suspend"
             self._tell_to_stop(trial, now_s)
-            self._fail_search("no-metric", f"the {what} {first!r} was not reported", problem, now_s)
+            self._fail_search("no-metric", f"the {kind} {first!r} was not reported", problem, now_s)
 
     def _decide(self, trial: Trial, fact: facts.Reported) -> Decision:
-        """What to answer to a report that is new."""
+        """Return the decision about a new report."""
         values, now_s = fact.values, fact.now_s
         violations = violations_of(self._constraints, values) if self._constraints else ()
-        beyond = infeasibility(self._constraints, violations) if violations else 0.0
-        self._counts.add_report(values, is_feasible=beyond == 0.0)
+        excess = infeasibility(self._constraints, violations) if violations else 0.0
+        self._counts.add_report(values, is_feasible=excess == 0.0)
         losses = tuple([sign * values[metric] for metric, sign in self._signs])  # type: ignore[operator]  # checked
-        if -math.inf in losses:  # as Objective.loss says: an infinite value is never the best
+        if -math.inf in losses:  # see Objective.loss: an infinite value is never the best
             losses = tuple([math.inf if loss == -math.inf else loss for loss in losses])
         if any(map(math.isnan, losses)) or any(map(math.isnan, violations)):
             metrics = [one.metric for one in self._objectives] + [bound.metric for bound in self._constraints]
@@ -850,14 +851,14 @@ class Tuning:
             trial.told = "stop"
             self._tell_to_stop(trial, now_s)
             return STOP
-        self._counts.add_result(trial.trial_id, beyond, losses)
-        self._keep_best(trial, beyond, losses[0], values)
+        self._counts.add_result(trial.trial_id, excess, losses)
+        self._keep_best(trial, excess, losses[0], values)
         resource_attr = self._resource_attr
         resource = float(trial.iter)
         if resource_attr is not None:
             resource = round_resource(float(values[resource_attr]))  # type: ignore[arg-type]  # checked
         observation = Observation(
-            trial.trial_id, trial.config, trial.iter, resource, losses, values, violations, beyond
+            trial.trial_id, trial.config, trial.iter, resource, losses, values, violations, excess
         )
         decision = self._consult(trial, observation, now_s)
         if decision is CONTINUE and trial.hold:
@@ -870,15 +871,15 @@ class Tuning:
             self._tell_to_stop(trial, now_s)
         return decision
 
-    def _keep_best(self, trial: Trial, beyond: float, loss: float, values: Mapping[str, object]) -> None:
+    def _keep_best(self, trial: Trial, excess: float, loss: float, values: Mapping[str, object]) -> None:
         number = self._counts.num_evaluations
         if (
             math.isfinite(loss)
-            and math.isfinite(beyond)
-            and (trial.best is None or (beyond, loss, number) < trial.best)
+            and math.isfinite(excess)
+            and (trial.best is None or (excess, loss, number) < trial.best)
         ):
             value: float = values[self._metric]  # type: ignore[assignment]  # checked
-            trial.best = Ranked(beyond, loss, number, trial.iter, trial.trial_id, value, trial.config)
+            trial.best = Ranked(excess, loss, number, trial.iter, trial.trial_id, value, trial.config)
 
     def _consult(self, trial: Trial, observation: Observation, now_s: float) -> Decision:
         scheduler = self._scheduler
@@ -891,7 +892,7 @@ class Tuning:
             return checked_decision(decision, type(scheduler).__name__, trial.trial_id)
         except Refused as error:
             failed = error.cause
-        except Exception as error:  # user code: whatever it raises ends the search, in order
+        except Exception as error:  # user code: any exception ends the search in order
             failed = error
         trial.told = "suspend"
         self._tell_to_stop(trial, now_s)
@@ -900,19 +901,18 @@ class Tuning:
 
     def _keep_checkpoint(self, trial: Trial, name: str) -> None:
         best = trial.best
-        if best is not None and best.iter > trial.iter:  # on the way there again: void after a crash
+        if best is not None and best.iter > trial.iter:  # a repeated report: the best would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
         before, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
         self._holders.hold(name)
         self._drop(before, trial.trial_id)
 
     def _drop(self, checkpoint: Checkpoint | None, trial_id: int) -> None:
-        """Whoever had this checkpoint needs it no more; the last one to need it has it deleted."""
+        """Release one reference to the checkpoint and order its deletion with the last one."""
         if checkpoint is not None and self._holders.let_go(checkpoint.name):
             self._orders.append(Discard(trial_id, checkpoint.name))
 
-    # Ends.
-
+    # Ends of trials.
     def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
         status, reason = self._judge(trial, outcome)
         trial.will_retry = reason is not None and self._may_retry(trial, reason)
@@ -936,7 +936,7 @@ class Tuning:
             self._count_failure(trial, reason, now_s)
 
     def _count_failure(self, trial: Trial, reason: Reason | None, now_s: float) -> None:
-        """Whether the trial's failure, or its success, makes one of the search. A trial counts once."""
+        """Count the trial's outcome, once per trial, and fail the search after too many equal failures."""
         if trial.has_paused:
             return
         failed = self._failures.add(reason, has_reported=trial.iter > 0)
@@ -959,12 +959,12 @@ class Tuning:
         return _COMPLETED, None
 
     def _may_retry(self, trial: Trial, reason: Reason) -> bool:
-        # Another trial may have caused a GPU fault, so a trial is repeated once even without `retries`.
+        # Another trial may have caused a GPU fault, so retry once even without `retries`.
         allowed = max(self._retries, 1) if reason.kind == "gpu-fault" else self._retries
         return reason.kind in _RETRIED and trial.num_retries < allowed and not trial.was_told
 
     def _rewind(self, trial: Trial, now_s: float) -> None:
-        """What the trial reported after its last checkpoint is void, and whoever was told of it hears so."""
+        """Discard the reports after the trial's last checkpoint and notify the searcher and the scheduler."""
         reached = trial.reached
         to_iter = trial.rewind()
         if to_iter == reached:
@@ -977,7 +977,7 @@ class Tuning:
             self._scheduler_failed(error, now_s)
 
     def _over(self, trial: Trial, status: Status, now_s: float) -> None:
-        """The trial is over for good."""
+        """Finish the trial: update the counters, release its checkpoint, notify the searcher and the scheduler."""
         counts = self._counts
         counts.num_trials_completed += status is _COMPLETED
         counts.num_trials_stopped += status is _STOPPED
@@ -1003,13 +1003,13 @@ class Tuning:
             self._scheduler_failed(error, now_s)
 
     def _watch_metrics(self, status: Status, now_s: float) -> None:
-        """Fails the search when a whole trial had no sign of a metric that the stopping criterion waits for."""
+        """Fail the search if a completed trial never reported a metric of the stopping criterion."""
         problem = self._counts.missing_metric() if status is _COMPLETED else None
         if problem is not None and self._stage != "stopping":
             self._fail_search("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
-        """Free the slot of a trial whose process is gone. The trial waits, or is over."""
+        """Free the slot of a trial whose process has exited, and move the trial to its next state."""
         trial_id = trial.trial_id
         self._in_batch = False
         del self._trials[trial_id], self._pending[trial_id]
@@ -1017,11 +1017,11 @@ class Tuning:
         reserved = self._reserved.pop(trial_id, None)
         if reserved is not None:
             heapq.heappush(self._free_slots, reserved)
-        if trial.will_retry and trial.given_up:  # promised, but a person has stopped it in the meantime
+        if trial.will_retry and trial.given_up:  # a user stopped it before the retry
             trial.will_retry = False
             self._orders.append(Judged(trial_id, trial.attempt, _FAILED))
             self._over(trial, _FAILED, now_s)
-        elif trial.will_retry:  # when a slot is free, or after a search that stops has been resumed
+        elif trial.will_retry:  # as soon as a slot is free, or after the search is resumed
             self._again.append(trial)
         elif trial.told == "suspend":
             trial.phase = "suspended"

@@ -255,7 +255,8 @@ class OpenSearch:
                 self._report(current, values, began_s, None)
             elif not current.from_iter and current.trial_id not in self._reported:
                 raise ValueError(
-                    f"trial {current.trial_id} has reported nothing: tell(trial, value), or fail(trial, why) if it failed"
+                    f"trial {current.trial_id} has reported nothing: tell(trial, value), "
+                    f"or fail(trial, why) if it failed"
                 )
             status = self._end(current, Outcome("returned"))
             self._record.commit()

@@ -1,11 +1,10 @@
-"""Where trials keep what they need to go on: one folder a checkpoint, whole or not there, on any file system.
+"""Checkpoints of trials: one folder per checkpoint, written atomically, on any file system.
 
-    <root>/<name>/...          files of the trial's own, written by the function that it hands to `report`
-                 /COMPLETE     written last: a folder without it is no checkpoint
+    <root>/<name>/...          files written by the function that the trial passes to `report`
+                 /COMPLETE     marker file, written last; a folder without it is not a checkpoint
 
-A root without a URL scheme is a folder, and a checkpoint comes to its name by one rename after its files are on the
-disk. Any other root goes through fsspec (s3://, gs://, ...): files are written to a local folder first and
-copied, and the mark follows when all of them are there.
+If the root is a local folder, a checkpoint is synced to disk and then renamed to its final name. If it is a URL, files
+are written to a local folder and uploaded through fsspec (s3://, gs://, ...), followed by the marker.
 """
 
 import contextlib
@@ -30,32 +29,34 @@ _log = logging.getLogger(__name__)
 
 _MARK = "COMPLETE"
 _UNTIL_DURABLE_S = 0.2
-# The file that names the owner of a root that is outside the experiment's folder; see `checkpoint_owner`.
+# Name of the file that records the owner of a root outside the experiment's folder; see `checkpoint_owner`.
 MARKER = "fanwise-experiment.json"
-# The names that trials give, and of folders that are being written. Nothing else below a root is ours to delete.
+# Names of checkpoints and of partially written ones. Nothing else below a root may be deleted.
 _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 
 def is_local(root: str) -> bool:
-    """Whether the root is a folder of this machine's file systems, and not a URL."""
+    """Return True if the root is a local path and not a URL."""
     return not is_url(root)
 
 
 def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
-    """Return where an experiment keeps its checkpoints: in its folder, or in one of its name below what was given.
+    """Return the checkpoint root of an experiment.
 
     Args:
-        given: as `checked_root` returned it.
+        folder: the experiment's folder.
+        name: the experiment's name, which becomes a subfolder of `given`.
+        given: the result of `checked_root`. None: use the experiment's folder.
     """
     return os.path.abspath(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
 
 
 def checked_root(given: object) -> str | None:
-    """Return the place for checkpoints that was given, as an absolute path or URL. None: the experiment's folder.
+    """Return the setting `checkpoints` as an absolute path or URL, or None for the experiment's folder.
 
     Raises:
-        TypeError, ValueError: it is no place, or one that the processes of trials do not share.
-        NotInstalled: what knows such places is not there.
+        TypeError, ValueError: it is not a path or URL, or the processes of trials cannot share it.
+        NotInstalled: the library for this kind of URL is missing.
     """
     if given is None:
         return None
@@ -74,15 +75,19 @@ def checked_root(given: object) -> str | None:
 
 
 def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratch: Callable[[], Path]) -> None:
-    """Have `save` write its files into an empty folder, and keep them under the name. What it raises is passed on.
+    """Call `save` with an empty folder and keep the files it writes as the checkpoint `name`.
 
-    What lies there under the name is replaced: it was saved by an attempt that was lost before anybody heard of it.
+    An existing checkpoint of this name is replaced: it was saved by an attempt that was lost before its report was
+    committed. Exceptions of `save` propagate.
 
     Args:
-        scratch: gives a folder for files on their way to a root that is not local.
+        root: the checkpoint root, a path or URL.
+        name: name of the checkpoint.
+        save: writes files into the folder it is given.
+        scratch: returns a local folder for files to upload. Only called if the root is a URL.
 
     Raises:
-        CheckpointError: `save` wrote nothing, or the file system refuses; nothing is left behind.
+        CheckpointError: `save` wrote nothing, or the file system failed. No files are left behind.
     """
     if not is_local(root):
         with _own_folder(scratch(), name) as folder:
@@ -105,10 +110,10 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
 
 
 def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
-    """The folder of a checkpoint; one that is not local is copied into `scratch`, where it replaces the last copy.
+    """Return the folder of a checkpoint. If the root is a URL, download it into `scratch`, replacing the last copy.
 
     Raises:
-        CheckpointError: it is not there, or not whole; or the file system refuses.
+        CheckpointError: the checkpoint is missing or incomplete, or the file system failed.
     """
     if is_local(root):
         folder = Path(root) / name
@@ -129,7 +134,7 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
 
 
 def delete_checkpoint(root: str, name: str) -> None:
-    """Delete a checkpoint, its mark first; nothing happens when it is not there. OSError: the file system refuses."""
+    """Delete a checkpoint, its marker first. Do nothing if it is missing. Raise OSError if the file system fails."""
     if is_local(root):
         folder = Path(root) / name
         (folder / _MARK).unlink(missing_ok=True)
@@ -143,7 +148,7 @@ def delete_checkpoint(root: str, name: str) -> None:
 
 
 def names_in(root: str) -> list[str]:
-    """Return the names directly below a root, but for the owner's marker. OSError: the file system refuses."""
+    """Return the names directly below a root, except the owner's marker. Raise OSError if the file system fails."""
     if is_local(root):
         names = os.listdir(root) if os.path.isdir(root) else []
     else:
@@ -158,10 +163,10 @@ def names_in(root: str) -> list[str]:
 
 
 def delete_checkpoints(root: str, names: Collection[str]) -> list[str]:
-    """Delete those of the names that are checkpoints, whole or half written, and return their names.
+    """Delete the given checkpoints, complete or not, and return their names. Skip names of other files.
 
     Raises:
-        OSError: the file system refuses.
+        OSError: the file system failed.
     """
     checkpoints = [name for name in names if _NAME.fullmatch(name)]
     if is_local(root):
@@ -172,19 +177,19 @@ def delete_checkpoints(root: str, names: Collection[str]) -> list[str]:
 
 
 def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
-    """Delete all checkpoints but these, whole or half written, and return their names.
+    """Delete all checkpoints except those in `keep`, complete or not, and return their names.
 
-    What a trial saved is an orphan when its tuner was killed before it had committed the report of it; and what was
-    deleted is there again when the tuner was killed before it came to that. OSError: the file system refuses.
+    A killed tuner leaves checkpoints whose report it had not committed, or whose deletion was still pending. Raise
+    OSError if the file system fails.
     """
     return delete_checkpoints(root, [name for name in names_in(root) if name not in keep])
 
 
 @final
 class CheckpointStore:
-    """Deletes checkpoints that are needed no more, in a thread of its own, so that no decision waits for a disk.
+    """Deletes obsolete checkpoints in a thread, so that no decision waits for the disk.
 
-    It waits for a moment first: a power cut loses the last moments of a record, and then the older checkpoint counts.
+    Each deletion is delayed until the record is durable: after a power cut, the older checkpoint may be needed.
     """
 
     def __init__(self, root: str) -> None:
@@ -194,7 +199,7 @@ class CheckpointStore:
         self._thread: threading.Thread | None = None
 
     def discard(self, names: list[str]) -> None:
-        """Delete these soon. Blocks for nothing."""
+        """Delete these checkpoints soon. Does not block."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="fanwise-checkpoints", daemon=True)
             self._thread.start()
@@ -202,14 +207,14 @@ class CheckpointStore:
             self._names.put((time.monotonic(), name))
 
     def close(self) -> None:
-        """Blocks until all that was discarded is deleted. Close the record before."""
+        """Block until all discarded checkpoints are deleted. Close the record first."""
         self._closing.set()
         if self._thread is not None:
             self._names.put(None)
             self._thread.join()
 
     def sweep(self, keep: Collection[str]) -> None:
-        """Delete what nobody knows, while no trial runs; see `sweep_checkpoints`."""
+        """Delete orphaned checkpoints; see `sweep_checkpoints`. No trial may be running."""
         try:
             if orphans := sweep_checkpoints(self._root, keep):
                 _log.info("deleted %s in %s that no trial needs", counted(len(orphans), "checkpoint"), self._root)
@@ -217,8 +222,8 @@ class CheckpointStore:
             _log.warning("checkpoints that no trial needs could not be deleted from %s: %s", self._root, error)
 
     def _run(self) -> None:
-        while (told := self._names.get()) is not None:
-            at_s, name = told
+        while (item := self._names.get()) is not None:
+            at_s, name = item
             self._closing.wait(max(0.0, at_s + _UNTIL_DURABLE_S - time.monotonic()))
             try:
                 delete_checkpoint(self._root, name)
@@ -237,16 +242,16 @@ def _fill(folder: Path, name: str, save: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _explained(root: str, name: str) -> Iterator[None]:
-    """What a file system says, as our error. What the user's own function says is passed on: not for in here."""
+    """Convert an OSError into a CheckpointError. Must not enclose a call of the user's `save`."""
     try:
         yield
     except OSError as error:
-        what = f"checkpoint {name} cannot be written to {root}: {error.strerror or error}."
-        raise CheckpointError(f"{what} Look at the disk (full?), or set checkpoints= to another place.") from error
+        problem = f"checkpoint {name} cannot be written to {root}: {error.strerror or error}."
+        raise CheckpointError(f"{problem} Look at the disk (full?), or set checkpoints= to another place.") from error
 
 
 def _sync(folder: Path) -> None:
-    """Files first, then the folders that name them."""
+    """Sync the files, then the folders that contain them."""
     for place, _, files in os.walk(folder, topdown=False):
         for file in files:
             _sync_one(os.path.join(place, file))
@@ -263,7 +268,7 @@ def _sync_one(path: str) -> None:
 
 @contextmanager
 def _own_folder(base: Path, name: str) -> Iterator[Path]:
-    """An empty folder in `base`, gone afterwards unless it was renamed."""
+    """Create an empty folder in `base`, and remove it afterwards unless it was renamed."""
     folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=base)
     try:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""What comes before a search, on a pool or asked and told: its parts are looked at, and described for the record."""
+"""Validates the parts of a search and describes them for the record. Shared by `Tuner` and `open_search`."""
 
 import copy
 import secrets
@@ -20,7 +20,7 @@ from .stopping import StoppingCriterion
 
 
 def check_scheduler(scheduler: object) -> None:
-    """Raise TypeError unless this is a scheduler; the message shows the right form."""
+    """Raise TypeError unless this is a scheduler."""
     if isinstance(scheduler, type):
         raise TypeError(
             f"the scheduler must be an object, got the class {scheduler.__name__}.\n"
@@ -44,11 +44,11 @@ def scheduler_for(
     stop: StoppingCriterion | None,
     n_workers: int,
 ) -> tuple[Scheduler, SearcherChoice | None]:
-    """The scheduler as it is; or one that runs every trial to its end, for a metric. And what was chosen, if it was.
+    """Return the scheduler, or a FIFO scheduler for the metric, and the choice of the searcher if one was made.
 
     Raises:
-        TypeError: both, or neither.
-        ValueError: no searcher has the name.
+        TypeError: both a scheduler and a metric are given, or neither.
+        ValueError: there is no searcher of this name.
     """
     if scheduler is not None:
         if metric is not None or mode != "min" or searcher is not None or points_to_evaluate is not None:
@@ -74,7 +74,7 @@ def scheduler_for(
 
 
 def checked_stop(stop: object) -> StoppingCriterion:
-    """The criterion, or TypeError, ValueError."""
+    """Return the stopping criterion. Raise ValueError if it is None, or TypeError if it has another type."""
     if stop is None:
         raise ValueError("the search would run for ever: say when it ends, stop=StoppingCriterion(...)")
     if not isinstance(stop, StoppingCriterion):
@@ -83,10 +83,10 @@ def checked_stop(stop: object) -> StoppingCriterion:
 
 
 def copied(scheduler: Scheduler) -> Scheduler:
-    """A copy of its own, so that one object may be given to several tuners."""
+    """Return a deep copy, so that one scheduler can be passed to several tuners. Raise TypeError if copying fails."""
     try:
         return copy.deepcopy(scheduler)
-    except Exception as error:  # whatever copying user code raises
+    except Exception as error:  # copying user code may raise any exception
         name = type(scheduler).__name__
         raise TypeError(
             f"the tuner runs a copy of its scheduler, and {name} cannot be copied ({type(error).__name__}: {error}). "
@@ -95,7 +95,7 @@ def copied(scheduler: Scheduler) -> Scheduler:
 
 
 def space_of(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and constants
-    """A space as it is, or made of a dict."""
+    """Return the argument if it is a Space, or else make a Space of it."""
     return space if isinstance(space, Space) else Space(space)
 
 
@@ -111,7 +111,7 @@ def described(
     stop: StoppingCriterion,
     chosen: SearcherChoice | None = None,
 ) -> dict[str, object]:
-    """What the record says of every search when it begins."""
+    """Return the metadata that the record stores at the start of a search."""
     objectives = scheduler.objectives
     return {
         "id": secrets.token_hex(16),
@@ -134,7 +134,7 @@ def described(
 
 
 def libraries_of(scheduler: Scheduler) -> tuple[str, ...]:
-    """The packages whose versions the suggestions depend on; see `Searcher.libraries`."""
+    """Return the packages whose versions affect the suggestions; see `Searcher.libraries`."""
     return scheduler.searcher.libraries
 
 
@@ -146,21 +146,21 @@ def check_same(
     constraints: Sequence[Constraint],
     seed: int | None = None,
 ) -> None:
-    """ValueError that names what differs from the experiment that is to go on."""
+    """Raise ValueError with the differences if the settings are not those of the experiment to resume."""
     problems = []
     if seed is not None and seed != meta["seed"]:
         problems.append(f"the random seed was {meta['seed']!r}, and is {seed!r}")
     if objective != meta["objective"]:
         problems.append(f"the objective was {meta['objective']!r}, and is {objective!r}")
-    now, before = space.to_json(), meta["space"]
-    for name in dict.fromkeys([*before, *now]):
-        if before.get(name) != now.get(name):
-            problems.append(f"the space had {name!r}: {before.get(name)!r}, and has {now.get(name)!r}")
+    new, old = space.to_json(), meta["space"]
+    for name in dict.fromkeys([*old, *new]):
+        if old.get(name) != new.get(name):
+            problems.append(f"the space had {name!r}: {old.get(name)!r}, and has {new.get(name)!r}")
     if scheduler.describe() != meta["scheduler"]:
         problems.append(f"the scheduler was {meta['scheduler']!r}, and is {scheduler.describe()!r}")
-    asked = list(map(str, constraints))
-    if asked != meta.get("constraints", []):
-        problems.append(f"the constraints were {meta.get('constraints', [])!r}, and are {asked!r}")
+    bounds = list(map(str, constraints))
+    if bounds != meta.get("constraints", []):
+        problems.append(f"the constraints were {meta.get('constraints', [])!r}, and are {bounds!r}")
     if problems:
         raise ValueError(
             f"the experiment {meta['name']!r} cannot go on with something else:\n  " + "\n  ".join(problems) + "\n"
@@ -169,7 +169,7 @@ def check_same(
 
 
 def versions_of(scheduler: Scheduler) -> dict[str, str]:
-    """What the results may depend on; a library that is not installed as a package of its name is left out."""
+    """Return the versions that may affect the results. Libraries that are not installed are left out."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"fanwise": VERSION, "python": sys.version.split()[0]}

@@ -1,10 +1,9 @@
-"""Where the searcher runs: in a thread of its own, or, if it answers at once, where reports are answered.
+"""Runs the searcher: inline in the loop's thread if it is fast, else in a separate thread.
 
     Tuning --observe, on_rollback, on_end--> AtOnce or InThread --> searcher
     Suggest order ------------ ask ----->                     --> Suggested, as a fact
 
-Whoever asks has told all observations before, and the thread takes both from one queue: so a suggestion depends on the
-facts that had come in when it was ordered, and on nothing else.
+Observations and requests go through one queue, so a suggestion depends exactly on the facts before its order.
 """
 
 import atexit
@@ -22,34 +21,40 @@ _MOST_WAITED_S = 10.0
 
 
 class Suggester(Protocol):
-    """What the tuner asks of it: a listener of `Tuning`, and `ask`."""
+    """Listener of `Tuning` that also answers suggestion orders."""
 
     def observe(self, observation: Observation) -> None: ...
     def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
     def on_end(self, trial_id: int, status: str) -> None: ...
 
     def ask(self, order: Suggest, *, now_s: float, seen: int) -> Suggested | None:
-        """The answer; or None, and it comes later by itself."""
+        """Return the suggestion, or None if it will be delivered later."""
 
     @property
     def failure(self) -> BaseException | None:
-        """What the searcher raised, when it was asked or told."""
+        """The exception raised by the searcher, or None."""
 
     def close(self) -> None:
-        """No answer comes any more. Blocks for nothing: a searcher that thinks ends when it has thought."""
+        """Deliver no more suggestions. Does not block; a suggestion in progress is computed and dropped."""
 
     def settle(self) -> None:
-        """After `close`: blocks until it has taken in what it was told, unless it thinks of what nobody waits for."""
+        """After `close`, block until all observations are processed, unless an unneeded suggestion is in progress."""
 
 
 def suggester_for(searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> Suggester:
-    """`tell`: called with late answers, on another thread. `now_s`: the time of an answer, on any thread."""
+    """Create the suggester of a searcher.
+
+    Args:
+        searcher: the searcher.
+        tell: called with late suggestions, on another thread.
+        now_s: returns the current time in seconds; must be callable from any thread.
+    """
     return AtOnce(searcher) if searcher.runs_inline else InThread(searcher, tell, now_s)
 
 
 @final
 class AtOnce:
-    """A searcher that answers at once."""
+    """Runs a fast searcher inline."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
@@ -61,23 +66,23 @@ class AtOnce:
     def ask(self, order: Suggest, *, now_s: float, seen: int) -> Suggested:
         try:
             return Suggested(now_s, order.number, asked(self._searcher, order), seen)
-        except Exception as error:  # user code: whatever it raises ends the search, in order
+        except Exception as error:  # user code: any exception ends the search in order
             self.failure = error
             return failed_suggestion(self._searcher, order, now_s, error, seen=seen)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing."""
 
     def settle(self) -> None:
-        """It has."""
+        """Do nothing."""
 
 
 @final
 class InThread:
-    """A searcher that thinks. Its thread is a daemon: a fit that never ends keeps no program from ending.
+    """Runs a slow searcher in a daemon thread, so that an endless fit does not block the program's exit.
 
-    But a program that ends waits some seconds for what it is thinking: a daemon that comes back from C++ while Python
-    is being taken down ends the process by SIGABRT ("terminate called without an active exception").
+    At exit, the program waits a few seconds for the thread: a daemon thread that returns from C++ while Python is
+    finalizing ends the process with SIGABRT ("terminate called without an active exception").
     """
 
     def __init__(self, searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> None:
@@ -118,7 +123,7 @@ class InThread:
         if self.failure is None and not self._closed:
             try:
                 config = asked(self._searcher, order)
-            except BaseException as error:  # user code: whatever it raises, sys.exit too, ends the search, in order
+            except BaseException as error:  # user code: any exception, even SystemExit, ends the search in order
                 self.failure = None if self._closed else error
         self._is_asked = False
         if self._closed:
@@ -142,5 +147,5 @@ class InThread:
         while (todo := self._todo.get()) is not None:
             try:
                 todo()
-            except BaseException as error:  # user code: it is told with the next suggestion, which ends the search
+            except BaseException as error:  # user code: the next suggestion fails with it and ends the search
                 self.failure = self.failure or error

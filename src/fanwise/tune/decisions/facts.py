@@ -1,15 +1,15 @@
-"""What can happen in a search. Each fact has one time; facts are what the record keeps and what replay hands in again.
+"""The input events of the state machine of a search. The record stores them, and replay applies them again.
 
     Begin                       the search begins                Tick        time has passed
-    Suggested                   the searcher has answered        Interrupt   somebody wants the search to end
-    Ready, Reported, Ended,     of one attempt of a trial        Command     somebody wants something of one trial
-      Free                                                       Enqueued    somebody wants a configuration tried
-                                                                 Workers     somebody changes the number of workers
-    Asked                       somebody offers to run one       Resumed     what ran is gone, the search goes on
-                                trial, beside the workers
-    Earlier                     a trial of an earlier search, before this one begins
+    Suggested                   the searcher has answered        Interrupt   a user ends the search
+    Ready, Reported, Ended,     events of an attempt             Command     a user pauses, resumes or stops a trial
+      Free                                                       Enqueued    a user enqueues a configuration
+                                                                 Workers     a user changes the number of workers
+    Asked                       a program offers to run one      Resumed     a new process resumes the search
+                                trial itself
+    Earlier                     a trial of an earlier search, before Begin
 
-Plain frozen values of JSON parts; `now_s` is seconds since the search began, without the time it was not running.
+Facts are frozen and consist of JSON values. `now_s` is in seconds since the search began, excluding interruptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ from ...pool.contract import OutcomeKind
 
 @frozen
 class Outcome:
-    """How one attempt's process ended. `text` starts with the line that a person should read first.
+    """The outcome of an attempt. `text` starts with its summary line.
 
-    `threads`: what the objective left running when it ended, a line for each: its name and where it is.
+    `threads`: threads that the objective left running, one line each with name and location.
     """
 
     kind: OutcomeKind
@@ -36,13 +36,13 @@ class Outcome:
 
 @frozen
 class Earlier:
-    """A trial of an earlier search, of which the searcher is told before `Begin`.
+    """A trial of an earlier search, passed to the searcher before `Begin`.
 
     Args:
-        trial_id: below 0; of those that are told the last one has -1.
-        config: complete, of this space.
-        reports: the values that it reported, in their order; each has all numbers that this search needs.
-        status: how it ended.
+        trial_id: negative; the last earlier trial has -1.
+        config: a complete configuration of this space.
+        reports: its reported values in order, each with all the numbers that this search requires.
+        status: its final status.
     """
 
     now_s: float
@@ -61,7 +61,13 @@ class Begin:
 
 @frozen
 class Suggested:
-    """The searcher's answer to question `number`; None: nothing now. `seen`: the last fact it had been told of."""
+    """The searcher's answer to `Suggest` number `number`.
+
+    Args:
+        config: the suggestion. None: the searcher has none at present.
+        seen: sequence number of the last fact that it takes into account.
+        error: message of the searcher's exception, or None.
+    """
 
     now_s: float
     number: int
@@ -72,7 +78,7 @@ class Suggested:
 
 @frozen
 class Ready:
-    """The objective is about to begin in the worker."""
+    """The worker is about to call the objective."""
 
     now_s: float
     trial_id: int
@@ -84,7 +90,7 @@ class Ready:
 
 @frozen
 class Reported:
-    """A trial waits for the answer to its report. `checkpoint`: the name of what it saved with it."""
+    """A trial has reported and waits for the answer. `checkpoint`: name of the checkpoint saved with the report."""
 
     now_s: float
     trial_id: int
@@ -96,7 +102,7 @@ class Reported:
 
 @frozen
 class Ended:
-    """The attempt's process ended. Its slot stays busy until Free. `objective_s`: seconds inside the objective."""
+    """The attempt has ended. Its slot stays busy until Free. `objective_s`: seconds inside the objective."""
 
     now_s: float
     trial_id: int
@@ -107,7 +113,7 @@ class Ended:
 
 @frozen
 class Free:
-    """The attempt's process tree is reaped and its lease came back: the slot may be used again."""
+    """The attempt's process tree is reaped and its lease is returned, so the slot can be reused."""
 
     now_s: float
     trial_id: int
@@ -116,14 +122,14 @@ class Free:
 
 @frozen
 class Tick:
-    """Time has passed: time-outs, ends of grace, the end of the search."""
+    """A deadline has passed, such as a trial's timeout or grace period, or the time limit of the search."""
 
     now_s: float
 
 
 @frozen
 class Interrupt:
-    """The search is to end: Ctrl-C or `stop()`. The first stops all trials gently; the second kills them."""
+    """A user ends the search by Ctrl-C or `stop()`. The first asks all trials to stop, the second kills them."""
 
     now_s: float
     who: str = "interrupted"
@@ -131,7 +137,7 @@ class Interrupt:
 
 @frozen
 class Command:
-    """A person's command about one trial: pause it at its next report, go on with it, or stop it."""
+    """A user's command about one trial: pause it at its next report, resume it, or stop it."""
 
     now_s: float
     what: Literal["pause", "resume", "stop"]
@@ -140,7 +146,7 @@ class Command:
 
 @frozen
 class Enqueued:
-    """A person's configuration, complete and of the space, for the next new trial."""
+    """A user's complete configuration for the next new trial."""
 
     now_s: float
     config: Mapping[str, object]
@@ -148,7 +154,7 @@ class Enqueued:
 
 @frozen
 class Workers:
-    """The number of trials that may run at a time changes. Running trials are left alone."""
+    """The number of trials that may run at a time changes. Running trials are not affected."""
 
     now_s: float
     n_workers: int
@@ -156,17 +162,19 @@ class Workers:
 
 @frozen
 class Asked:
-    """A program with a loop of its own offers to run one trial now. If none is to run, the offer is withdrawn."""
+    """A program offers to run one trial in its own loop. The offer expires if no trial starts at once."""
 
     now_s: float
 
 
 @frozen
 class Resumed:
-    """A new process goes on with the search: nothing runs. What ran, or was stopped with the search, runs again.
+    """A new process resumes the search. The trials that were interrupted run again.
 
-    Another number of workers or stopping criterion holds before anything starts; None leaves it as it was. `versions`:
-    of the libraries that the new process has; None: as before, or not known.
+    Args:
+        n_workers: the new number of workers. None: unchanged.
+        stop: the new stopping criterion. None: unchanged.
+        versions: versions of the libraries in the new process. None: unchanged or unknown.
     """
 
     now_s: float

@@ -1,8 +1,8 @@
-"""Handing in recorded facts again: to go on with a search, or to see whether it would decide the same again.
+"""Replays recorded facts, to resume a search or to check that it is deterministic.
 
-Live, the searcher answers when it is asked or, in a thread, later. Here its answers come from the record; the searcher
-is asked at the same moment all the same: so it is afterwards where it was, and its answers can be compared. For that
-the rows are read ahead as far as the answer, and no further: a long record needs little memory.
+In a live search, the searcher answers at once or later from its thread. In a replay, answers come from the record. The
+searcher is still called at the time of each order, which restores its state and allows comparing its answers. Rows are
+read ahead only up to the recorded answer, so a long record needs little memory.
 """
 
 from collections import deque
@@ -21,13 +21,13 @@ _MOST_KEPT = 20
 
 
 class Recorded(Protocol):
-    """The orders of a row. They are made out of it only where somebody wants to see them."""
+    """The orders of a row, decoded lazily."""
 
     def matches(self, orders: Sequence[Order]) -> bool:
-        """Whether the row would have been the same with these orders."""
+        """Return True if these orders would have produced the same row."""
 
     def orders(self) -> list[Order]:
-        """As far as rows keep them."""
+        """Return the orders, as far as rows store them."""
 
 
 Row: TypeAlias = tuple[int, Fact, Recorded]
@@ -36,7 +36,10 @@ Row: TypeAlias = tuple[int, Fact, Recorded]
 @final
 @dataclass(slots=True)
 class Difference:
-    """Where replay went another way. `seq`: of the row. What was recorded and what was made are orders, or answers."""
+    """A difference between the record and the replay. `recorded` and `replayed` are orders or suggestions.
+
+    `seq`: sequence number of the row.
+    """
 
     seq: int
     fact: Fact
@@ -47,10 +50,10 @@ class Difference:
 @final
 @dataclass(slots=True)
 class Replayed:
-    """What came of a replay: how many facts and decisions were compared, and where they differ (the first few).
+    """The result of a replay: the numbers of compared facts, decisions and suggestions, and the first differences.
 
-    `other_versions`: libraries on which the suggestions depend, each with the version in the record and the one here;
-    if there are any, the suggestions were taken from the record, and none was compared.
+    `other_versions`: libraries of the searcher whose recorded and installed versions differ, with both versions. If
+    there are any, suggestions were taken from the record and not compared.
     """
 
     num_facts: int = 0
@@ -67,45 +70,45 @@ class Replayed:
 
 
 def replay(tuning: Tuning, searcher: Searcher | None, rows: Iterable[Row], *, asks_anew: bool) -> Replayed:
-    """Hand in recorded facts; afterwards `tuning` and `searcher` are where the recorded ones were.
+    """Apply recorded facts, which brings `tuning` and `searcher` to their recorded states.
 
     Args:
-        tuning, searcher: fresh ones, made from the same settings.
+        tuning, searcher: fresh ones, made with the same settings.
         rows: sequence number, fact and recorded orders.
-        asks_anew: the searcher is asked anew, and its answers are compared; False: it recalls what is recorded.
+        asks_anew: ask the searcher again and compare its answers. False: pass it the recorded answers.
     """
-    found = Replayed()
-    again: dict[int, object] = {}
+    result = Replayed()
+    answers: dict[int, object] = {}
     ahead = _Ahead(rows)
     for seq, fact, recorded in ahead:
-        found.num_facts += 1
-        if type(fact) is Suggested and fact.number in again:
-            found.num_suggestions += 1
-            anew = again.pop(fact.number)
-            if fact.error is None and anew != fact.config:
-                found.differ(seq, fact, fact.config, anew)
+        result.num_facts += 1
+        if type(fact) is Suggested and fact.number in answers:
+            result.num_suggestions += 1
+            config = answers.pop(fact.number)
+            if fact.error is None and config != fact.config:
+                result.differ(seq, fact, fact.config, config)
         orders = tuning.handle(fact)
         if not recorded.matches(orders):
-            made = [order for order in orders if type(order) is not Suggest]
-            found.differ(seq, fact, recorded.orders(), made)
+            replayed = [order for order in orders if type(order) is not Suggest]
+            result.differ(seq, fact, recorded.orders(), replayed)
         for order in orders:
             if type(order) is not Suggest:
-                found.num_decisions += 1
+                result.num_decisions += 1
                 continue
             if searcher is not None and (answer := ahead.answer_to(order.number)) is not None:
                 if asks_anew:
-                    again[order.number] = suggested(searcher, order, fact.now_s).config
+                    answers[order.number] = suggested(searcher, order, fact.now_s).config
                 elif answer.error is None:
                     searcher.replay_suggestion(order.ask, answer.config)
                 else:
-                    with suppress(Exception):  # it raised then, which ended that run
+                    with suppress(Exception):  # the recorded call raised and ended that run
                         searcher.replay_suggestion(order.ask, None)
-    return found
+    return result
 
 
 @final
 class _Ahead:
-    """Rows in their order, of which one can be looked for ahead of its turn."""
+    """Iterator over rows that can look ahead for the answer to a suggestion order."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = iter(rows)
@@ -118,7 +121,7 @@ class _Ahead:
         return self._read.popleft() if self._read else next(self._rows)
 
     def answer_to(self, number: int) -> Suggested | None:
-        """The searcher's answer to this question; None: its tuner ended before it came."""
+        """Return the recorded answer to this order, or None if the tuner ended before it arrived."""
         for _, fact, _ in self._read:
             if type(fact) is Suggested and fact.number == number:
                 return fact

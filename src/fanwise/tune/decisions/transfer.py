@@ -1,13 +1,12 @@
-"""What of earlier searches a new one can learn from: a warm start. Quiet.
+"""Converts the trials of earlier searches into facts for a warm start.
 
-    trials as they were read  --fitted-->  Earlier facts, in ids below 0, and what was left out
-    Earlier                   --told----> the searcher, before the first question
+    Source  --fitted-->        Earlier facts with negative trial ids, and summaries of the skipped trials and reports
+    Earlier --observations-->  observations for the searcher, before its first suggestion
 
-The facts stand at the head of the record. So a search is resumed and replayed without the experiments it learnt from.
+The facts are the first rows of the record, so resume and replay do not need the earlier experiments.
 
-An earlier trial is used if the values of all hyperparameters of this space are known of it and lie in their domains;
-what this space does not have is left out. Schedulers are told nothing: who reached which rung is decided among the
-trials of one search.
+An earlier trial is used if it has a value in the domain of every hyperparameter of this space. Other names in its
+configuration are dropped. Schedulers do not see earlier trials, because rungs compare the trials of one search.
 """
 
 import math
@@ -28,7 +27,7 @@ _MOST_REASONS = 3
 
 @dataclass(frozen=True, slots=True)
 class KnownTrial:
-    """A trial of an earlier search: its configuration, the values of its reports in their order, and how it ended."""
+    """A trial of an earlier search: its configuration, the values of its reports in order, and its status."""
 
     config: Mapping[str, object]
     reports: Sequence[Mapping[str, object]]
@@ -37,7 +36,7 @@ class KnownTrial:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An earlier search. `modes`: of the metrics that it optimised, if that is known."""
+    """An earlier search. `modes`: the modes of its metrics, as far as they are known."""
 
     name: str
     trials: Sequence[KnownTrial]
@@ -46,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was taken from a source. `remarks`: what was not, a line for each reason."""
+    """Summary of the trials used from a source. `remarks`: one line per reason for which data was skipped."""
 
     source: str
     num_trials: int
@@ -60,7 +59,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What the new search is about: what a report must have, and where its configurations lie."""
+    """The requirements of the new search on configurations and reports."""
 
     space: Space
     objectives: Sequence[Objective]
@@ -69,42 +68,42 @@ class Learning:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The names that a report must have."""
+        """Names of the values that every report must have."""
         names = [objective.metric for objective in self.objectives]
         names += [constraint.metric for constraint in self.constraints]
         return tuple(dict.fromkeys(names if self.resource_attr is None else [*names, self.resource_attr]))
 
 
 def fitted(sources: Iterable[Source], learning: Learning) -> tuple[list[Earlier], list[Taken]]:
-    """The facts that a search begins with, and what they were made of.
+    """Convert earlier searches into the first facts of a search, with a summary of each source.
 
     Raises:
-        ValueError: a source optimised a metric the other way round, none of its reports has what is needed, or none of
-            its trials fits the space.
+        ValueError: a source optimized a metric in the opposite mode, none of its reports has a required value, or none
+            of its trials fits the space.
     """
     used: list[KnownTrial] = []
-    taken: list[Taken] = []
+    summaries: list[Taken] = []
     for source in sources:
         trials, remarks = _fit(source, learning)
-        taken.append(Taken(source.name, len(trials), sum(len(trial.reports) for trial in trials), remarks))
+        summaries.append(Taken(source.name, len(trials), sum(len(trial.reports) for trial in trials), remarks))
         used += trials
     return [
         Earlier(0.0, place - len(used), trial.config, trial.reports, trial.status) for place, trial in enumerate(used)
-    ], taken
+    ], summaries
 
 
 def observations(fact: Earlier, learning: Learning) -> list[Observation]:
-    """What the searcher is told of an earlier trial."""
-    told = []
+    """Return the observations of an earlier trial for the searcher."""
+    result = []
     for iter, values in enumerate(fact.reports, start=1):
         losses = tuple([objective.loss(_number(values, objective.metric)) for objective in learning.objectives])
         violations = violations_of(learning.constraints, values)
-        beyond = infeasibility(learning.constraints, violations)
+        excess = infeasibility(learning.constraints, violations)
         resource = float(iter)
         if learning.resource_attr is not None:
             resource = round_resource(_number(values, learning.resource_attr))
-        told.append(Observation(fact.trial_id, fact.config, iter, resource, losses, values, violations, beyond))
-    return told
+        result.append(Observation(fact.trial_id, fact.config, iter, resource, losses, values, violations, excess))
+    return result
 
 
 def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[str, ...]]:
@@ -118,7 +117,7 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
     _check_reports(source, learning)
     without: Counter[str] = Counter()
     surplus: dict[str, None] = {}
-    others: dict[str, str] = {}
+    changed_constants: dict[str, str] = {}
     num_bad = 0
     trials = []
     for trial in source.trials:
@@ -135,7 +134,7 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
         surplus |= dict.fromkeys(name for name in trial.config if name not in learning.space.names)
         for name, fixed in learning.space.constants.items():
             if name in config and trial.config.get(name, fixed) != fixed:
-                others[name] = f"{name} was {trial.config[name]!r} and is {fixed!r} here"
+                changed_constants[name] = f"{name} was {trial.config[name]!r} and is {fixed!r} here"
     if not trials:
         reasons = "\n".join(f"  {counted(n, 'trial')}: {reason}" for reason, n in without.most_common(_MOST_REASONS))
         raise ValueError(f"nothing of {source.name} fits this space:\n{reasons}\nLeave it out of warm_start.")
@@ -147,17 +146,17 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
     if num_bad:
         remarks.append(f"{counted(num_bad, 'report')} left out for want of a number")
     remarks += [f"not in this space: {', '.join(surplus)}"] if surplus else []
-    return trials, (*remarks, *others.values())
+    return trials, (*remarks, *changed_constants.values())
 
 
 def _check_reports(source: Source, learning: Learning) -> None:
-    """ValueError if some name that is needed is in no report."""
+    """Raise ValueError if a required value is in no report."""
     known = dict.fromkeys(name for trial in source.trials for values in trial.reports for name in values)
     for name in learning.needed:
         if not any(is_number(values.get(name)) for trial in source.trials for values in trial.reports):
-            what = "the scheduler's resource_attr" if name == learning.resource_attr else "this search"
+            user = "the scheduler's resource_attr" if name == learning.resource_attr else "this search"
             raise ValueError(
-                f"{source.name} has no report of {name!r}, which {what} needs; it has "
+                f"{source.name} has no report of {name!r}, which {user} needs; it has "
                 f"{', '.join(map(repr, known)) or 'none at all'}."
             )
 
@@ -167,19 +166,19 @@ def _is_complete(values: Mapping[str, object], learning: Learning) -> bool:
 
 
 def _number(values: Mapping[str, object], name: str) -> float:
-    """NaN where there is none."""
+    """Return the value as a float, or NaN if it is missing or not a number."""
     value = values.get(name)
     return float(value) if is_number(value) else math.nan
 
 
-def configuration_of(given: Mapping[str, object], space: Space) -> dict[str, object]:
-    """What a space has of a configuration, with its own constants.
+def configuration_of(values: Mapping[str, object], space: Space) -> dict[str, object]:
+    """Return the part of a configuration that is in the space, with the constants of the space.
 
     Raises:
-        ValueError: a value that the space needs is missing, or is not in its domain.
+        ValueError: a required value is missing or not in its domain.
     """
     known: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
-        if name in space.domains and name in given and exists(name, known, space.conditions):
-            known[name] = given[name]
+        if name in space.domains and name in values and exists(name, known, space.conditions):
+            known[name] = values[name]
     return space.check(known)

@@ -1,15 +1,14 @@
-"""What a person may tell a running search to do, in words, as facts for it.
+"""Converts the commands of other processes to a running search into facts.
 
-    "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and what will come of it, in a sentence
+    "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and a sentence that answers the user
 
-    stop                  the search ends; once more: what still runs is killed
-    stop_trial 3          this trial ends for good
-    pause 3, unpause 3    it gives its worker back at its next report; it may go on
-    enqueue {"x": 0.1}    this configuration is tried next
-    workers 4             at most 4 trials run at a time from now on
+    stop                  end the search; a second stop kills the running trials
+    stop_trial 3          stop this trial permanently
+    pause 3, unpause 3    pause the trial at its next report; let it resume
+    enqueue {"x": 0.1}    use this configuration for the next new trial
+    workers 4             run at most 4 trials at a time
 
-Words come from other processes, so they are checked here, and refused with a ValueError that says what there is. Knows
-neither links nor the search: what has happened so far is handed in.
+Commands are validated here against the state of the search. An invalid one raises a ValueError for the user.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,17 +27,17 @@ from ..values import checked_int
 
 @dataclass(frozen=True, slots=True)
 class UserCommand:
-    """`make` makes the fact from the time; `answer` is what the person is told."""
+    """A valid command. `make` makes the fact from the time, and `answer` is the reply to the user."""
 
     make: Callable[[float], Fact]
     answer: str
 
 
 def command_for(word: str, args: Sequence[object], *, state: SearchState, space: Space, seed: int) -> UserCommand:
-    """The command behind a word and its arguments.
+    """Parse and validate a command.
 
     Raises:
-        TypeError, ValueError: there is no such word; or it cannot be now, says why.
+        TypeError, ValueError: the command is unknown, has invalid arguments, or cannot be executed now.
     """
     match word, list(args):
         case "stop", []:
@@ -57,10 +56,10 @@ def command_for(word: str, args: Sequence[object], *, state: SearchState, space:
 
 
 def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str, object]:
-    """The configuration with what it leaves out drawn at random, the same for the same one.
+    """Return the configuration with its missing values drawn at random. Equal inputs give equal results.
 
     Raises:
-        TypeError, ValueError: it is no dict, or not of the space.
+        TypeError, ValueError: config is not a dict or not in the space.
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
@@ -131,7 +130,7 @@ def _command(what: Literal["pause", "resume", "stop"], trial_id: int) -> Callabl
 
 
 def _living(trial_id: int, state: SearchState) -> Status:
-    """The status of a trial that is not over, or ValueError."""
+    """Return the status of an unfinished trial, or raise ValueError."""
     status = state.living_status(trial_id)
     if status in (Status.IN_PROGRESS, Status.PAUSED):
         return status
@@ -143,5 +142,5 @@ def check_is_trial(trial_id: int, num_trials: int) -> None:
     """Raise ValueError for a trial that has not started."""
     if 0 <= trial_id < num_trials:
         return
-    there = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"
-    raise ValueError(f"the search has no trial {trial_id}; {there}")
+    known = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"
+    raise ValueError(f"the search has no trial {trial_id}; {known}")

@@ -1,9 +1,9 @@
-"""The tuner's end: other processes of this user say what they want of the search that runs here.
+"""Receives commands for a running search from other processes of the same user.
 
-    link --request(word, args)--> hear(word, args, answer) --> ...on record... --> answer(told) --> link
+    link --request(word, args)--> hear(word, args, answer) --> record --> answer(text) --> link
 
-Who has not proved to hold the key of this run says nothing that is looked at (`links.unix`), and what one says who has
-is plain values. Lives on the hub's thread of the search.
+Peers must prove that they hold the key of this run before any message is read (`links.unix`). Messages are plain values
+and never unpickled. Runs on the hub's thread of the search.
 """
 
 import logging
@@ -22,20 +22,21 @@ _log = logging.getLogger(__name__)
 
 Hear = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
-# A command is a few words.
+# Commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
-# How often it is looked whether the hub still runs.
+# Seconds between checks that the hub is still running.
 _CHECK_S = 0.25
 
 
 @final
 class CommandListener:
-    """Listens until `close`. A search that cannot listen - its file system has no sockets - goes on and says so.
+    """Listens for commands until `close`. If the file system has no sockets, log a warning and do not listen.
 
     Args:
-        folder: of the experiment, whose record the caller holds.
-        hear: is told a word and its arguments, and calls `answer` with a sentence when it is on record; raises
-            TypeError or ValueError, which the other process is told. On the hub's thread.
+        hub: the hub of the search.
+        folder: the experiment's folder. The caller must hold the lock of its record.
+        hear: called with a word, its arguments and `answer`, on the hub's thread. It calls `answer` with a sentence
+            when the command is on record, or raises TypeError or ValueError, which is sent to the other process.
     """
 
     def __init__(self, hub: Hub, folder: Path, hear: Hear) -> None:
@@ -74,7 +75,7 @@ class CommandListener:
             _log.info("who steered the search in %s has gone: %s", self._folder, error)
 
     def close(self) -> None:
-        """Listen no more, and remove socket and key. Blocks for a turn of the hub; not on the hub's thread."""
+        """Stop listening and remove socket and key. Blocks for a turn of the hub; must not run on the hub's thread."""
         listener, self._listener = self._listener, None
         if listener is not None:
             closed = threading.Event()
@@ -82,7 +83,7 @@ class CommandListener:
             while not closed.wait(_CHECK_S):
                 try:
                     self._hub.check_usable()
-                except FanwiseError:  # it has closed the listener and the links with itself
+                except FanwiseError:  # the hub has closed the listener and the links
                     break
         try:
             clear(self._folder)

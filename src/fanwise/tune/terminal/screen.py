@@ -1,12 +1,11 @@
-"""What a running search shows: a live table in a terminal, plain lines elsewhere. The tuner's only way to print.
+"""Output of a running search: a live table in a terminal or notebook, plain lines elsewhere.
 
-The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot; nothing
-here runs on the hub's thread, so drawing costs no decision its time. In a terminal the table is redrawn in place, in a
-notebook one display is; in a log every event is a line, unless `logging` writes the same lines there, and every
-`print_update_interval` seconds the table of the book follows.
+The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot. Nothing here
+runs on the hub's thread, so drawing does not delay decisions. A terminal or notebook redraws one table in place. A log
+gets one line per event, unless `logging` already writes these lines there, and a table every `print_update_interval`
+seconds.
 
-A screen that can no longer be written to (its terminal has gone, its pipe is closed) ends no search: from then on
-nothing is shown, and one line goes to the log.
+An output error (a closed terminal or pipe) does not end the search: the output stops, and a warning is logged.
 """
 
 import logging
@@ -25,14 +24,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 
-# Between two tables that are redrawn in place.
+# Seconds between two redraws of the table.
 _LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
 
 
 class Screen(Protocol):
-    """What the tuner asks of the thing that shows its search.
+    """Displays a search.
 
-    `pause_s`: seconds until it wants to show again. `is_blank`: it shows nothing, so nothing need be looked at for it.
+    Attributes:
+        pause_s: seconds until the next call of `show`.
+        is_blank: True if it shows nothing, so that callers need not take snapshots.
     """
 
     @property
@@ -47,7 +48,7 @@ class Screen(Protocol):
 
 
 def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
-    """The screen that fits standard output, or the notebook that this process is the kernel of."""
+    """Return the screen for standard output, or for the notebook if this process is its kernel."""
     if quiet or sys.stdout is None:
         return NoScreen()
     if _is_notebook():
@@ -58,13 +59,13 @@ def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
 
 
 def _is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, which shows displays. Loads nothing."""
+    """Return True if this process is the kernel of a notebook. Imports nothing."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")
 
 
 def _is_terminal() -> bool:
-    """Whether lines can be redrawn in place."""
+    """Return True if standard output is a terminal that can redraw lines."""
     return sys.stdout.isatty() and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
 
 
@@ -75,20 +76,20 @@ class NoScreen:
     is_blank = True
 
     def begin(self, lines: Iterable[str]) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
     def say(self, line: str) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
 
 class LogScreen:
-    """Lines for a log file, and the table at intervals."""
+    """Prints one line per event, and a table at intervals."""
 
     pause_s = 0.25
     is_blank = False
@@ -121,9 +122,9 @@ class LogScreen:
 
 
 class LiveScreen:
-    """A table that is redrawn in place; at the end the resource summary stays.
+    """Redraws a table in place, and prints the resource summary at the end.
 
-    Drawing takes a two-hundredth of a core at most: it is done the less often, the longer it takes.
+    The pause grows with the drawing time, so that drawing takes at most 1/200 of a core.
     """
 
     is_blank = False
@@ -161,7 +162,7 @@ class LiveScreen:
 
 
 class FragileScreen:
-    """Show on another screen until its stream is closed or broken. Errors in what is to be shown are raised."""
+    """Wraps a screen and turns it off when its stream is closed or broken. Other errors propagate."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -175,8 +176,8 @@ class FragileScreen:
         return self._screen.is_blank
 
     def begin(self, lines: Iterable[str]) -> None:
-        made = list(lines)
-        self._try(lambda: self._screen.begin(made))
+        all_lines = list(lines)
+        self._try(lambda: self._screen.begin(all_lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
         self._try(lambda: self._screen.show(news, snapshot))
@@ -185,14 +186,14 @@ class FragileScreen:
         self._try(lambda: self._screen.say(line))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        made = list(lines)
-        self._try(lambda: self._screen.end(news, snapshot, made))
+        all_lines = list(lines)
+        self._try(lambda: self._screen.end(news, snapshot, all_lines))
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
             write()
         except (OSError, ValueError) as error:
-            # A ValueError is the stream's if it cannot encode the text, or is closed.
+            # A stream raises ValueError if it is closed, and UnicodeEncodeError if it cannot encode the text.
             if type(error) is ValueError and not getattr(sys.stdout, "closed", False):
                 raise
             _log.warning("the search goes on, but can no longer be shown: %s", error)
@@ -200,7 +201,7 @@ class FragileScreen:
 
 
 def _logging_prints_them() -> bool:
-    """Whether a program has `logging` write what happens to trials to standard output or error: then we need not."""
+    """Return True if `logging` already writes the trial events to standard output or error."""
     logger: logging.Logger | None = _events_log
     if not _events_log.isEnabledFor(logging.INFO):
         return False

@@ -1,12 +1,12 @@
-"""The caller's thread beside a running search: shows it, counts Ctrl-C, and never waits for what cannot come.
+"""The calling thread during a search: displays it and forwards Ctrl-C.
 
     hub's thread:     Search ------------------------------------> finished
                         ^ interrupt      | look
-    caller's thread:  Ctrl-C ---------> watch() --> Screen          leave(): the record is let go of, whatever happened
+    caller's thread:  Ctrl-C ---------> watch() --> Screen          leave(): ends the search in any case
 
-The first Ctrl-C stops the trials and keeps everything, the second kills them, the third breaks out at once with
-KeyboardInterrupt. When a search is to end and does not within a few seconds - a process that cannot be killed, an
-import that hangs - nobody waits longer: closing the pool ends what is left.
+The first Ctrl-C stops the trials and keeps all results, the second kills the trials, the third raises KeyboardInterrupt
+at once. A search that fails or is killed gets a few seconds to end. If it does not, for example because a process
+cannot be killed or an import hangs, `watch` returns, and closing the pool ends the remaining processes.
 """
 
 import signal
@@ -27,9 +27,9 @@ from .screen import Screen
 T = TypeVar("T")
 Look = tuple[list[str], SearchSnapshot]
 
-# How long a search that was killed, or has failed, may take to end.
+# Seconds that a search may take to end after it was killed or has failed.
 _LAST_WAIT_S = 3.0
-# How often it is looked whether the hub still runs.
+# Seconds between checks that the hub is still running.
 _CHECK_S = 0.25
 
 _HINTS = (
@@ -39,13 +39,13 @@ _HINTS = (
 
 
 class Interrupts:
-    """How often Ctrl-C was pressed. The third one raises KeyboardInterrupt wherever the main thread is."""
+    """Counts Ctrl-C. The third one raises KeyboardInterrupt in the main thread."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def press(self, _number: int, _frame: FrameType | None) -> None:
-        """The signal handler. It only counts: it may run while this thread holds a lock that a hub's calls need."""
+        """Signal handler. It must not call the hub, because the interrupted thread may hold one of the hub's locks."""
         self.count += 1
         if self.count > 2:
             raise KeyboardInterrupt
@@ -53,11 +53,11 @@ class Interrupts:
 
 @contextmanager
 def counting_interrupts() -> Iterator[Interrupts]:
-    """Count Ctrl-C inside the block. Only in the main thread, where signals arrive, and only if nobody ignores it."""
+    """Count Ctrl-C inside the block, if this is the main thread and SIGINT is not ignored or handled by C code."""
     interrupts = Interrupts()
     before = signal.getsignal(signal.SIGINT)
-    here = threading.current_thread() is threading.main_thread()
-    if not here or before is None or before is signal.SIG_IGN:  # None: C code handles it
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before is None or before is signal.SIG_IGN:  # None: C code handles it
         yield interrupts
         return
     signal.signal(signal.SIGINT, interrupts.press)
@@ -70,24 +70,24 @@ def counting_interrupts() -> Iterator[Interrupts]:
 def watch(
     hub: Hub, search: Search, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _LAST_WAIT_S
 ) -> None:
-    """Block until the search is over, show it meanwhile, and tell it of Ctrl-C.
+    """Display the search until it is over, and forward Ctrl-C to it.
 
-    Returns also when it should be over and does not end, see the module; `leave` it then.
+    Return early if a failed or killed search does not end in time (see the module); call `leave` then.
 
     Raises:
-        ClosedError: the pool was closed under the search.
+        ClosedError: the pool was closed during the search.
         KeyboardInterrupt: the third Ctrl-C.
     """
-    told = 0
+    num_sent = 0
     until_s: float | None = None
     while True:
-        while told < min(interrupts.count, len(_HINTS)):
+        while num_sent < min(interrupts.count, len(_HINTS)):
             hub.call_soon(lambda: search.command(Interrupt))
-            screen.say(_HINTS[told])
-            told += 1
+            screen.say(_HINTS[num_sent])
+            num_sent += 1
         if search.finished.wait(screen.pause_s):
             return
-        if until_s is None and (told > 1 or search.failure is not None):
+        if until_s is None and (num_sent > 1 or search.failure is not None):
             until_s = time.monotonic() + last_wait_s
         if until_s is not None and time.monotonic() > until_s:
             return
@@ -98,7 +98,7 @@ def watch(
 
 
 def look(hub: Hub, search: Search) -> Look:
-    """The news since the last look, and a snapshot, taken on the hub's thread.
+    """Return the news since the last call and a snapshot, taken on the hub's thread.
 
     Raises:
         ClosedError: the hub's thread has ended.
@@ -107,7 +107,7 @@ def look(hub: Hub, search: Search) -> Look:
 
 
 def call_on(hub: Hub, function: Callable[[], T]) -> T:
-    """Call a function on the hub's thread. Block until it has ended, and return or raise what it did.
+    """Call a function on the hub's thread, block until it has ended, and return its result or raise its exception.
 
     Raises:
         ClosedError: the hub's thread has ended.
@@ -132,13 +132,13 @@ def call_on(hub: Hub, function: Callable[[], T]) -> T:
 
 
 def leave(hub: Hub, search: Search) -> None:
-    """Make sure that the search lets go of its record, also when it is not over. Blocks for one turn of the hub."""
+    """Abandon the search if it is not over, so that its record can be closed. Blocks for one turn of the hub."""
     if search.finished.is_set():
         return
     try:
         _run_on(hub, search.abandon, search.finished)
     except ClosedError:
-        search.abandon()  # the hub's thread has ended, so this one may
+        search.abandon()  # the hub's thread has ended, so this thread may call it
 
 
 def _run_on(hub: Hub, call: Callable[[], None], done: threading.Event) -> None:

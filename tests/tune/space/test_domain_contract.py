@@ -158,7 +158,7 @@ def are_ratios_of_integers(given: tuple[tuple[float, float], int]) -> bool:
         return False  # which way such a point is rounded hangs on the last bit
     whole = [math.floor(point + 0.5) for point in points]
     if len(set(whole)) < size:
-        with pytest.raises(ValueError, match=r"cannot be told apart|fewer than"):
+        with pytest.raises(ValueError, match=r"too close together|fewer than"):
             logfinrange(lower, upper, size, cast_int=True)
         return False
     return True

@@ -1,4 +1,4 @@
-"""A search that runs beside the program that started it: what `Tuner.run(block=False)` returns."""
+"""A search that runs in the background, returned by `Tuner.run(block=False)`."""
 
 import atexit
 import threading
@@ -10,22 +10,24 @@ from typing import final
 from ..base.errors import ClosedError, DeadlineExceeded
 from .experiment import Experiment
 
-# How long the end of the program waits for the trials to stop, beyond their grace.
+# Seconds that the exit of the program waits for the trials to stop, in addition to their grace period.
 _LAST_WAIT_S = 5.0
 
 
 @final
 class RunningSearch:
-    """A search in a thread of its own. When the program ends, the search is stopped; what it did is kept.
+    """A search that runs in a background thread. At the exit of the program it is stopped and its results are kept.
+
+    The constructor blocks until the search has begun.
 
     Args:
-        run: runs the search, and calls what it is given when it has begun.
-        stop: ends it; ClosedError: it does not run.
-        path: of the experiment.
-        grace_s: seconds that its trials get to stop.
+        run: runs the search, and calls its argument when the search has begun.
+        stop: ends the search, or raises ClosedError if it is not running.
+        path: the experiment's folder.
+        grace_s: seconds that its trials have to stop.
 
     Raises:
-        Exception: what kept the search from beginning.
+        Exception: the exception that prevented the search from beginning.
     """
 
     def __init__(
@@ -55,19 +57,22 @@ class RunningSearch:
 
     @property
     def experiment(self) -> Experiment:
-        """What is known of it so far; its properties follow the search."""
+        """The experiment. Its properties follow the running search."""
         return Experiment(self._path)
 
     @property
     def finished(self) -> bool:
-        """Whether it is over: `wait` does not block."""
+        """True if the search is over, so that `wait` does not block."""
         return self._over.is_set()
 
     def wait(self, timeout_s: float | None = None) -> Experiment:
-        """Block until the search is over. Ctrl-C ends the waiting, not the search; see `stop`.
+        """Block until the search is over, and return the experiment. Ctrl-C ends only the wait; see `stop`.
+
+        Args:
+            timeout_s: maximum wait in seconds. None: no limit.
 
         Raises:
-            DeadlineExceeded: it is not over after `timeout_s`; it goes on.
+            DeadlineExceeded: the search is not over after `timeout_s`. It continues to run.
             Exception: as `Tuner.run`.
         """
         if not self._over.wait(timeout_s):
@@ -80,7 +85,7 @@ class RunningSearch:
         return self._result
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End it as its stopping criterion would. Does not block. Nothing happens when it is over."""
+        """End the search as if its stopping criterion were met. Does not block. Do nothing if the search is over."""
         with suppress(ClosedError):
             self._stop(reason)
 

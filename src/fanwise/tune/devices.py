@@ -1,4 +1,4 @@
-"""How many devices a trial takes, and how many trials there is room for, on one machine or several."""
+"""Computes the devices of a trial, and the number of trials that fit on the machines."""
 
 import math
 
@@ -7,7 +7,7 @@ from .values import is_number
 
 
 def need_of(capacity: Capacity, devices: int | float) -> Resources:
-    """What `devices_per_trial` means on these machines. TypeError, ValueError: it makes no sense."""
+    """Return the resources for `devices_per_trial` on these machines. Raise TypeError or ValueError if it is invalid."""
     if not is_number(devices):
         raise TypeError(f"devices_per_trial must be a number, got {devices!r}")
     if not 0 <= devices < math.inf:
@@ -24,7 +24,7 @@ def need_of(capacity: Capacity, devices: int | float) -> Resources:
 
 
 def workers_on(capacity: Capacity, need: Resources) -> int:
-    """How many such trials the machines run at a time; at least 1."""
+    """Return the number of such trials that the machines can run at a time, at least 1."""
     if need.gpus:
         return max(1, sum(int(len(machine.gpus) / need.gpus) for machine in capacity.machines))
     return max(1, sum(machine.cpus // need.cpus for machine in capacity.machines))

@@ -1,4 +1,4 @@
-"""Write results for other programs as CSV, JSON, Parquet or SQLite, by the file's ending; all of it or nothing."""
+"""Writes results as CSV, JSON, Parquet or SQLite, atomically."""
 
 import errno
 import json
@@ -19,15 +19,15 @@ _ENDINGS = (".csv", ".json", ".parquet", ".sqlite")
 
 
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the results to a file of the kind that its name ends with; what was there is replaced at once.
+    """Write the results to a file in the format of its suffix. An existing file is replaced atomically.
 
-    CSV has `nan` for what is missing, JSON (a list with an object for each row) null. SQLite has both tables, with
-    lists and dicts as JSON.
+    Missing values are `nan` in CSV and null in JSON, which is a list with one object per row. SQLite contains both
+    tables, with lists and dicts as JSON.
 
     Raises:
-        ValueError: another ending.
+        ValueError: the path has another suffix.
         NotInstalled: parquet needs pyarrow.
-        OSError: there is no such folder, it may not be written to, the disk is full.
+        OSError: the folder is missing or not writable, or the disk is full.
     """
     target = Path(os.path.abspath(path))  # "." has no name
     ending = target.suffix.lower()
@@ -55,13 +55,13 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
 
 
 def _json(frame: "pd.DataFrame") -> bytes:
-    """With all digits: pandas' own writer drops the last ones."""
+    """Encode with all digits, unlike the JSON writer of pandas."""
     rows = [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict(orient="records")]
     return json.dumps(rows, allow_nan=False, default=str).encode()
 
 
 def _plain(value: Any) -> Any:  # Any: a cell
-    """What JSON has a form for; None for what is missing and for numbers that JSON does not know."""
+    """Convert to JSON types. Missing values, NaN and infinities become None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -97,9 +97,9 @@ def _write_sqlite(frames: Mapping[str, "pd.DataFrame"], file: Path) -> None:
 
 
 def _reason(target: Path, error: OSError) -> str:
-    what = "the results cannot be written"
+    problem = "the results cannot be written"
     if target.is_dir():
-        return f"{what}: that is a folder; name a file in it, such as {target / 'results.csv'}"
+        return f"{problem}: that is a folder; name a file in it, such as {target / 'results.csv'}"
     if not target.parent.is_dir():
-        return f"{what}: there is no folder {target.parent}; make it first, or name another"
-    return f"{what}: {error.strerror or error}; name a file in a folder that you may write to"
+        return f"{problem}: there is no folder {target.parent}; make it first, or name another"
+    return f"{problem}: {error.strerror or error}; name a file in a folder that you may write to"

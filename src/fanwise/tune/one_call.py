@@ -1,4 +1,4 @@
-"""The whole of a search in one call."""
+"""Runs a whole search in one call."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -28,25 +28,27 @@ def search(
     scheduler: Scheduler | None = None,
     **options: Any,  # Any: the Tuner's
 ) -> Experiment:
-    """Search the hyperparameters of an objective; blocks. As `Tuner(...).run()`, with the usual choices made.
+    """Search the hyperparameters of an objective. Blocks. Shorthand for `Tuner(...).run()`.
 
     Args:
-        objective: called in a process of its own for each trial, with the configuration as keyword arguments; returns
-            the metric or a dict with it, or calls `report`.
-        space: names to domains and constants.
-        metric, mode: the reported value to optimise, or several; not with `scheduler`, which has its own.
-        constraints: what every report must meet, such as ["latency_ms <= 20"].
-        n_trials: start so many.
-        seconds: end after so many; at least one of the two.
-        n_workers: trials at a time; None: as many as the machine has devices for.
-        searcher: what chooses configurations, an object or a name ("random", "forest", "tpe", ...); None: one is
-            chosen by the objectives, space, budget and number of workers, said on screen, and recorded.
-        points_to_evaluate: configurations to try first; what one leaves out is drawn at random.
-        scheduler: ends trials early, such as `ASHA(...)`; None: every trial runs to its end.
-        options: further ones of `Tuner`, such as name=, callbacks= or quiet=.
+        objective: function to optimize. Each trial calls it in a separate process with the configuration as keyword
+            arguments. It returns the metric or a dict that contains it, or calls `report`.
+        space: dict of names to domains and constants.
+        metric, mode: name of the reported value to optimize, or several names, and "min" or "max". Not allowed with
+            `scheduler`, which has its own.
+        constraints: constraints on every report, such as ["latency_ms <= 20"].
+        n_trials: number of trials to start. Required if `seconds` is None.
+        seconds: time limit in seconds. Required if `n_trials` is None.
+        n_workers: number of trials that run at a time. None: as many as the devices allow.
+        searcher: a searcher, or its name ("random", "forest", "tpe", ...). None: choose one by the objectives, space,
+            budget and number of workers, print it, and record it.
+        points_to_evaluate: configurations to try first. Missing values are drawn at random.
+        scheduler: stops trials early, such as `ASHA(...)`. None: every trial runs to its end.
+        options: other arguments of `Tuner`, such as name=, callbacks= or quiet=.
 
     Raises:
-        TypeError, ValueError: arguments that make no sense. And as `Tuner.run`.
+        TypeError, ValueError: invalid arguments.
+        Exception: as `Tuner.run`.
 
     >>> experiment = search(train, {"learning_rate": loguniform(1e-4, 1)}, metric="loss", n_trials=20)
     >>> experiment.best.config

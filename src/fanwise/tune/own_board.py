@@ -1,8 +1,8 @@
-"""The board of a tuner: a process beside it that shows its experiments as long as it runs.
+"""The board of a tuner: a process that serves its experiments in a browser while it runs.
 
-A process of its own, so that the pages take nothing from the thread that answers reports. The socket is opened here:
-the address is known at once, and whoever opens it waits until the pages are there. The process ends when the pipe to
-it closes, however the tuner ended.
+A separate process, so that serving pages does not delay the answers to reports. The socket is opened here, so the
+address is known at once and browsers wait until the board is ready. The process ends when the pipe to it closes, even
+if the tuner is killed.
 """
 
 import logging
@@ -29,16 +29,16 @@ _MOST_SAID = 2_000
 
 
 def check_board_is_there() -> None:
-    """Raise NotInstalled where a library of the board is missing. Loads none of them."""
+    """Raise NotInstalled if a library of the board is missing. Imports none of them."""
     check_installed("the board needs", "starlette", "uvicorn", "plotly", extra="board")
 
 
 @contextmanager
 def own_board(folder: Path) -> Iterator[str | None]:
-    """Run a board for this experiment during the block. Gives the address of its page, which is local.
+    """Run a board for this experiment inside the block. Give the local address of its page.
 
-    The page is opened in a browser where there is a display. A board that cannot start or that ends by itself is logged
-    as a warning at once and does not end the search. None: it could not be started.
+    The page is opened in a browser if there is a display. If the board cannot start or ends early, a warning is logged
+    and the search continues. Give None if it cannot start.
     """
     with ExitStack() as stack:
         try:
@@ -52,7 +52,7 @@ def own_board(folder: Path) -> Iterator[str | None]:
             _log.warning("the board cannot be started: %s", error)
             yield None
             return
-        listening.close()  # or browsers would wait for a board that has ended
+        listening.close()  # otherwise browsers would wait after the board has ended
         is_closing = threading.Event()
         watcher = threading.Thread(
             target=_warn_at_end, args=(process, said, is_closing), name="fanwise-board", daemon=True
@@ -75,7 +75,7 @@ def own_board(folder: Path) -> Iterator[str | None]:
 
 
 def _warn_at_end(process: "subprocess.Popen[bytes]", said: IO[bytes], is_closing: threading.Event) -> None:
-    """Wait for the board's process to end, and log a warning unless it was told to."""
+    """Wait for the board's process to end, and log a warning unless the end was expected."""
     status = process.wait()
     if not is_closing.is_set():
         said.seek(0)
@@ -87,12 +87,12 @@ def _start(listening: socket.socket, home: Path, said: int) -> "subprocess.Popen
     package = str(Path(__file__).resolve().parents[2])
     found = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        # -P: a json.py in the folder where the user works is not the json that the board means.
+        # -P: do not import modules from the working folder, such as a json.py of the user.
         [sys.executable, "-P", "-m", "fanwise.board", str(listening.fileno()), str(home)],
         stdin=subprocess.PIPE,
         stdout=said,
         stderr=said,
         pass_fds=[listening.fileno()],
         env={**os.environ, "PYTHONPATH": found},
-        start_new_session=True,  # Ctrl-C ends the search, and then the search ends its board
+        start_new_session=True,  # Ctrl-C must reach the search only, which then ends the board
     )

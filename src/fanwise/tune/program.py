@@ -1,10 +1,10 @@
-"""What a search runs and where, kept beside its record so that it can go on in another process.
+"""Saves the program and the cluster settings of a search, so that another process can resume it.
 
-    <experiment>/program.pickle    objective, scheduler and space, made before the first trial
-    <experiment>/cluster.json      the arguments of its pool, where that is on a cluster
+    <experiment>/program.pickle    objective, scheduler and space, written before the first trial
+    <experiment>/cluster.json      the arguments of its pool, if that is on a cluster
 
-`Tuner.resume` reads both, and `fanwise tune replay` the first. To unpickle runs what the bytes say, and what is told to
-a cluster may be a command: a file that somebody else may have written is refused.
+`Tuner.resume` reads both files, and `fanwise tune replay` the first. Unpickling can execute code, and cluster settings
+may contain commands, so files that another user may have written are refused.
 """
 
 import json
@@ -27,7 +27,7 @@ ASKED = "(asked and told)"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The user's objective, a scheduler that has not begun, and the space, whose objects the record only names."""
+    """The user's objective, the unused scheduler, and the space with the objects that the record only names."""
 
     objective: Callable[..., Any]  # Any: the user's
     scheduler: Scheduler
@@ -35,20 +35,20 @@ class Program:
 
 
 def asked_and_told(**config: object) -> None:
-    """In the place of an objective, for a search whose trials run in a loop of their user's."""
+    """Placeholder for the objective of an ask-and-tell search. Raise TypeError."""
     raise TypeError("the trials of this search are run by the program that asks for them: open_search(..., name=...)")
 
 
 def save_program(folder: Path, program: Program) -> None:
-    """Write it, all at once or not at all; for the user alone. OSError: the disk refuses."""
+    """Write the program atomically, readable by this user only. Raise OSError if it cannot be written."""
     _write(folder / FILE_NAME, dumps_whole((program.objective, program.scheduler, program.space)))
 
 
 def load_program(folder: Path) -> Program:
-    """Read it; imports what it names.
+    """Load the program. Imports the modules that it refers to.
 
     Raises:
-        RecordError: there is none; somebody else may have written it; or it cannot be loaded here, says why.
+        RecordError: the file is missing, another user may have written it, or it cannot be loaded.
     """
     file = folder / FILE_NAME
     try:
@@ -62,7 +62,7 @@ def load_program(folder: Path) -> Program:
         ) from None
     except RecordError:
         raise
-    except Exception as error:  # whatever unpickling user code raises
+    except Exception as error:  # unpickling user code may raise any exception
         raise RecordError(
             f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Start where "
             f"it was started, or hand it in: Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
@@ -71,7 +71,7 @@ def load_program(folder: Path) -> Program:
 
 
 def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
-    """Write the arguments of the pool, as `save_program`; empty: this machine, and there is no file."""
+    """Write the arguments of the pool, as `save_program`. Delete the file if they are empty, meaning this machine."""
     if arguments:
         _write(folder / CLUSTER_FILE_NAME, json.dumps(dict(arguments)).encode())
     else:
@@ -79,10 +79,10 @@ def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
 
 
 def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
-    """The arguments of the pool that the search ran on last; empty: this machine.
+    """Return the arguments of the last pool. Empty means this machine.
 
     Raises:
-        RecordError: somebody else may have written them, or they are none.
+        RecordError: another user may have written the file, or it is damaged.
     """
     file = folder / CLUSTER_FILE_NAME
     try:
@@ -97,7 +97,7 @@ def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
 
 
 def _write(file: Path, content: bytes) -> None:
-    """All at once or not at all; for the user alone."""
+    """Write the file atomically, readable by this user only."""
     partial = file.with_name(f".{file.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:

@@ -1,4 +1,4 @@
-"""Deleting an experiment: its folder and its checkpoints, wherever these are."""
+"""Deletes an experiment: its folder and its checkpoints."""
 
 import os
 import shutil
@@ -13,40 +13,40 @@ from .record.reading import FILE_NAME, read_meta
 
 
 def remove_experiment(folder: Path) -> None:
-    """Delete an experiment and its checkpoints, also if its record cannot be read. Files of others stay.
+    """Delete an experiment and its checkpoints, even if its record cannot be read. Other files are kept.
 
     Raises:
-        RecordError: the folder holds no record, or is a link; or the place of the checkpoints is not the experiment's
-            own. Nothing was deleted.
-        ClosedError: it runs.
-        OSError: the file system refuses; what is left has no record any more.
+        RecordError: the folder has no record or is a symbolic link, or the experiment does not own its checkpoint
+            root. Nothing was deleted.
+        ClosedError: the search is running.
+        OSError: the file system failed. The remaining files may have no record.
     """
     if folder.is_symlink() or not (folder / FILE_NAME).is_file():
         raise RecordError(f"{folder} is no experiment's own folder: nothing was deleted.")
     meta = _meta_of(folder)
     try:
-        held = hold(folder)
+        lock = hold(folder)
     except HeldError:
         raise ClosedError(
             f"the search {folder.name!r} is running: nothing was deleted. End it first: fanwise tune stop {folder.name}"
         ) from None
     try:
         _delete_checkpoints(folder, meta)
-        # From here on nobody takes it for an experiment, and its name is free.
+        # Renaming frees the name, and the folder no longer counts as an experiment.
         doomed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
         os.rename(folder, doomed)
         (doomed / FILE_NAME).unlink()
         shutil.rmtree(doomed)
     finally:
-        release(held)
+        release(lock)
 
 
 def _delete_checkpoints(folder: Path, meta: dict[str, Any]) -> None:  # Any: JSON
     """Delete the checkpoints of an experiment, unless they are in its folder."""
-    given = meta.get("settings", {}).get("checkpoints")
-    if given is None:
+    setting = meta.get("settings", {}).get("checkpoints")
+    if setting is None:
         return
-    root = checkpoint_root(folder, str(meta["name"]), str(given))
+    root = checkpoint_root(folder, str(meta["name"]), str(setting))
     if is_inside(root, folder):
         return
     if conflict := conflict_in(root, meta.get("id"), folder):

@@ -1,8 +1,8 @@
-"""Whether an experiment would decide the same again, from its record alone.
+"""Checks from its record that an experiment is deterministic.
 
     record's meta and program.pickle -> scheduler, searcher, `Tuning` as they began -> every fact once more -> compared
 
-Runs nothing of the objective and writes nothing.
+The objective is not called, and nothing is written.
 """
 
 import os
@@ -17,22 +17,22 @@ from .schedulers.base import Scheduler
 
 
 def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> Replayed:
-    """Decide every step of an experiment again, also of one that was killed and resumed, and compare bit for bit.
+    """Replay all decisions of an experiment, even of one that was killed and resumed, and compare them bit for bit.
 
-    A scheduler or searcher is deterministic when nothing differs: then an experiment can be resumed at any moment, and
-    a result can be explained. Blocks for about as long as the search took to decide.
+    No differences mean that the scheduler and the searcher are deterministic, so the experiment can be resumed at any
+    point. Blocks for about the total decision time of the search.
 
-    Suggestions that depend on libraries (`Searcher.libraries`) are compared where these have the versions of then;
-    elsewhere those of the record are taken, and the result's `other_versions` says why. Their bits may depend on the
-    kind of CPU besides.
+    If a library of the searcher (`Searcher.libraries`) has another version than in the record, suggestions are taken
+    from the record and not compared; see `other_versions` of the result. Suggestions may also depend on the type of
+    CPU.
 
     Args:
-        name_or_path: of the experiment.
-        scheduler: what it ran with; None takes what is kept beside the record.
+        name_or_path: name or path of the experiment.
+        scheduler: the scheduler of the experiment. None: load it from the experiment's folder.
 
     Raises:
-        RecordError: there is no such experiment, or its program cannot be loaded here.
-        ValueError: the scheduler has another random seed than the experiment.
+        RecordError: there is no such experiment, or its program cannot be loaded.
+        ValueError: the random seeds of the scheduler and the experiment differ.
 
     >>> replayed = replay_experiment("lenet-search")
     >>> replayed.num_different
@@ -44,12 +44,12 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         scheduler = load_program(folder).scheduler
     check_scheduler(scheduler)
     fresh = copied(scheduler)
-    here, recorded = versions_of(fresh), recorded_versions(folder, meta)
-    others = {
-        name: (" and ".join(recorded[name]), here.get(name, "not there"))
+    installed, recorded = versions_of(fresh), recorded_versions(folder, meta)
+    changed = {
+        name: (" and ".join(recorded[name]), installed.get(name, "not there"))
         for name in libraries_of(fresh)
-        if name in recorded and recorded[name] != [here.get(name)]
+        if name in recorded and recorded[name] != [installed.get(name)]
     }
-    replayed = rehearse(folder, fresh_tuning(meta, fresh), fresh.searcher, asks_anew=not others)
-    replayed.other_versions = others
+    replayed = rehearse(folder, fresh_tuning(meta, fresh), fresh.searcher, asks_anew=not changed)
+    replayed.other_versions = changed
     return replayed

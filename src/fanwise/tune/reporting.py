@@ -1,6 +1,6 @@
-"""What a worker of a tuner really calls: the objective, whose returned number or dict is its last report.
+"""Calls the objective in a worker of a tuner, and reports the number or dict that it returns.
 
-`report` itself is `pool/reporting.py`'s, because everything that runs in a job may report.
+`report` is implemented in `pool/reporting.py`, because every job can report.
 """
 
 import math
@@ -32,14 +32,14 @@ def run_objective(
     Any other value is ignored if the objective has reported, for example a model that it has trained.
 
     Args:
-        objective: the user's.
+        objective: the user's objective.
         metric: name of a number that the objective returns.
-        objects: those of the space (`Space.objects`), which take the places of their names in the configuration.
+        objects: the objects of the space (`Space.objects`), which replace their names in the configuration.
         config: the configuration.
 
     Raises:
-        TypeError: it has not reported, and returned something that is no metric.
-        CheckpointError: this machine sees no place for its checkpoints.
+        TypeError: the objective has not reported and returned a value that is not a metric.
+        CheckpointError: this machine cannot access the checkpoint root.
     """
     forget_reports()
     check_place()
@@ -57,8 +57,8 @@ def run_objective(
         )
 
 
-def _described(value: Any) -> str:  # Any: whatever an objective returns
-    """The type and, on one line, the beginning of the value."""
+def _described(value: Any) -> str:  # Any: return value of an objective
+    """Return the type and, on one line, the beginning of the value."""
     if is_array(value):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
     return f"{' '.join(reprlib.repr(value).split())}, a {type(value).__name__}"

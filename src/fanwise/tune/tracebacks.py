@@ -1,7 +1,4 @@
-"""Tracebacks of trials, without the lines that say nothing to the user: fanwise's own frames around the objective's.
-
-Quiet: works on text, as it comes from the process of the trial.
-"""
+"""Removes fanwise's own frames from the tracebacks of trials."""
 
 _PACKAGE = __file__.rpartition("/")[0].rpartition("/")[0] + "/"
 _FRAME = '  File "'
@@ -9,7 +6,7 @@ _ELSEWHERE = "\nTraceback in process "
 
 
 def of_the_user(traceback: str) -> str:
-    """The traceback without frames of fanwise, if there are others; and without the same error once more, as a note."""
+    """Return the traceback without fanwise's frames, unless it has no others, and without a note that repeats it."""
     lines: list[str] = []
     is_ours = False
     for line in traceback.split("\n"):
@@ -23,13 +20,13 @@ def of_the_user(traceback: str) -> str:
         return traceback
     text = "\n".join(lines)
     before, _, note = text.rpartition(_ELSEWHERE)
-    again = note.partition("\n")[2].strip()
-    return f"{before}\n" if again and before.endswith(again) else text
+    noted = note.partition("\n")[2].strip()
+    return f"{before}\n" if noted and before.endswith(noted) else text
 
 
 def before_traceback(traceback: str, output: str) -> str:
-    """The output without the traceback at its end: Python prints it there as well, and there it may be cut short."""
-    known, said = set(traceback.splitlines()), output.rstrip().splitlines()
-    while said and said[-1] in known:
-        said.pop()
-    return "\n".join(said)
+    """Return the output without the traceback that Python prints at its end, which may be truncated."""
+    known, lines = set(traceback.splitlines()), output.rstrip().splitlines()
+    while lines and lines[-1] in known:
+        lines.pop()
+    return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""What an objective can ask and tell while it runs: its trial, its folder, its reports and its checkpoints.
+"""Functions for use inside an objective: reports, checkpoints, and the trial's id, configuration and folder.
 
     report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> the tuner keeps the name with the report
-    load_checkpoint() -------------------------> the folder of those files, in whatever process the trial goes on
+    load_checkpoint() -------------------------> the folder of those files, in the process that resumes the trial
 
-Outside a tuner - an objective run by hand - there is no checkpoint to load, and what `save` writes is thrown away.
+Outside a tuner, there is no checkpoint to load, and saved files are deleted.
 """
 
 import atexit
@@ -23,27 +23,26 @@ from .checkpoints import is_local, open_checkpoint, save_checkpoint
 
 _log = logging.getLogger(__name__)
 
-# How many checkpoints the attempt that this process runs has saved; its job, so that a reused process counts anew.
+# The current job and the number of checkpoints it has saved. The job is kept because processes can be reused.
 _saved: tuple[int, int] = (-1, 0)
 
 
 def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **dict[str, float] would not be typed
-    """Report values of this trial, wait for the tuner's decision, and keep a checkpoint to go on from.
+    """Report values of this trial and block until the tuner has decided whether it continues.
 
     Args:
-        checkpoint: a function that writes files into the folder that it is given; called before the report is sent.
-            The trial goes on from there when it was paused, has crashed or its tuner was killed.
-        metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. The scheduler's metric must be in
-            every report: a report without it raises here, and fails the trial if it is let pass. A string is kept as a
-            note of the trial, in tables, callbacks and `fanwise tune show`; one longer than 1,000 characters is cut,
-            and then ends with "...".
+        checkpoint: a function that writes files into the folder it is given. It is called before the report is sent.
+            The trial resumes from these files after a pause, a crash or the end of its tuner.
+        metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. Every report must contain the
+            scheduler's metric. Strings are kept as notes of the trial, shown in tables, callbacks and
+            `fanwise tune show`. Notes longer than 1,000 characters are truncated and end with "...".
 
     Raises:
-        TrialStopped: the trial is to end, or to pause. A BaseException: clean up if need be, and let it pass.
+        TrialStopped: the trial must stop or pause. A BaseException: clean up if necessary, and let it propagate.
         TypeError: a value is neither a number nor a string.
-        ValueError: nothing reported, a reserved name, or the metric is missing or not a number.
+        ValueError: there are no values, a name is reserved, or the metric is missing or not a number.
         CheckpointError: the checkpoint cannot be written.
-        ClosedError: called in a fork of the worker, such as a DataLoader's worker.
+        ClosedError: called in a fork of the worker, such as a DataLoader worker.
 
     >>> report(epoch=1, validation_error=0.25)
     """
@@ -66,12 +65,12 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
 
 
 def load_checkpoint() -> Path | None:
-    """The folder of this trial's last checkpoint, to be read only; None: there is none, begin from scratch.
+    """Return the read-only folder of this trial's last checkpoint, or None to start from scratch.
 
-    After `from_iter()` reports the trial was there; what it reports next is one more.
+    The checkpoint was saved with report number `from_iter()`.
 
     Raises:
-        CheckpointError: it cannot be read; says which and why.
+        CheckpointError: the checkpoint cannot be read.
 
     >>> load_checkpoint() is None
     True
@@ -91,7 +90,7 @@ def load_checkpoint() -> Path | None:
 
 
 def trial_id() -> int | None:
-    """The number of the trial that this process runs; None outside a tuner."""
+    """Return the id of the trial that this process runs, or None outside a tuner."""
     return current().number if in_job() else None
 
 
@@ -101,14 +100,15 @@ def trial_config() -> Mapping[str, Any]:  # Any: values of the space
 
 
 def from_iter() -> int:
-    """How many reports of this trial stand from earlier attempts; 0 when it begins from scratch."""
+    """Return the number of valid reports from earlier attempts of this trial, 0 if it starts from scratch."""
     return int(current().context.get("from_iter", 0)) if in_job() else 0
 
 
 def trial_folder() -> Path:
-    """A folder of this trial's own, the same in all its attempts, kept with the experiment. Made when first asked for.
+    """Return a private folder of this trial in the experiment's folder, the same in all attempts. Create it if missing.
 
-    Outside a tuner, or on a node that does not see the experiment: a temporary folder, deleted when the process ends.
+    Outside a tuner, or on a node without access to the experiment, return a temporary folder that is deleted when the
+    process ends.
     """
     experiment = _experiment()
     if experiment is None or not experiment.is_dir():
@@ -119,7 +119,7 @@ def trial_folder() -> Path:
 
 
 def check_place() -> None:
-    """Raise CheckpointError on a node that sees neither the experiment nor a place for its checkpoints."""
+    """Raise CheckpointError on a node without access to the experiment or to a checkpoint root."""
     experiment = _experiment()
     if experiment is None or experiment.is_dir():
         return
@@ -133,7 +133,7 @@ def check_place() -> None:
 
 
 def _experiment() -> Path | None:
-    """The folder of the experiment; None outside a tuner."""
+    """Return the folder of the experiment, or None outside a tuner."""
     context = current().context if in_job() else {}
     return Path(context["experiment"]) if "experiment" in context else None
 

@@ -1,4 +1,4 @@
-"""The border to what users write: what schedulers, searchers and objectives return, checked, with what is allowed."""
+"""Validates the return values of schedulers and searchers and the reports of objectives."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ _ANSWERS = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id),
 
 
 class Refused(Exception):
-    """What was returned is not allowed. `cause`: the error in the type that the user should see."""
+    """A return value is invalid. `cause`: the exception to raise to the user."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
-    """A decision about a report, or Refused."""
+    """Validate a decision about a report. Raise Refused if it is invalid."""
     if isinstance(decision, str) and decision in Decision.__members__:
         return Decision(decision)
     allowed = ", ".join(f"Decision.{member.name}" for member in Decision)
@@ -32,7 +32,7 @@ def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
 
 
 def checked_answer(answer: object, who: str, may_resume: Callable[[int], bool], paused: Callable[[], str]) -> NextTrial:
-    """An answer to "which trial runs next?", or Refused. Configurations are checked apart."""
+    """Validate an answer of `Scheduler.next`, except its configuration. Raise Refused if it is invalid."""
     if isinstance(answer, (Resume, Stop)) and not may_resume(answer.trial_id):
         raise Refused(
             ValueError(f"{who}.next() returned {answer!r}, but that trial is not paused; paused are: {paused()}")
@@ -43,7 +43,10 @@ def checked_answer(answer: object, who: str, may_resume: Callable[[int], bool], 
 
 
 def checked_config(config: object, space: Space, who: str, trial_id: int) -> dict[str, object]:
-    """A complete configuration of the space in plain Python values, or Refused. `who`: what returned it."""
+    """Return the configuration, validated and in plain Python values. Raise Refused if it is invalid.
+
+    `who`: name of its source, for the message.
+    """
     if not isinstance(config, Mapping):
         raise Refused(TypeError(f"{who} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"))
     try:
@@ -58,9 +61,9 @@ def problem_with(
     resource: str | None,
     constraints: Sequence[Constraint] = (),
 ) -> str | None:
-    """Why these reported values cannot be used; None: they can.
+    """Return the problem with the reported values, or None.
 
-    What is constrained is looked for in every report, as the metric is: each report is compared and may be the best.
+    Every report must contain the metrics and the constrained values, because every report may become the best.
     """
     for objective in objectives:
         value = values.get(objective.metric)
@@ -69,8 +72,8 @@ def problem_with(
     for constraint in constraints:
         value = values.get(constraint.metric)
         if type(value) is not float and type(value) is not int:
-            what = f"{constraint.metric!r} of the constraint '{constraint}'"
-            return _problem(values, constraint.metric, what, "report it, or change the constraint")
+            label = f"{constraint.metric!r} of the constraint '{constraint}'"
+            return _problem(values, constraint.metric, label, "report it, or change the constraint")
     if resource is not None:
         value = values.get(resource)
         if (type(value) is not float and type(value) is not int) or math.isnan(value):
@@ -81,7 +84,7 @@ def problem_with(
 def _problem(
     values: Mapping[str, object],
     name: str,
-    what: str,
+    label: str,
     otherwise: str = "report it under this name, or give the scheduler another one",
     *,
     called: str = "the metric",
@@ -90,7 +93,7 @@ def _problem(
         names = ", ".join(map(repr, values)) or "nothing"
         near = nearest(name, values)
         hint = f"did you mean {near!r}?" if near else otherwise
-        return f"the objective reported {names}, but not {what}; {hint}"
+        return f"the objective reported {names}, but not {label}; {hint}"
     value = values[name]
     if is_number(value) and not math.isnan(value):
         return None

@@ -1,11 +1,11 @@
-"""Which checkpoints may still be needed: by a trial that may go on from it, a clone, or as the best trial's last."""
+"""Reference counts of checkpoints: a trial that may resume, a clone, and the best trial each hold one."""
 
 from typing import final
 
 
 @final
 class CheckpointHolders:
-    """How many hold each checkpoint; who lets go last says that it can be deleted. Knows names only.
+    """Counts the references to each checkpoint name. A checkpoint can be deleted when its last one is released.
 
     >>> holders = CheckpointHolders()
     >>> holders.hold("3/1"); holders.hold("3/1")
@@ -20,7 +20,7 @@ class CheckpointHolders:
         self._counts[name] = self._counts.get(name, 0) + 1
 
     def let_go(self, name: str) -> bool:
-        """Whether that was the last one."""
+        """Release one reference. Return True if it was the last one."""
         count = self._counts[name] - 1
         if count:
             self._counts[name] = count
@@ -30,5 +30,5 @@ class CheckpointHolders:
 
     @property
     def names(self) -> frozenset[str]:
-        """All that are held."""
+        """The names with at least one reference."""
         return frozenset(self._counts)

@@ -1,4 +1,4 @@
-"""Which deadline is next, in O(log n) however many there are."""
+"""A priority queue of deadlines with O(log n) operations."""
 
 import heapq
 from collections.abc import Hashable
@@ -9,10 +9,10 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @final
 class Deadlines(Generic[_Key]):
-    """One time a key. Setting it again replaces it; what was replaced or taken away leaves the heap when it comes up.
+    """One deadline per key. Setting it again replaces it. Outdated heap entries are removed when they reach the top.
 
     Attributes:
-        next_s: the earliest time that is set. Looked at after every fact, and seldom changed.
+        next_s: the earliest deadline, or None. Cached, because it is read after every fact.
 
     >>> deadlines = Deadlines()
     >>> deadlines.set("a", 5.0); deadlines.set("b", 3.0); deadlines.set("a", 1.0)
@@ -27,22 +27,22 @@ class Deadlines(Generic[_Key]):
         self.next_s: float | None = None
 
     def set(self, key: _Key, at_s: float) -> None:
-        """The key is due at `at_s`."""
+        """Set the deadline of the key to `at_s`."""
         self._set += 1
         self._times[key] = (at_s, self._set)
         heapq.heappush(self._heap, (at_s, self._set, key))
-        if len(self._heap) > 64 + 2 * len(self._times):  # mostly replaced ones: as many again as are alive
+        if len(self._heap) > 64 + 2 * len(self._times):  # more than half of the entries are outdated
             self._heap = [(time_s, number, key) for key, (time_s, number) in self._times.items()]
             heapq.heapify(self._heap)
         self._find_next()
 
     def clear(self, key: _Key) -> None:
-        """The key is never due. Nothing happens when it was not set."""
+        """Remove the deadline of the key, if any."""
         self._times.pop(key, None)
         self._find_next()
 
     def due(self, now_s: float) -> list[_Key]:
-        """Take away and return the keys whose time has come, the earliest first."""
+        """Remove and return the keys that are due, the earliest first."""
         keys = []
         while (next_s := self.next_s) is not None and next_s <= now_s:
             _, _, key = heapq.heappop(self._heap)

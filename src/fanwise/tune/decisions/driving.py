@@ -1,4 +1,4 @@
-"""Handing facts to `Tuning` with a searcher that answers at once: live, in the simulator, in replay and in tests."""
+"""Applies facts to `Tuning` with an inline searcher. Used by live searches, the simulator, replay and tests."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from .tuning import Tuning
 
 
 def asked(searcher: Searcher, order: Suggest) -> Mapping[str, object] | None:
-    """Return what the searcher suggests, in plain Python values and names of objects, as the record keeps them.
+    """Return the searcher's suggestion in plain Python values and names of objects, as the record stores it.
 
-    Whether it is a configuration of the space is checked by `Tuning`. What the searcher raises is passed on.
+    `Tuning` checks that it is in the space. Exceptions of the searcher propagate.
     """
     config = searcher.suggest(order.ask)
     if not isinstance(config, Mapping):
@@ -25,26 +25,26 @@ def asked(searcher: Searcher, order: Suggest) -> Mapping[str, object] | None:
 
 
 def suggested(searcher: Searcher, order: Suggest, now_s: float, *, seen: int = 0) -> Suggested:
-    """The searcher's answer as a fact; what it raises becomes the error that ends the search."""
+    """Return the searcher's suggestion as a fact. An exception becomes a fact that ends the search."""
     try:
         return Suggested(now_s, order.number, asked(searcher, order), seen)
-    except Exception as error:  # user code: whatever it raises ends the search, in order
+    except Exception as error:  # user code: any exception ends the search in order
         return failed_suggestion(searcher, order, now_s, error, seen=seen)
 
 
 def failed_suggestion(
     searcher: Searcher, order: Suggest, now_s: float, error: BaseException, *, seen: int = 0
 ) -> Suggested:
-    """The fact that the searcher raised."""
-    what = "\n".join([
+    """Return the fact that the searcher raised an exception."""
+    message = "\n".join([
         f"the searcher {type(searcher).__name__} raised {type(error).__name__}: {error}",
         *getattr(error, "__notes__", ()),
     ])  # fmt: skip
-    return Suggested(now_s, order.number, None, seen, what)
+    return Suggested(now_s, order.number, None, seen, message)
 
 
 def handle(tuning: Tuning, fact: Fact, searcher: Searcher | None, note: Callable[[Fact, list[Order]], None]) -> None:
-    """Hand in the fact and the searcher's answers that it leads to. `note` gets each fact with its orders."""
+    """Apply the fact and the suggestions that result from it. `note` is called with each fact and its orders."""
     facts = deque((fact,))
     while facts:
         fact = facts.popleft()

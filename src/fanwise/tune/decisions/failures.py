@@ -1,6 +1,6 @@
-"""Whether the trials of a search fail for one common reason: then it is the program, not the configurations.
+"""Detects that the trials of a search all fail alike, which points to the program and not to the configurations.
 
-Numbers in a message do not count: "boom 0.16" and "boom 0.92" are one reason.
+Messages are compared without their numbers: "boom 0.16" and "boom 0.92" are alike.
 """
 
 import re
@@ -16,18 +16,18 @@ ADVICE = "Repair the objective; or set max_equal_failures=None to go on whatever
 
 
 def alike(reason: Reason) -> tuple[str, str]:
-    """What two reasons share that are the same but for numbers."""
+    """Return a key that is equal for reasons that differ only in numbers."""
     return reason.kind, _NUMBER.sub("#", reason.text.partition("\n")[0])
 
 
 @final
 class Failures:
-    """Counts how the trials of a search turned out: each once, when it first pauses or finishes.
+    """Counts the outcomes of trials, each once, when it first pauses or finishes.
 
-    A trial that pauses has reported: the program works, whatever becomes of the trial later.
+    A pause counts as a success, because the trial has reported.
 
     Args:
-        max_equal: so many trials that turn out first and all fail alike are a failure of the search. None: nothing is.
+        max_equal: the search fails if this many trials come first and all fail alike. None: it never fails.
     """
 
     def __init__(self, max_equal: int | None) -> None:
@@ -38,9 +38,13 @@ class Failures:
         self._examples: dict[tuple[str, str], Reason] = {}
 
     def add(self, reason: Reason | None, *, has_reported: bool) -> str | None:
-        """A trial has paused or finished; None: it did not fail. Returns why the search should fail now, or None.
+        """Count the outcome of a trial. Return the message if the search should fail now, or None.
 
-        A trial that reported and took too long is no sign that the program is wrong.
+        A timeout after a report does not count as a failure.
+
+        Args:
+            reason: why the trial failed. None: it paused or succeeded.
+            has_reported: True if the trial has reported.
         """
         self._num_known += 1
         if reason is None or (reason.kind == "time-out" and has_reported):
@@ -57,7 +61,7 @@ class Failures:
         return None
 
     def all_failed(self, num_started: int) -> str | None:
-        """What to tell at the end of a search in which each trial that was started failed; None: one did not."""
+        """Return the message for the end of a search if all started trials have failed, or None."""
         if self._max_equal is None or not num_started or self._failed < num_started:
             return None
         key, count = self._reasons.most_common(1)[0]
@@ -66,11 +70,11 @@ class Failures:
         return _text(f"{how_many} failed{often}", self._examples[key])
 
 
-def _text(what: str, reason: Reason) -> str:
-    """The failure, its traceback, and what the trial had printed besides."""
-    text = f"{what} ({reason.kind}): {reason.text}"
+def _text(summary: str, reason: Reason) -> str:
+    """Return the summary with the failure, its traceback, and the other output of the trial."""
+    text = f"{summary} ({reason.kind}): {reason.text}"
     if reason.traceback:
         text += f"\n{reason.traceback.rstrip()}"
-    if said := before_traceback(reason.traceback, reason.last_output):
-        text += f"\nlast output:\n{said}"
+    if output := before_traceback(reason.traceback, reason.last_output):
+        text += f"\nlast output:\n{output}"
     return text

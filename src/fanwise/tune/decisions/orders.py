@@ -1,12 +1,12 @@
-"""What is to be done because of a fact, in the order to do it. Plain frozen values.
+"""The output actions of the state machine of a search, as frozen plain values.
 
-    Start      a slot gets an attempt of a trial          Suggest           ask the searcher
-    Answer     a report is answered                       Discard           a checkpoint is needed no more
-    Reject     a report is refused                        StopStarting      no new trial from now on
-    Judged     an attempt is over, and how                Finish            nothing runs, the search is over
-    Terminate, Kill   the trial's process gets a signal
+    Start      start an attempt of a trial in a slot      Suggest           ask the searcher for a configuration
+    Answer     answer a report                            Discard           delete a checkpoint
+    Reject     refuse a report                            StopStarting      start no more new trials
+    Judged     set the outcome of an attempt              Finish            end the search; nothing is running
+    Terminate, Kill   send a signal to the trial's process
 
-The record keeps them beside the fact that led to them: readers need not decide again, and replay can compare.
+The record stores the orders of each fact, so that readers need not decide again and replay can compare them.
 """
 
 from collections.abc import Mapping
@@ -34,8 +34,9 @@ class Reason:
 
 @frozen
 class Best:
-    """The best report so far; `value` is the metric as it was reported. `infeasibility`: 0 unless none meets all
-    constraints: then this one comes nearest to it.
+    """The best report so far. `value` is the metric as reported.
+
+    `infeasibility` is 0, unless no report is feasible; then this report has the smallest one.
     """
 
     value: float
@@ -50,10 +51,10 @@ class Start:
     """Start this attempt of the trial in the slot, which is free.
 
     Args:
-        from_iter: its reports up to this iteration stand; the next one is from_iter + 1.
-        checkpoint: the name of what it saved at from_iter, or None: from scratch.
-        source: the trial that it was cloned from, or None.
-        fallback: the searcher took longer than its budget, and the configuration was drawn at random.
+        from_iter: number of its valid reports. The next report has number from_iter + 1.
+        checkpoint: name of the checkpoint saved at from_iter. None: start from scratch.
+        source: the trial that it is a clone of, or None.
+        fallback: the searcher exceeded its time budget, and the configuration was drawn at random.
     """
 
     trial_id: int
@@ -71,9 +72,9 @@ class Answer:
     """Answer the report.
 
     Args:
-        iter: which report of the trial it is.
-        late: the trial was over or told to stop; the report is not part of the search.
-        repeated: a resumed trial came this way before; the report is not part of the search.
+        iter: number of the report in its trial.
+        late: the trial was over or asked to stop; the report is not part of the search.
+        repeated: a resumed trial repeats an earlier report; the report is not part of the search.
     """
 
     trial_id: int
@@ -109,9 +110,9 @@ class Kill:
 
 @frozen
 class Judged:
-    """This attempt is over. With will_retry the trial starts again, after a resume if the search stops first.
+    """The outcome of an attempt. With will_retry the trial starts again, after a resume if the search stops first.
 
-    If a person stops it before that, a second order says so, without will_retry.
+    If a user stops the trial before the retry, a second order without will_retry follows.
     """
 
     trial_id: int
@@ -123,7 +124,7 @@ class Judged:
 
 @frozen
 class Suggest:
-    """Ask the searcher, after it has been told all observations so far; its answer comes as `Suggested`."""
+    """Ask the searcher, after it has received all observations so far. It answers with the fact `Suggested`."""
 
     number: int
     ask: SuggestContext
@@ -131,7 +132,7 @@ class Suggest:
 
 @frozen
 class Discard:
-    """This checkpoint is needed no more. `trial_id`: who needed it last, which may be a clone of who saved it."""
+    """Delete the checkpoint. `trial_id`: the last trial that used it, possibly a clone of the one that saved it."""
 
     trial_id: int
     checkpoint: str
@@ -149,10 +150,10 @@ class Finish:
     """The search is over and nothing runs.
 
     Args:
-        reason: why, in one line.
-        error: None, or the message of what made the search fail.
-        cause: what the scheduler raised, if that was it; to be raised in its own type. Not on record.
-        kind: `limit` when the search came to its end; else what made it fail.
+        reason: the reason in one line.
+        error: message of the error that made the search fail, or None.
+        cause: the exception of the scheduler or searcher, to be raised to the user. Not recorded.
+        kind: `limit` if the search ended normally; otherwise the kind of failure.
     """
 
     reason: str

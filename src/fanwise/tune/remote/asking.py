@@ -1,4 +1,4 @@
-"""The other end: tell a search that runs in another process of this user what is wanted of it."""
+"""Sends commands to a search that runs in another process of this user."""
 
 from pathlib import Path
 
@@ -9,16 +9,16 @@ from ..record.overview import overview_of
 from ..record.reading import read_meta
 from .sockets import KEY_NAME, SOCKET_NAME, near, speak
 
-# A search that is asked answers at once; this long its thread may be held up.
+# A search answers at once unless its thread is busy.
 _WITHIN_S = 30.0
 
 
 def ask_search(folder: Path, word: str, *args: object, within_s: float = _WITHIN_S) -> str:
-    """Tell the search what is wanted (`commands`); returns what will come of it, when it is on record. Blocks.
+    """Send a command (see `commands`) and block until it is on record. Return the answer.
 
     Raises:
-        ClosedError: it does not run, or not here, or was opened with `open_search`; says what to do.
-        ValueError: the search refuses; says why.
+        ClosedError: the search is not running, runs on another machine, or was opened with `open_search`.
+        ValueError: the search refuses the command.
         RecordError: there is no such experiment.
     """
     overview = overview_of(folder)
@@ -39,13 +39,13 @@ def ask_search(folder: Path, word: str, *args: object, within_s: float = _WITHIN
         is_done, text = link.ask(word, *args, within_s=within_s)
         link.close()
     except (FanwiseError, OSError) as error:
-        again = overview_of(folder)
-        if again.state in ("finished", "broken-off"):
-            raise ClosedError(not_running(again.name, again.state, again.reason)) from error
+        overview = overview_of(folder)
+        if overview.state in ("finished", "broken-off"):
+            raise ClosedError(not_running(overview.name, overview.state, overview.reason)) from error
         where = "it runs on another machine, if it does: give the command there"
-        if again.state == "running":
+        if overview.state == "running":
             where = f"it runs, and cannot be reached ({error})"
-        raise ClosedError(f"the search {again.name!r} was not told: {where}.") from error
+        raise ClosedError(f"the search {overview.name!r} was not told: {where}.") from error
     finally:
         hub.close()
     if not is_done:
@@ -54,6 +54,6 @@ def ask_search(folder: Path, word: str, *args: object, within_s: float = _WITHIN
 
 
 def not_running(name: str, state: str, reason: str | None) -> str:
-    """Why nothing can be asked of a search, and what to do."""
+    """Return the message that a search does not run, with advice."""
     how = f"it has finished ({reason})" if state == "finished" else "its tuner was killed or has crashed"
     return f"the search {name!r} does not run: {how}. Go on with it: fanwise tune resume {name}"

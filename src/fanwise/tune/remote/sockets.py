@@ -1,10 +1,10 @@
-"""Where a running search can be reached: a Unix socket and its key, both in the experiment's folder.
+"""The Unix socket of a running search and its key, both in the experiment's folder.
 
-    <experiment>/control.sock   there while the search runs; mode 0600, in a folder of mode 0700
-                 control.key    32 random bytes of this run, mode 0600: whoever dials proves to have read them
+    <experiment>/control.sock   exists while the search runs; mode 0600, in a folder of mode 0700
+                 control.key    32 random bytes of this run, mode 0600; peers must prove that they have read them
 
-A killed tuner leaves both behind; they let nobody in, and whoever goes on with the experiment replaces them.
-A path to a socket has room for some 100 bytes. A folder with a longer one is reached through /proc/self/fd.
+A killed tuner leaves both files behind. They give no access, and resuming the experiment replaces them.
+Socket paths are limited to about 100 bytes. Folders with longer paths are accessed through /proc/self/fd.
 """
 
 import os
@@ -25,7 +25,7 @@ _plain = Plain()
 
 
 def speak(link: Link) -> None:
-    """What the two sides say to each other are plain values: nothing is unpickled. Before the first word."""
+    """Set the link to encode plain values only, so that nothing is unpickled. Call before the first message."""
     link.dumps, link.loads = _plain.dumps, _loads
 
 
@@ -35,7 +35,7 @@ def _loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: pla
 
 @contextmanager
 def near(folder: Path) -> Iterator[Path]:
-    """The folder under a name that is short enough for a socket in it, as long as the block lasts."""
+    """Give a path to the folder that is short enough for a socket in it. Valid inside the block."""
     if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _PATH_BYTES_MAX:
         yield folder
         return
@@ -47,14 +47,14 @@ def near(folder: Path) -> Iterator[Path]:
 
 
 def write_key(folder: Path, key: bytes) -> None:
-    """For this user's eyes only."""
+    """Write the key to a new file that only this user can read."""
     descriptor = os.open(folder / KEY_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
 
 
 def clear(folder: Path) -> None:
-    """Remove what a killed tuner has left. Only for who holds the record."""
+    """Remove the socket and key of an earlier run. The caller must hold the lock of the record."""
     for name in (SOCKET_NAME, KEY_NAME):
         with suppress(FileNotFoundError):
             (folder / name).unlink()

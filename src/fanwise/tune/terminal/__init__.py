@@ -1,1 +1,1 @@
-"""What a search shows in a terminal or a log."""
+"""Output of a search in a terminal, notebook or log."""

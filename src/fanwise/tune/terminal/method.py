@@ -1,6 +1,6 @@
-"""Who decides in a search, in one line: the names of its scheduler and searcher, out of what its record says of them.
+"""One line with the names of a search's scheduler and searcher, from their descriptions in the record.
 
-A record may be foreign, and a scheduler of one's own may describe itself as it likes: what has no name is left out.
+Descriptions of foreign records or custom schedulers may lack names; these parts are left out.
 """
 
 from collections.abc import Mapping

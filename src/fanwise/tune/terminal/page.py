@@ -19,11 +19,11 @@ _CELL = "padding: 0 0.6em; text-align: right; white-space: nowrap"
 
 
 def search_page(snapshot: SearchSnapshot, state: str = "", *, max_rows: int = MAX_ROWS) -> str:
-    """The search's name and state, a row a trial (the best in bold), and what is counted.
+    """Return the search's name and state, a table with one row per trial (the best in bold), and the counts.
 
     Args:
-        state: a word or line about it, after the name.
-        max_rows: with more trials, the best, those that run, and the latest are shown.
+        state: a word or line to show after the name.
+        max_rows: maximum number of trials; the best, the running and the latest ones are shown.
     """
     shown = choose_live(snapshot, max_rows)
     best_id = starred(snapshot)

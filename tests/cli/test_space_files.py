@@ -147,7 +147,7 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
         ("x: {uniform: [2, 1]}", "/space.yaml: x: uniform: lower 2.0 is above upper 1.0; write uniform(1.0, 2.0)"),
         (
             "x: {loguniform: [0, 1]}",
-            "/space.yaml: x: loguniform: lower must be above 0, got 0.0; to include 0, use uniform",
+            "x: loguniform: lower must be above 0, got 0.0; to include 0, use uniform",
         ),
         ("x: {unifrom: [1, 2]}", "/space.yaml: x: no domain 'unifrom'; did you mean 'uniform'?"),
         ("x: {a: 1, b: 2}", "/space.yaml: x must name one domain, got a, b"),

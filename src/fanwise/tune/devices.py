@@ -7,7 +7,7 @@ from .values import is_number
 
 
 def need_of(capacity: Capacity, devices: int | float) -> Resources:
-    """Return the resources for `devices_per_trial` on these machines. Raise TypeError or ValueError if it is invalid."""
+    """Return the resources for `devices_per_trial` on these machines. Raise TypeError or ValueError for a bad value."""
     if not is_number(devices):
         raise TypeError(f"devices_per_trial must be a number, got {devices!r}")
     if not 0 <= devices < math.inf:

@@ -1,4 +1,4 @@
-"""Which experiment owns a folder of checkpoints. An experiment writes to, and deletes from, its own folder only.
+"""Ownership of checkpoint folders. An experiment writes to, and deletes from, its own folder only.
 
     <checkpoints=>/<name>/fanwise-experiment.json     the owner: id, folder and machine of the experiment
 
@@ -104,7 +104,7 @@ def _was_moved(owner: dict[str, object]) -> bool:
 
 
 def _read_owner(root: str) -> dict[str, object] | None:
-    """Return what the marker says, or None without a marker. A marker that cannot be understood names no owner."""
+    """Return the contents of the marker, or None if it is missing. An unreadable marker names no owner."""
     try:
         if is_local(root):
             text = (Path(root) / MARKER).read_bytes()

@@ -5,7 +5,7 @@
                    --live_table----> rich renderable, bounded to the size of the terminal
 
 `status_table` prints what pandas' `to_string(index=False)` would, without pandas, whose import takes longer than a
-short search; a test compares the two. Columns of floats share one number of decimals, what is missing is `-`.
+short search; a test compares the two. Columns of floats share one number of decimals, missing values are `-`.
 
 Knows nothing of tuners, records, terminals or time. Names and strings come from the user: characters that could steer
 a terminal are shown as escapes, and nothing of them is read as markup. rich is imported on first use.
@@ -30,7 +30,7 @@ _RULE = "-" * 20
 _RUNNING = "InProgress"
 _STYLES = {"Completed": "green", "InProgress": "cyan", "Stopped": "yellow", "Failed": "red", "Lost": "red"}
 _LIVE_DECIMALS = 5
-_LIVE_OVERHEAD = 10  # lines without trials: title, head, three rules, what is hidden, progress, counts, best, cursor
+_LIVE_OVERHEAD = 10  # lines without trials: title, head, three rules, hidden trials, progress, counts, best, cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ def _progress(snapshot: SearchSnapshot, width: int) -> "RenderableType":
 
 
 def counts_line(snapshot: SearchSnapshot) -> str:
-    """How many trials run and ran, and how busy the workers are, in one line."""
+    """Return one line with the numbers of trials and the utilization of the workers."""
     line = f"{snapshot.running} running, "
     line += f"{snapshot.lost} lost, " if snapshot.lost else ""
     line += f"{snapshot.paused} paused, " if snapshot.paused else ""

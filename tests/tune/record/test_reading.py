@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from fanwise.base.errors import RecordError
@@ -95,6 +96,14 @@ def test_each_line_is_json_by_itself(tmp_path: Path) -> None:
     decoded = [json.loads(line) for line in file.read_text().splitlines()]
     assert [list(one) for one in decoded] == [["seq", "t", "kind", "trial", "body", "crc"]] * 3
     assert [(one["seq"], one["trial"]) for one in decoded] == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_pandas_reads_a_record_with_nan(tmp_path: Path) -> None:
+    with Record.create(tmp_path / "e", {}) as record:
+        record.append(0.5, "report", 3, {"values": {"loss": float("nan")}})
+        record.append(0.75, "tick", None, {})
+    frame = pd.read_json(tmp_path / "e" / FILE_NAME, lines=True)
+    assert list(frame["kind"]) == ["report", "tick"] and list(frame["t"]) == [0.5, 0.75]
 
 
 def test_a_file_that_was_replaced_by_a_shorter_one_is_not_read_on(tmp_path: Path) -> None:

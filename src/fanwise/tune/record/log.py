@@ -113,12 +113,13 @@ class Record:
 
     @classmethod
     def reopen(cls, folder: Path, *, fdatasync: Callable[[int], None] = sync_data) -> "Record":
-        """Go on with the record of an experiment whose tuner has ended, however it ended.
+        """Open the record of an experiment whose tuner has ended, however it ended, to append to it.
 
         An incomplete last line, as a crash leaves it, is cut off; `notices` says so.
 
         Raises:
-            RecordError: there is none, or another tuner writes to it; it is damaged or of another format; the disk.
+            RecordError: there is no record, another tuner writes to it, it is damaged or has another format, or the
+                disk refuses.
         """
         read_meta(folder)
         try:

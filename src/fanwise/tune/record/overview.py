@@ -1,7 +1,7 @@
 """One line about an experiment for lists, from the summary that its tuner writes, without reading the events.
 
-meta, lock --overview_of--> Overview       the tuner's summary, a few seconds old while it runs
-                 '--------> rows, folded   where there is none to trust: the tuner was killed, or has just begun
+The summary is a few seconds old while the tuner runs. If the tuner was killed, or has not written one yet, the events
+are read instead.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Overview:
 
 
 def overview_of(folder: Path) -> Overview:
-    """The overview of the experiment in a folder, as it is now.
+    """Return the overview of the experiment in a folder.
 
     Raises:
         RecordError: there is no record, or it cannot be read.
@@ -73,7 +73,7 @@ def overview_of(folder: Path) -> Overview:
 
 
 def state_of(*, finished: bool, held: bool | None) -> State:
-    """See `Experiment.state`. `held`: whether a tuner holds the record; None: nobody here can say."""
+    """See `Experiment.state`. `held`: True if a tuner holds the lock; None if the file system has no locks."""
     if finished:
         return "finished"
     return "running" if held else "unknown" if held is None else "broken-off"

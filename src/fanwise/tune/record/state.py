@@ -258,7 +258,11 @@ class SearchState:
 
     def _judge(self, order: Mapping[str, Any], body: Mapping[str, Any]) -> None:  # Any: JSON
         """An attempt has ended, with a status."""
-        trial = self._alive[order["trial"]]
+        trial = self._alive.get(order["trial"])
+        if trial is None:
+            if self._full:
+                raise KeyError(order["trial"])
+            return
         attempt = trial.attempt(order["attempt"])
         attempt.status, attempt.will_retry = order["status"], order.get("will_retry", False)
         reason = order.get("reason")
@@ -274,7 +278,7 @@ class SearchState:
         if attempt.will_retry or trial.status is Status.PAUSED:
             return
         self.num_over[trial.status] += 1
-        # A trial that was stopped with the search may go on with it later.
+        # A trial that was stopped with the search may run again after a resume.
         if trial.status is not Status.STOPPED or self.reason is None:
             del self._alive[trial.trial_id]
             self._by_status.get(trial.status, {}).pop(trial.trial_id, None)

@@ -184,7 +184,7 @@ class Watched:
         for events in self._reader.read():
             history.fold(events)
             has_new_settings = has_new_settings or any(event.kind == "workers" for event in events)
-        state = state_of(finished=history.finished, held=is_running)
+        state = state_of(finished=history.finished, locked=is_running)
         if before is None or history.last_seq != self._seen_seq:
             self._event_s, self._seen_seq = time.monotonic(), history.last_seq
         now_s = history.last_s

@@ -1,7 +1,7 @@
 """NVIDIA's Multi-Process Service (MPS): jobs that share a GPU run on it at the same time instead of taking turns.
 
     owner: MpsDaemon.use --> supervisor: start_daemon --> control socket answers --> variables for the job's environment
-    supervisor: end_daemon --> daemon and server quit; whatever is left is killed
+    supervisor: end_daemon --> daemon and server quit; the rest is killed
 
 The control daemon is a child of the supervisor and lives in the pool's folder, so it ends with the pool in every case
 in which the supervisor's other children do. The daemon starts one server process when the first client connects. A
@@ -59,9 +59,9 @@ def mps_problem(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ
     return ""
 
 
-def has_users_daemon(environment: Mapping[str, str], default: Path | None = None) -> bool:
+def has_users_daemon(environment: Mapping[str, str]) -> bool:
     """Return whether CUDA programs started with this environment use an MPS daemon already."""
-    return MPS_PIPE_FOLDER in environment or is_answering(default or _DEFAULT_PIPE_FOLDER)
+    return MPS_PIPE_FOLDER in environment or is_answering(_DEFAULT_PIPE_FOLDER)
 
 
 def is_answering(pipe_folder: Path) -> bool:
@@ -84,7 +84,7 @@ class MpsDaemon:
 
     Args:
         folder: the pool's folder, in which each daemon gets a folder for its sockets and one for its logs.
-        environment: what the pool's processes were started with.
+        environment: of the pool's processes.
         gpus: the GPUs of the pool.
         enabled: False: `use` never starts a daemon, and no warning is logged.
     """
@@ -126,7 +126,7 @@ class MpsDaemon:
 
     @property
     def is_used(self) -> bool:
-        """Whether jobs that share a GPU are clients of a daemon."""
+        """True if jobs that share a GPU are clients of a daemon."""
         return self._enabled and self._checked
 
     def _variables(self, visible: str, fraction: float) -> Variables:
@@ -167,7 +167,7 @@ class MpsDaemon:
             return  # it has ended
         if is_answering(pipe):
             self._is_ready = True
-            self._go_on()
+            self._run_waiting()
         elif self._hub.now_s() < until_s:
             self._hub.call_at(self._hub.now_s() + _POLL_S, lambda: self._poll(pipe, until_s))
         else:
@@ -176,9 +176,9 @@ class MpsDaemon:
     def _give_up(self, problem: str) -> None:
         self._enabled = False
         _log.warning("jobs that share a GPU take turns on it, which is slower, because %s", problem)
-        self._go_on()
+        self._run_waiting()
 
-    def _go_on(self) -> None:
+    def _run_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for ready, _ in waiting:
             ready()
@@ -195,7 +195,7 @@ class MpsDaemon:
         self._forget()
         waiting, self._waiting = self._waiting, []
         for _, lost in waiting:
-            lost()  # whoever wanted to start a job finds that its interpreter is gone, and starts again
+            lost()  # the start fails because its interpreter is gone, and is tried again
 
     def exited(self, pid: int, status: int) -> None:
         """A child of the supervisor has ended, which may be the daemon."""
@@ -265,7 +265,7 @@ def _environment(pipe: Path) -> dict[str, str]:
 def end_daemon(pipe: Path, pid: int) -> None:
     """Kill all other processes below this one, then tell the daemon to quit. Blocks for at most 2 s.
 
-    The server ends only when it has no clients. What is left afterwards is for the caller to kill.
+    The server ends only when it has no clients. The caller kills the rest.
     """
     until_s = time.monotonic() + _QUIT_S
     spared: set[int] = set()

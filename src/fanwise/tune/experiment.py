@@ -201,7 +201,7 @@ class Experiment:
         The state is derived from a lock that the tuner holds, not from a process id, which could be reused.
         """
         is_locked = is_held(self.path)
-        return state_of(finished=self.finished, held=is_locked)  # in this order, since it may finish in between
+        return state_of(finished=self.finished, locked=is_locked)  # in this order, since it may finish in between
 
     @property
     def end_reason(self) -> str | None:

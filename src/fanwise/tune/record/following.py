@@ -32,7 +32,7 @@ class Following:
         last_s = max(self._search.last_s, meta.get("summary", {}).get("last_s", 0.0))
         if last_s > self._last_event_s:
             self._last_event_s, self._last_event_clock_s = last_s, time.monotonic()
-        self._state = state_of(finished=self._search.finished, held=is_running)
+        self._state = state_of(finished=self._search.finished, locked=is_running)
         return self._state
 
     @property

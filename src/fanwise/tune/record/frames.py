@@ -39,28 +39,28 @@ def results_frame(history: SearchState, *, all_attempts: bool, dead: bool = Fals
     import pandas as pd
 
     reports, trials = history.reports, list(history.trials.values())
-    kept = np.ones(len(reports), bool) if all_attempts else np.array(history.counts(), bool)
-    trial_ids = np.array(reports.trial_ids, np.int64)[kept]
+    mask = np.ones(len(reports), bool) if all_attempts else np.array(history.counts(), bool)
+    trial_ids = np.array(reports.trial_ids, np.int64)[mask]
     configs = _configs(trials)
-    taken = (*_RESULTS_BEFORE, *_RESULTS_AFTER, *configs)
+    reserved = (*_RESULTS_BEFORE, *_RESULTS_AFTER, *configs)
     # Rows of the trials in order of their ids, so that a trial's row is found by bisection.
     ids = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids)
     of_trial = order[np.searchsorted(ids[order], trial_ids)] if len(trials) else np.zeros(0, np.int64)
     columns: dict[str, Any] = {"trial_id": trial_ids}  # Any: columns of any type
     for name, values in reports.values.items():
-        columns[_reported(name, taken)] = _series(values if all_attempts else list(compress(values, kept)))
+        columns[_reported(name, reserved)] = _series(values if all_attempts else list(compress(values, mask)))
     for name, values in configs.items():
         columns[name] = _series(values).take(of_trial).reset_index(drop=True)
-    columns["st_attempt"] = np.array(reports.attempts, np.int64)[kept]
-    columns["st_tuner_time"] = np.array(reports.t_s, float)[kept]
-    columns["st_worker_time"] = np.array(reports.worker_times, float)[kept]
-    columns["st_worker_iter"] = np.array(reports.iters, np.int64)[kept]
-    columns["st_decision"] = _series(list(compress(reports.decisions, kept)))
+    columns["st_attempt"] = np.array(reports.attempts, np.int64)[mask]
+    columns["st_tuner_time"] = np.array(reports.t_s, float)[mask]
+    columns["st_worker_time"] = np.array(reports.worker_times, float)[mask]
+    columns["st_worker_iter"] = np.array(reports.iters, np.int64)[mask]
+    columns["st_decision"] = _series(list(compress(reports.decisions, mask)))
     statuses = _series([history.status_of(trial, dead=dead) for trial in trials])
     columns["st_status"] = statuses.take(of_trial).reset_index(drop=True)
     if history.constraints:
-        columns["st_feasible"] = np.array(history.infeasibilities())[kept] == 0.0
+        columns["st_feasible"] = np.array(history.infeasibilities())[mask] == 0.0
     return pd.DataFrame(columns)
 
 
@@ -72,7 +72,7 @@ def trials_frame(history: SearchState, *, dead: bool = False) -> "pd.DataFrame":
     last_rows = [trial.last.last_row for trial in trials]
     best = history.best_rows()
     configs, best_name = _configs(trials), f"best_{history.metric}"
-    taken = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
+    reserved = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
     columns: dict[str, Any] = {  # Any: columns of any type
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
@@ -81,14 +81,14 @@ def trials_frame(history: SearchState, *, dead: bool = False) -> "pd.DataFrame":
         **configs,
     }
     for name, values in reports.values.items():
-        columns[_reported(name, taken)] = [None if row is None else values[row] for row in last_rows]
+        columns[_reported(name, reserved)] = [None if row is None else values[row] for row in last_rows]
     metric_values = reports.values.get(history.metric, [])
     columns[best_name] = [
         metric_values[best[trial.trial_id]] if trial.trial_id in best else math.nan for trial in trials
     ]
     if history.constraints:
-        beyond = history.infeasibilities()
-        columns["feasible"] = [not beyond[best[t.trial_id]] if t.trial_id in best else None for t in trials]
+        infeasibilities = history.infeasibilities()
+        columns["feasible"] = [not infeasibilities[best[t.trial_id]] if t.trial_id in best else None for t in trials]
     columns["worker_time"] = [history.worker_time_s(trial) for trial in trials]
     columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
     columns["ended_s"] = _ended_s(history, trials)
@@ -113,8 +113,8 @@ def _configs(trials: Iterable[Trial]) -> Mapping[str, list[Any]]:  # Any: JSON
     return {f"config_{name}": [row.get(name) for row in rows] for name in names}
 
 
-def _reported(name: str, taken: Sequence[str]) -> str:
-    return f"reported_{name}" if name in taken else name
+def _reported(name: str, reserved: Sequence[str]) -> str:
+    return f"reported_{name}" if name in reserved else name
 
 
 def _series(values: Sequence[Any]) -> "pd.Series[Any]":  # Any: cells of any type

@@ -59,11 +59,11 @@ class Record:
     """
 
     def __init__(
-        self, folder: Path, held: int | None, last_seq: int, size: int, fdatasync: Callable[[int], None]
+        self, folder: Path, lock_fd: int | None, last_seq: int, size: int, fdatasync: Callable[[int], None]
     ) -> None:
         self.folder = folder
         self.notices: list[str] = []
-        self._held: int | None = held
+        self._lock_fd: int | None = lock_fd
         self._next_seq = last_seq + 1
         self._lines: list[bytes] = []
         self._size = size  # bytes that are committed
@@ -94,16 +94,16 @@ class Record:
         """
         encoded = json.dumps({**meta, "format": FORMAT})
         _make_folder(folder)
-        held: int | None = None
+        lock_fd: int | None = None
         try:
-            held = hold(folder)  # before the record exists, so that nobody finds it unlocked
+            lock_fd = hold(folder)  # before the record exists, so that nobody finds it unlocked
             _replace(folder / META_NAME, encoded, sync=True)
             os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
             _sync_folder(folder.parent)
-            return cls(folder, held, 0, 0, fdatasync)
+            return cls(folder, lock_fd, 0, 0, fdatasync)
         except BaseException as error:
-            release(held)
+            release(lock_fd)
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
                 folder.rmdir()  # rmtree needs to open the folder, and there may be too many open files
@@ -123,7 +123,7 @@ class Record:
         """
         read_meta(folder)
         try:
-            held = hold(folder)
+            lock_fd = hold(folder)
         except HeldError:
             raise RecordError(
                 f"{folder} is being written by another tuner. One experiment has one tuner at a time: wait for it "
@@ -137,9 +137,9 @@ class Record:
                 pass
             if reader.torn_bytes:
                 os.truncate(folder / FILE_NAME, reader.offset)
-            record = cls(folder, held, reader.last_seq, reader.offset, fdatasync)
+            record = cls(folder, lock_fd, reader.last_seq, reader.offset, fdatasync)
         except BaseException as error:
-            release(held)
+            release(lock_fd)
             if isinstance(error, OSError):
                 raise RecordError(f"{folder} cannot be resumed: {_explanation(error)}") from error
             raise
@@ -272,8 +272,8 @@ class Record:
         self._release()
 
     def _release(self) -> None:
-        held, self._held = self._held, None
-        release(held)
+        lock_fd, self._lock_fd = self._lock_fd, None
+        release(lock_fd)
 
 
 @final

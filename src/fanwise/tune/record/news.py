@@ -49,14 +49,14 @@ class News:
 def start_line(trial: Trial, order: Mapping[str, Any]) -> str:  # Any: JSON
     settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
     attempt, from_iter = order["attempt"], order.get("from_iter", 0)
-    again = f" again, attempt {attempt}" if attempt else ""
+    suffix = f" again, attempt {attempt}" if attempt else ""
     if attempt and from_iter:
-        again += f", from its checkpoint of report {from_iter}"
+        suffix += f", from its checkpoint of report {from_iter}"
     if "source" in order:
-        again += f", a clone of trial {order['source']}"
+        suffix += f", a clone of trial {order['source']}"
     if order.get("fallback"):
-        again += ", drawn at random as the searcher took too long"
-    return f"trial {trial.trial_id} scheduled{again}: {settings}"
+        suffix += ", drawn at random as the searcher took too long"
+    return f"trial {trial.trial_id} scheduled{suffix}: {settings}"
 
 
 def clone_line(trial_id: int, source: int) -> str:

@@ -46,13 +46,13 @@ def overview_of(folder: Path) -> Overview:
         RecordError: there is no record, or it cannot be read.
     """
     meta = read_meta(folder)
-    held = is_held(folder)
-    if held is False:
+    locked = is_held(folder)
+    if locked is False:
         meta = read_meta(folder)  # it may have ended in between
     summary = meta.get("summary")
-    if summary is None or (not summary["finished"] and not held):
+    if summary is None or (not summary["finished"] and not locked):
         summary = _read_state(folder, meta).summary()
-    state = state_of(finished=summary["finished"], held=held)
+    state = state_of(finished=summary["finished"], locked=locked)
     running = summary["num_running"]
     return Overview(
         name=str(meta.get("name", folder.name)),
@@ -72,11 +72,11 @@ def overview_of(folder: Path) -> Overview:
     )
 
 
-def state_of(*, finished: bool, held: bool | None) -> State:
-    """See `Experiment.state`. `held`: True if a tuner holds the lock; None if the file system has no locks."""
+def state_of(*, finished: bool, locked: bool | None) -> State:
+    """See `Experiment.state`. `locked`: True if a tuner holds the lock; None if the file system has no locks."""
     if finished:
         return "finished"
-    return "running" if held else "unknown" if held is None else "broken-off"
+    return "running" if locked else "unknown" if locked is None else "broken-off"
 
 
 def _read_state(folder: Path, meta: Mapping[str, Any]) -> SearchState:  # Any: JSON

@@ -168,13 +168,13 @@ def _file_of(path: str | os.PathLike[str]) -> Path:
 def _read_json(file: Path) -> dict[str, Any] | None:  # Any: JSON
     """Return the object in a file; None: there is no file."""
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RecordError(f"{file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise RecordError(f"{file} is damaged: it is not JSON ({error}).") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise RecordError(f"{file} is damaged: it holds no JSON object.")
-    return found
+    return content

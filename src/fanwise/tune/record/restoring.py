@@ -67,10 +67,10 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> SearchSt
         RecordError: the scheduler does not decide as it did then, or the record is of a newer version.
     """
     state = SearchState(read_meta(folder))
-    found = replay(tuning, searcher, _rows(folder, state), asks_anew=False)
+    replayed = replay(tuning, searcher, _rows(folder, state), asks_anew=False)
     state.news.take()
-    if found.differences:
-        first = found.differences[0]
+    if replayed.differences:
+        first = replayed.differences[0]
         raise RecordError(
             f"{folder.name} cannot be resumed: from event {first.seq} on, its scheduler makes other decisions than "
             f"when the record was written.\n  then: {first.recorded!r}\n  now:  {first.replayed!r}\n"
@@ -106,14 +106,14 @@ def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON
     """The versions of each library with which the search ran, in order; a resumed search may have several."""
-    found = {name: [version] for name, version in meta.get("versions", {}).items()}
+    replayed = {name: [version] for name, version in meta.get("versions", {}).items()}
     for events in iter_events(folder, kinds=("resumed",)):
         for event in events:
             for name, version in (event.body.get("versions") or {}).items():
-                known = found.setdefault(name, [])
+                known = replayed.setdefault(name, [])
                 if version not in known:
                     known.append(version)
-    return found
+    return replayed
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON

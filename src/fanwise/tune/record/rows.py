@@ -52,8 +52,8 @@ def to_row(fact: Fact, orders: list[Order]) -> tuple[str, int | None, Body]:
     if type(fact) is facts.Reported:
         return "report", fact.trial_id, _report_body(fact, orders)
     body: Body = _BODIES[type(fact)](fact)
-    if orders and (kept := [_order_body(order) for order in orders if type(order) is not Suggest]):
-        body["orders"] = kept
+    if orders and (recorded := [_order_body(order) for order in orders if type(order) is not Suggest]):
+        body["orders"] = recorded
     return KINDS[type(fact)], getattr(fact, "trial_id", None), body
 
 
@@ -71,8 +71,8 @@ def _report_body(fact: facts.Reported, orders: list[Order]) -> Body:
     else:
         assert isinstance(answer, Reject), "a report is answered first"
         body["rejected"] = answer.message
-    if len(orders) > 1 and (kept := [_order_body(order) for order in orders[1:] if type(order) is not Suggest]):
-        body["orders"] = kept
+    if len(orders) > 1 and (recorded := [_order_body(order) for order in orders[1:] if type(order) is not Suggest]):
+        body["orders"] = recorded
     return body
 
 
@@ -83,11 +83,11 @@ def _suggested_body(fact: facts.Suggested) -> Body:
 
 def _ended_body(fact: facts.Ended) -> Body:
     outcome = fact.outcome
-    told: Body = {"kind": outcome.kind, "text": outcome.text}
-    told |= {"traceback": outcome.traceback} if outcome.traceback else {}
-    told |= {"last_output": outcome.last_output} if outcome.last_output else {}
-    told |= {"threads": list(outcome.threads)} if outcome.threads else {}
-    return {"attempt": fact.attempt, "outcome": told, "objective_s": fact.objective_s}
+    fields: Body = {"kind": outcome.kind, "text": outcome.text}
+    fields |= {"traceback": outcome.traceback} if outcome.traceback else {}
+    fields |= {"last_output": outcome.last_output} if outcome.last_output else {}
+    fields |= {"threads": list(outcome.threads)} if outcome.threads else {}
+    return {"attempt": fact.attempt, "outcome": fields, "objective_s": fact.objective_s}
 
 
 _BODIES: Mapping[type, Callable[[Any], Body]] = {
@@ -153,8 +153,8 @@ def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]
         case "ready":
             return facts.Ready(t_s, trial, body["attempt"], body["pid"], body["process_started_s"], body["how"])
         case "ended":
-            told = {**body["outcome"], "threads": tuple(body["outcome"].get("threads", ()))}
-            return facts.Ended(t_s, trial, body["attempt"], Outcome(**told), body["objective_s"])
+            fields = {**body["outcome"], "threads": tuple(body["outcome"].get("threads", ()))}
+            return facts.Ended(t_s, trial, body["attempt"], Outcome(**fields), body["objective_s"])
         case "free":
             return facts.Free(t_s, trial, body["attempt"])
         case "command":
@@ -199,8 +199,8 @@ class RowOrders:
             if not orders or not _is_answer(orders[0], body):
                 return False
             rest = orders[1:]
-        kept = [_decision(_order_body(order)) for order in rest if type(order) is not Suggest] if rest else []
-        return kept == [_decision(order) for order in body.get("orders", _NONE)]
+        recorded = [_decision(_order_body(order)) for order in rest if type(order) is not Suggest] if rest else []
+        return recorded == [_decision(order) for order in body.get("orders", _NONE)]
 
     def orders(self) -> list[Order]:
         body, orders = self._body, list[Order]()
@@ -234,10 +234,10 @@ _TEXTS: Final = ("why", "reason", "error")
 
 def _decision(order: Mapping[str, Any]) -> Body:  # Any: JSON
     """Return the order of a row without its texts. Of the reason of a failed trial, its kind remains."""
-    kept = {key: value for key, value in order.items() if key not in _TEXTS}
+    recorded = {key: value for key, value in order.items() if key not in _TEXTS}
     if order["order"] == "judged" and "reason" in order:
-        kept["reason_kind"] = order["reason"][0]
-    return kept
+        recorded["reason_kind"] = order["reason"][0]
+    return recorded
 
 
 def _order_of(body: Mapping[str, Any]) -> Order:  # Any: JSON

@@ -153,7 +153,7 @@ class SearchState:
             self._rank(trial, values)
         if "checkpoint" in body:
             trial.checkpoint = body["checkpoint"]
-            # While the trial repeats reports after a pause, a better report beyond this one is void after a crash.
+            # While the trial repeats reports after a pause, a better report after this one is void after a crash.
             if trial.best_iter <= trial.num_reports:
                 trial.best_at_checkpoint = trial.best
 
@@ -162,14 +162,14 @@ class SearchState:
         # NaN and infinities say that something went wrong.
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return
-        loss, beyond = self._sign * value, 0.0
+        loss, distance = self._sign * value, 0.0
         if constraints:
-            beyond = infeasibility(constraints, violations_of(constraints, values))
-        if math.isfinite(beyond) and (trial.best is None or (beyond, loss) < trial.best[:2]):
-            violations = violated(constraints, values) if beyond else {}
+            distance = infeasibility(constraints, violations_of(constraints, values))
+        if math.isfinite(distance) and (trial.best is None or (distance, loss) < trial.best[:2]):
+            violations = violated(constraints, values) if distance else {}
             trial.best_iter = trial.num_reports
             trial.best = RankedReport(
-                beyond, loss, self._num_counted, value, trial.trial_id, trial.best_iter, trial.config, violations
+                distance, loss, self._num_counted, value, trial.trial_id, trial.best_iter, trial.config, violations
             )
             if trial.best.is_before(self._best_alive):
                 self._best_alive = trial.best
@@ -205,17 +205,17 @@ class SearchState:
             self._limit_s = _limit(body["stop"])
 
     def _order(self, order: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
-        what = order["order"]
-        if what == "start":
+        kind = order["order"]
+        if kind == "start":
             self._start(order, t_s)
-        elif what == "judged":
+        elif kind == "judged":
             self._judge(order, body)
-        elif what == "stop":
+        elif kind == "stop":
             self.reason = order["reason"]
             self.stop_s = t_s if self.stop_s is None else self.stop_s
             self._utilisation.stopped(t_s)
             self.news.add(lambda: f"no more trials are started: {order['reason']}")
-        elif what == "finish":
+        elif kind == "finish":
             self.finished, self.reason = True, order["reason"]
 
     def _start(self, order: Mapping[str, Any], t_s: float) -> None:  # Any: JSON
@@ -438,12 +438,12 @@ class SearchState:
         column: Sequence[object] = self.reports.values.get(objective.metric) or [None] * len(self.reports)
         best: dict[int, tuple[float, float, int]] = {}
         rows = zip(range(len(column)), self.reports.trial_ids, column, self.infeasibilities(), strict=True)
-        for row, trial_id, value, beyond in compress(rows, self.counts()):
-            if isinstance(value, (int, float)) and math.isfinite(value) and math.isfinite(beyond):
+        for row, trial_id, value, distance in compress(rows, self.counts()):
+            if isinstance(value, (int, float)) and math.isfinite(value) and math.isfinite(distance):
                 known = best.get(trial_id)
                 loss = objective.loss(value)
-                if known is None or (beyond, loss) < known[:2]:
-                    best[trial_id] = (beyond, loss, row)
+                if known is None or (distance, loss) < known[:2]:
+                    best[trial_id] = (distance, loss, row)
         return {trial_id: row for trial_id, (_, _, row) in best.items()}
 
     def attempts(self) -> Iterator[tuple[Trial, Attempt]]:

@@ -4,7 +4,7 @@ Three tables:
 * no-op trials, two workers, as in `trial_overhead`: what a trial takes whose objective does nothing;
 * the gap on a worker in these runs: from the beginning of a trial that does nothing to that of the next one on the same
   worker, half of them and 95 in 100 below;
-* utilisation: the share of the workers' time inside objectives of a known length, on a local pool and on a Ray pool of
+* utilization: the share of the workers' time inside objectives of a known length, on a local pool and on a Ray pool of
   one node, by turns.
 
     python benchmarks/cluster.py [--rounds 3] [--quick] [--prepare]
@@ -41,7 +41,7 @@ def objective(x: float) -> float:
     return x
 
 
-def utilisation(pool: Pool, trials: int) -> float:
+def utilization(pool: Pool, trials: int) -> float:
     """Of one search of trials of `TRIAL_S`, in percent."""
     experiment = Tuner(
         objective,
@@ -52,11 +52,11 @@ def utilisation(pool: Pool, trials: int) -> float:
         quiet=True,
         pool=pool,
     ).run()
-    assert experiment.utilisation is not None, "trials have run"
-    return 100.0 * experiment.utilisation
+    assert experiment.utilization is not None, "trials have run"
+    return 100.0 * experiment.utilization
 
 
-def utilisations(rounds: int, trials: int) -> dict[str, list[float]]:
+def utilizations(rounds: int, trials: int) -> dict[str, list[float]]:
     """Both pools by turns, each search in a pool that has run before."""
     found: dict[str, list[float]] = {"this machine": [], "Ray pool": []}
     os.environ.update(ENVIRONMENT)
@@ -67,14 +67,14 @@ def utilisations(rounds: int, trials: int) -> dict[str, list[float]]:
                 job.result()
         for _ in range(rounds):
             for name, pool in pools.items():
-                found[name].append(utilisation(pool, trials))
-                say(f"  utilisation, {name}: {found[name][-1]:.2f} %")
+                found[name].append(utilization(pool, trials))
+                say(f"  utilization, {name}: {found[name][-1]:.2f} %")
     return found
 
 
-def utilisation_table(found: dict[str, list[float]]) -> str:
+def utilization_table(found: dict[str, list[float]]) -> str:
     return table(
-        [f"{WORKERS} workers, trials of {TRIAL_S:g} s", "utilisation %"],
+        [f"{WORKERS} workers, trials of {TRIAL_S:g} s", "utilization %"],
         [[name, spread(values).shown(2)] for name, values in found.items()],
     )
 
@@ -110,12 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run_round(rows, quick=args.quick)
     with tempfile.TemporaryDirectory() as home:
         os.environ["FANWISE_HOME"] = home
-        found = utilisations(rounds, TRIALS // 5 if args.quick else TRIALS)
+        found = utilizations(rounds, TRIALS // 5 if args.quick else TRIALS)
     payload = {
         "rows": [{"name": r.contestant.name, "trouble": r.trouble, "runs": [asdict(m) for m in r.runs]} for r in rows],
-        "utilisation": found,
+        "utilization": found,
     }
-    tables = [overhead_table(rows), gap_table(rows), utilisation_table(found)]
+    tables = [overhead_table(rows), gap_table(rows), utilization_table(found)]
     finish("cluster", tables, payload, facts=machine())
 
 

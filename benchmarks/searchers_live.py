@@ -5,7 +5,7 @@
 Everybody trains the same LeNet on the same digits with the same program (peers/live_training.py), two workers, one
 thread each, in an environment of its own; they take turns, round after round. What they did is read from the marks that
 the training itself leaves, so it is counted alike for all: from the beginning of the first training, for so many
-seconds. Start-up stands apart. `utilisation` is the share of the workers' time from the first line of a training, which
+seconds. Start-up stands apart. `utilization` is the share of the workers' time from the first line of a training, which
 imports torch, to its end; one that was killed counts as busy for a whole further epoch (until the end of the search
 where it had not finished any) or until another one needs its worker. `epochs` counts the finished ones, `best error` is
 that of any epoch so far.
@@ -63,7 +63,7 @@ class Measured:
     """One run. `errors`: the best error after each of PARTS of the time; NaN where no epoch was finished."""
 
     startup_s: float
-    utilisation: float
+    utilization: float
     trials: int
     epochs: int
     errors: Sequence[float]
@@ -178,7 +178,7 @@ def write_data(path: Path) -> None:
 
 def shown(rows: Sequence[Row], seconds: float) -> str:
     """The table: medians of the rounds, with the least and the greatest."""
-    header = ["contestant", "start-up s", "utilisation", "trials", "epochs"]
+    header = ["contestant", "start-up s", "utilization", "trials", "epochs"]
     header += [f"best error, {part * seconds:.0f} s" for part in PARTS] + ["rounds", "remark"]
     cells = []
     for row in rows:
@@ -186,7 +186,7 @@ def shown(rows: Sequence[Row], seconds: float) -> str:
         if not of:
             cells.append([row.contestant.name, *["-"] * (len(header) - 2), row.trouble])
             continue
-        line = [spread([run.startup_s for run in of]).shown(1), spread([run.utilisation for run in of]).shown(3)]
+        line = [spread([run.startup_s for run in of]).shown(1), spread([run.utilization for run in of]).shown(3)]
         line += [spread([float(run.trials) for run in of]).shown(0), spread([float(run.epochs) for run in of]).shown(0)]
         line += [_error([run.errors[part] for run in of]) for part in range(len(PARTS))]
         cells.append([row.contestant.name, *line, str(len(of)), row.trouble])

@@ -4,11 +4,11 @@ Quick only shows that it runs: an easy target, one table.
 
 time to target   ASHA on fanwise.testing.learning_curves, to a loss that costs some 4,000 full trainings on one
                  worker; without loss the time falls linearly: speed-up = number of workers
-utilisation      ASHA and random search on the LCBench tables, virtual hours of 100 workers, where the tables are
-facts a second   of processor time: the state machine with its scheduler and searcher, and the simulator around them
+utilization      ASHA and random search on the LCBench tables, virtual hours of 100 workers, where the tables are
+events a second   of processor time: the state machine with its scheduler and searcher, and the simulator around them
 memory           resident memory of a process after 100,000 and after 1,000,000 simulated trials
 
-    python benchmarks/simulate_scaling.py [--size quick | small | full] [--tables facts ...]
+    python benchmarks/simulate_scaling.py [--size quick | small | full] [--tables events ...]
 """
 
 import argparse
@@ -27,9 +27,9 @@ from measuring import finish, machine, peak_mib, say, spread, table
 
 from fanwise.testing.learning_curves import curves
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
-from fanwise.tune.decisions.facts import Fact
-from fanwise.tune.decisions.orders import Order
-from fanwise.tune.decisions.tuning import Tuning
+from fanwise.tune.core.actions import Action
+from fanwise.tune.core.events import Event
+from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate import lcbench_curves, simulate
 
@@ -94,18 +94,18 @@ def scaling(size: Size, payload: dict[str, object]) -> str:
                     f"{statistics.fmean(trainings):,.0f}",
                     f"{one_s / total_s:,.1f}",
                     f"{one_s / total_s / n_workers:.3f}",
-                    f"{min(search.utilisation for search in searches):.3f}",
+                    f"{min(search.utilization for search in searches):.3f}",
                 ]
             )
             say(f"  ASHA {kind}, {n_workers} workers: {seconds[n_workers]}")
         raw[kind] = seconds
     payload["seconds_to_target"] = raw
-    header = ["ASHA", "workers", "virtual s to target", "full trainings", "speed-up", "of linear", "utilisation"]
+    header = ["ASHA", "workers", "virtual s to target", "full trainings", "speed-up", "of linear", "utilization"]
     return table(header, rows)
 
 
-def utilisation(size: Size, payload: dict[str, object]) -> str:
-    """Virtual utilisation on the tables, with a second of start-up for each attempt."""
+def utilization(size: Size, payload: dict[str, object]) -> str:
+    """Virtual utilization on the tables, with a second of start-up for each attempt."""
     stop = StoppingCriterion(max_wallclock_time=size.table_s)
     rows = []
     for path in sorted(TABLES.glob("task_*.npz"))[: size.tables]:
@@ -125,24 +125,24 @@ def utilisation(size: Size, payload: dict[str, object]) -> str:
                         f"{startup_s:g}",
                         f"{search.num_trials_started:,}",
                         f"{search.incumbent_at(math.inf):.2f}",
-                        f"{search.utilisation:.4f}",
+                        f"{search.utilization:.4f}",
                     ]
                 )
         say(f"  {path.stem}")
-    payload["utilisation"] = rows
-    return table(["LCBench", "scheduler", "start-up s", "trials", "best accuracy %", "utilisation"], rows)
+    payload["utilization"] = rows
+    return table(["LCBench", "scheduler", "start-up s", "trials", "best accuracy %", "utilization"], rows)
 
 
-def recorded(scheduler: Callable[[], Scheduler], n_workers: int, trials: int, *, checkpoints: bool) -> list[Fact]:
-    """The facts of a simulated search.
+def recorded(scheduler: Callable[[], Scheduler], n_workers: int, trials: int, *, checkpoints: bool) -> list[Event]:
+    """The events of a simulated search.
 
-    No search keeps its facts, so the collector is told to leave them alone: else it looks at all of them again and
+    No search keeps its events, so the collector is told to leave them alone: else it looks at all of them again and
     again while the state machine is timed.
     """
-    history: list[Fact] = []
+    history: list[Event] = []
 
-    def note(fact: Fact, orders: list[Order]) -> None:
-        history.append(fact)
+    def note(event: Event, actions: list[Action]) -> None:
+        history.append(event)
 
     stop = StoppingCriterion(max_num_trials_started=trials)
     simulate(scheduler(), curves(MAX_EPOCHS), stop, n_workers=n_workers, checkpoints=checkpoints, on_event=note)
@@ -152,7 +152,7 @@ def recorded(scheduler: Callable[[], Scheduler], n_workers: int, trials: int, *,
 
 
 def speed(size: Size, payload: dict[str, object]) -> str:
-    """Facts a second: of the state machine alone, facts handed in again, and of whole simulated searches."""
+    """Events a second: of the state machine alone, events handed in again, and of whole simulated searches."""
     schedulers: Mapping[str, Callable[[], Scheduler]] = {
         "random search": lambda: FIFO(metric="loss"),
         "ASHA stopping": lambda: asha("stopping"),
@@ -168,19 +168,19 @@ def speed(size: Size, payload: dict[str, object]) -> str:
             scheduler, space = make(), curves(MAX_EPOCHS).space
             scheduler.begin(space, 0)
             stop = StoppingCriterion(max_num_trials_started=number)
-            tuning = Tuning(scheduler, space, stop, n_workers=n_workers)
+            core = SearchCore(scheduler, space, stop, n_workers=n_workers)
             gc.collect()  # of the one before
             began_s = time.process_time()
-            for fact in history:
-                tuning.handle(fact)
+            for event in history:
+                core.handle(event)
             alone.append(len(history) / (time.process_time() - began_s))
             began_s = time.process_time()
             search = simulate(make(), curves(MAX_EPOCHS), stop, n_workers=n_workers, checkpoints=checkpoints)
-            whole.append(search.num_facts / (time.process_time() - began_s))
+            whole.append(search.num_events / (time.process_time() - began_s))
         rows.append([name, f"{n_workers:,}", f"{len(history):,}", spread(alone).shown(0), spread(whole).shown(0)])
         say(f"  {rows[-1]}")
     payload["facts_per_s"] = rows
-    return table(["scheduler", "workers", "facts", "state machine, facts/s", "simulator, facts/s"], rows)
+    return table(["scheduler", "workers", "events", "state machine, events/s", "simulator, events/s"], rows)
 
 
 def resident_mib(kind: str, trials: int) -> None:
@@ -206,7 +206,7 @@ def memory(size: Size, payload: dict[str, object]) -> str:
     return table(["scheduler", *(f"MiB after {number:,} trials" for number in numbers), "bytes a further trial"], rows)
 
 
-PARTS = {"facts": speed, "memory": memory, "utilisation": utilisation, "scaling": scaling}
+PARTS = {"events": speed, "memory": memory, "utilization": utilization, "scaling": scaling}
 
 
 def main() -> None:
@@ -219,11 +219,11 @@ def main() -> None:
     if args.memory_of is not None:
         resident_mib(args.memory_of, args.trials)
         return
-    facts, payload = machine(), dict[str, object]()
+    events, payload = machine(), dict[str, object]()
     size = SIZES[args.size]
-    parts = [name for name in args.tables or PARTS if name != "utilisation" or TABLES.is_dir()]
+    parts = [name for name in args.tables or PARTS if name != "utilization" or TABLES.is_dir()]
     tables = [PARTS[name](size, payload) for name in parts]
-    finish("simulate_scaling", tables, payload, facts=facts)
+    finish("simulate_scaling", tables, payload, facts=events)
 
 
 if __name__ == "__main__":

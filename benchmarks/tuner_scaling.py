@@ -1,11 +1,11 @@
 """The whole tuner but for processes and links: 10,000 workers, up to 1,000,000 trials, in virtual time.
 
-    Crowd, an engine without processes   --ready, report, ended, free-->   Search (the tuner's own), Tuning, scheduler
+    Crowd, an engine without processes   --ready, report, ended, free-->   Search (the tuner's), SearchCore, scheduler
         hosts of 8 CPUs, and a cluster's <--submit, end, answers----           '--> record on disk, table on screen
         own placement of jobs on them
 
-What is measured is the tuner's processor time for each fact, in the first and the last tenth of a search (are they
-alike?), its memory and its record after two numbers of trials. Facts of ten virtual milliseconds share a turn of the
+What is measured is the tuner's processor time for each event, in the first and the last tenth of a search (are they
+alike?), its memory and its record after two numbers of trials. Events of ten virtual milliseconds share a turn of the
 loop and so a transaction, as they do in a tuner that is busy. Each search has a process of its own.
 
     python benchmarks/tuner_scaling.py [--size quick | small | full]      seconds, 3 minutes, 40 minutes
@@ -33,12 +33,12 @@ from fanwise.pool.specs import Packed
 from fanwise.testing.learning_curves import curves
 from fanwise.testing.simulated_loop import SimulatedLoop
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
-from fanwise.tune.decisions import facts
+from fanwise.tune.core import events
 from fanwise.tune.opening import described
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.restoring import fresh_tuning
 from fanwise.tune.record.state import SearchState
-from fanwise.tune.runner import Plan, Search
+from fanwise.tune.runtime.runner import Plan, Search
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate.tables import Curve
 
@@ -185,7 +185,7 @@ class NoFiles:
 class Found:
     """What one search was, in its own process."""
 
-    num_facts: int
+    num_events: int
     us_a_fact_first: float
     us_a_fact_last: float
     facts_per_s: float
@@ -225,39 +225,39 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     crowd = Crowd(n_workers, lambda request: family.curve(dict(request.keywords or {})))
     plan = Plan("crowd", pack(print), Resources(), 0, False, record.folder, str(folder / "checkpoints"))
     running = Search(crowd, record, plan, progress, checkpoints=NoFiles())
-    tuning = fresh_tuning(meta, scheduler)
-    tuning.listen(running.suggester(scheduler.searcher))
-    crowd.loop.call_soon(lambda: running.begin(tuning, facts.Begin))
+    core = fresh_tuning(meta, scheduler)
+    core.listen(running.suggester(scheduler.searcher))
+    crowd.loop.call_soon(lambda: running.begin(core, events.Begin))
 
     def look() -> None:
         running.look()
         crowd.loop.call_at(crowd.loop.now_s() + LOOK_EVERY_S, look)
 
     look()
-    marks: list[tuple[float, int]] = []  # processor seconds and facts, at each tenth of the trials
+    marks: list[tuple[float, int]] = []  # processor seconds and events, at each tenth of the trials
 
     def mark_at(trials: int) -> None:
-        counts = tuning.counts
+        counts = core.counts
         crowd.loop.run(lambda: running.finished.is_set() or counts.num_trials_started >= trials, within_s=math.inf)
         marks.append((time.process_time(), record.next_seq))
         if len(marks) > 1:
-            say(f"    {kind}, {trials:,} trials: {us_a_fact(*marks[-2:]):.1f} us a fact, {peak_mib():.0f} MiB")
+            say(f"    {kind}, {trials:,} trials: {us_a_fact(*marks[-2:]):.1f} us a event, {peak_mib():.0f} MiB")
 
     for tenth in range(11):
         mark_at(n_workers + (num_trials - n_workers) * tenth // 10)
     crowd.loop.run(running.finished.is_set, within_s=math.inf)
     if running.failure is not None:
         raise running.failure
-    ended_s, num_facts = time.process_time(), record.next_seq - 1
+    ended_s, num_events = time.process_time(), record.next_seq - 1
     record.close()
     each = list(itertools.starmap(us_a_fact, itertools.pairwise(marks)))
-    rate = (num_facts - marks[0][1]) / (ended_s - marks[0][0])
+    rate = (num_events - marks[0][1]) / (ended_s - marks[0][0])
     size_mib = (record.folder / "events.jsonl").stat().st_size / 2**20
-    return Found(num_facts, each[0], each[-1], rate, peak_mib(), size_mib)
+    return Found(num_events, each[0], each[-1], rate, peak_mib(), size_mib)
 
 
 def us_a_fact(before: tuple[float, int], after: tuple[float, int]) -> float:
-    """Between two marks: processor seconds and numbers of facts."""
+    """Between two marks: processor seconds and numbers of events."""
     return 1e6 * (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
@@ -276,7 +276,7 @@ def shown(found: dict[tuple[str, int], Found]) -> str:
         [
             kind,
             f"{trials:,}",
-            f"{one.num_facts:,}",
+            f"{one.num_events:,}",
             f"{one.facts_per_s:,.0f}",
             f"{one.us_a_fact_first:.0f}",
             f"{one.us_a_fact_last:.0f}",
@@ -288,9 +288,9 @@ def shown(found: dict[tuple[str, int], Found]) -> str:
     header = [
         "scheduler",
         "trials",
-        "facts",
-        "facts/s",
-        "us a fact, first tenth",
+        "events",
+        "events/s",
+        "us a event, first tenth",
         "last tenth",
         "peak MiB",
         "record MiB",

@@ -67,7 +67,7 @@ print(f"Two searches of {SECONDS:g} s each, first a synchronous one; then pictur
 synchronous, asynchronous = search(False), search(True)
 for label, experiment in (("synchronous", synchronous), ("asynchronous", asynchronous)):
     print(f"{label}: {len(experiment.trials)} trials in {SECONDS:g} s, best {experiment.best}")
-    print(f"  worker utilisation {experiment.utilisation or 0.0:.1%}; kept in {experiment.path}")
+    print(f"  worker utilization {experiment.utilization or 0.0:.1%}; kept in {experiment.path}")
 
 print("drawing")
 OUT.mkdir(exist_ok=True)

@@ -69,5 +69,5 @@ for name, scheduler in schedulers.items():
     searches = repeat(scheduler, table, stop, seeds=SEEDS, **settings)
     means = {spread.time_s: f"{spread.mean:12.4f}" for spread in incumbent_spread(searches, times_s)}
     trials = sum(search.num_trials_started for search in searches) // len(searches)
-    busy = sum(search.utilisation for search in searches) / len(searches)
+    busy = sum(search.utilization for search in searches) / len(searches)
     print(f"{name:16}" + "".join(means.get(time_s, f"{'-':>12}") for time_s in times_s) + f"{trials:9}{busy:14.1%}")

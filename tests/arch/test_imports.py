@@ -34,7 +34,8 @@ MAY_IMPORT[""] = {
 # Layers in which files still import each other in circles.
 HAVE_CIRCLES = {"tensor"}
 
-# Import name of an optional library, and the file that alone may import it; or all files of a folder of that name.
+# Import name of an optional library, and the only file that may import it, or files that add a subject to that name
+# (with_optuna_study.py), or all files of a folder of that name.
 OPTIONAL = {
     **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "optuna", "plotly")},
     **{name: f"with_{name}.py" for name in ("starlette", "uvicorn", "gymnasium", "syne_tune", "tensorboard")},
@@ -71,7 +72,7 @@ QUIET = [
     "parallel/supervisor/membership.py",
     "plot/crowds.py",
     "plot/data.py",
-    "plot/halving.py",
+    "plot/rung_figure.py",
     "pool/contract.py",
     "pool/launchers.py",
     "pool/leases.py",
@@ -106,30 +107,30 @@ QUIET = [
     "tune/constraints.py",
     "tune/hypervolume.py",
     "tune/space/space.py",
-    "tune/decisions/checkpoints.py",
-    "tune/decisions/checking.py",
-    "tune/decisions/deadlines.py",
-    "tune/decisions/driving.py",
-    "tune/decisions/facts.py",
-    "tune/decisions/failures.py",
-    "tune/decisions/orders.py",
-    "tune/decisions/replay.py",
-    "tune/decisions/stages.py",
-    "tune/decisions/transfer.py",
-    "tune/decisions/trials.py",
-    "tune/decisions/tuning.py",
+    "tune/core/checkpoint_references.py",
+    "tune/core/validation.py",
+    "tune/core/deadlines.py",
+    "tune/core/inline.py",
+    "tune/core/events.py",
+    "tune/core/equal_failures.py",
+    "tune/core/actions.py",
+    "tune/core/replay.py",
+    "tune/core/stages.py",
+    "tune/core/transfer.py",
+    "tune/core/trial_state.py",
+    "tune/core/search_core.py",
     "tune/record/state.py",
-    "tune/record/rows.py",
-    "tune/record/utilisation.py",
+    "tune/record/event_codec.py",
+    "tune/record/utilization.py",
     "tune/schedulers/asha.py",
     "tune/schedulers/fifo.py",
-    "tune/schedulers/halving.py",
+    "tune/schedulers/successive_halving.py",
     "tune/schedulers/median.py",
     "tune/schedulers/pbt.py",
-    "tune/schedulers/base.py",
+    "tune/schedulers/scheduler.py",
     "tune/schedulers/resources.py",
     "tune/schedulers/rungs.py",
-    "tune/searchers/base.py",
+    "tune/searchers/searcher.py",
     "tune/searchers/first_points.py",
     "tune/searchers/grid.py",
     "tune/searchers/random_search.py",
@@ -264,9 +265,13 @@ def wrong_optional_imports(sources: Sources) -> list[str]:
         f"{path}:{found.line} imports {found.module}, which only {OPTIONAL[library]} may"
         for path, text in sources.items()
         for found in imports_of(path, text)
-        if (library := found.module.split(".")[0]) in OPTIONAL
-        and OPTIONAL[library] not in (PurePosixPath(path).name, f"{PurePosixPath(path).parent.name}.py")
+        if (library := found.module.split(".")[0]) in OPTIONAL and not may_import(path, OPTIONAL[library])
     ]
+
+
+def may_import(path: str, file: str) -> bool:
+    name, folder = PurePosixPath(path).name, PurePosixPath(path).parent.name
+    return name == file or name.startswith(file.removesuffix(".py") + "_") or f"{folder}.py" == file
 
 
 def loud_in_quiet(sources: Sources, quiet: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ FOLDERS = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
 # The terminal belongs to the command line and to the tuner's live table; everything else returns or logs.
 # They tell a job or a program to end, and are never shown as an error.
 ORDERS_TO_END = ("TrialStopped", "CallCancelled", "SearchInterrupted")
-MAY_PRINT = ("cli/", "tune/terminal/screen.py", "tune/terminal/with_ipython.py")
+MAY_PRINT = ("cli/", "tune/display/screen.py", "tune/display/with_ipython.py")
 # In pieces, so that this file does not break its own rule.
 LATER = "TO" + "DO"
 OPEN_WORK = re.compile(rf"\b(?:{LATER}(?!\(#\d+\))|{'FIX' + 'ME'}|{'XX' + 'X'})\b")

@@ -28,7 +28,7 @@ def test_what_happened_in_the_counted_seconds() -> None:
     assert run.startup_s == 2.0
     assert (run.trials, run.epochs) == (3, 5)
     # a: 102 to 106; b: 103 to 107 and, as it was killed, an epoch of 2 s more; c: 107 to the end
-    assert run.utilisation == pytest.approx((4.0 + 6.0 + 5.0) / 20.0)
+    assert run.utilization == pytest.approx((4.0 + 6.0 + 5.0) / 20.0)
     assert run.errors == [0.9, 0.4, 0.3]
 
 
@@ -39,14 +39,14 @@ def test_before_the_first_epoch_there_is_no_error() -> None:
 
 def test_a_training_that_was_killed_in_its_first_epoch_kept_its_worker_until_the_end() -> None:
     run = counted(["a begin 5 nan", "b begin 7 nan"], started_s=0.0, seconds=4.0, workers=2)
-    assert (run.trials, run.epochs) == (2, 0) and run.utilisation == pytest.approx((4.0 + 2.0) / 8.0)
+    assert (run.trials, run.epochs) == (2, 0) and run.utilization == pytest.approx((4.0 + 2.0) / 8.0)
 
 
 def test_a_killed_training_gives_its_worker_to_the_next() -> None:
     run = counted(
         "a begin 0 nan,a epoch 4 1,b begin 5 nan,b epoch 9 1".split(","), started_s=0.0, seconds=8.0, workers=1
     )
-    assert run.utilisation == 1.0
+    assert run.utilization == 1.0
 
 
 def test_a_run_without_a_training_is_refused() -> None:

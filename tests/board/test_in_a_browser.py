@@ -186,7 +186,7 @@ def test_a_search_is_watched_and_steered_in_its_page(live: Live, page: "Page") -
     page.get_by_label("workers", exact=True).fill("1")
     page.get_by_role("button", name="Set", exact=True).click()
     playwright.expect(page.locator("#said")).to_contain_text("at most 1 trial at a time", timeout=30_000)
-    playwright.expect(page.locator("#budget")).to_contain_text("workers1utilisation", timeout=30_000)
+    playwright.expect(page.locator("#budget")).to_contain_text("workers1utilization", timeout=30_000)
 
     page.get_by_role("button", name="End the search").click()
     page.get_by_role("button", name="End it").click()

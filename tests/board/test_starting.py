@@ -14,7 +14,7 @@ from fanwise.base.errors import NotInstalled
 from fanwise.board.with_plotly import plotly_file
 from fanwise.testing import within
 from fanwise.tune import StoppingCriterion, Tuner, uniform
-from fanwise.tune.own_board import own_board
+from fanwise.tune.runtime.board_process import own_board
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn", "plotly"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fanwise.board.columns import thin
 from fanwise.board.thinning import chosen, merged
-from fanwise.plot.data import Interval, IntervalKind
+from fanwise.plot.data import IntervalKind, WorkerInterval
 
 VALUES = st.lists(st.floats(allow_nan=False), max_size=300)
 ALL_KINDS: tuple[IntervalKind, ...] = ("busy", "start-up", "idle")
@@ -67,7 +67,7 @@ def test_of_many_trials_those_that_run_and_a_sample_of_all_ages_are_chosen() -> 
 
 
 @st.composite
-def timelines(draw: st.DrawFn) -> list[Interval]:
+def timelines(draw: st.DrawFn) -> list[WorkerInterval]:
     found = []
     for slot in range(draw(st.integers(0, 3))):
         at_s, trial_id = 0.0, 0
@@ -76,14 +76,14 @@ def timelines(draw: st.DrawFn) -> list[Interval]:
             at_s = begin_s + draw(st.integers(1, 200)) / 64
             is_idle = kind == "idle"
             found.append(
-                Interval(slot, kind, begin_s, at_s, None if is_idle else trial_id, None if is_idle else "Stopped")
+                WorkerInterval(slot, kind, begin_s, at_s, None if is_idle else trial_id, None if is_idle else "Stopped")
             )
             trial_id += draw(st.integers(0, 1))
     return found
 
 
 @given(timelines(), st.sampled_from([0.0, 0.25, 1.0, 5.0, 1e6]))
-def test_no_worker_time_is_lost_or_invented(intervals: list[Interval], shortest_s: float) -> None:
+def test_no_worker_time_is_lost_or_invented(intervals: list[WorkerInterval], shortest_s: float) -> None:
     stretches = merged(intervals, shortest_s)
     for slot in {one.slot for one in intervals}:
         before = [one for one in intervals if one.slot == slot]
@@ -98,12 +98,12 @@ def test_no_worker_time_is_lost_or_invented(intervals: list[Interval], shortest_
 
 
 @given(timelines())
-def test_what_is_long_enough_stays_as_it_was(intervals: list[Interval]) -> None:
+def test_what_is_long_enough_stays_as_it_was(intervals: list[WorkerInterval]) -> None:
     stretches = merged(intervals, 0.0)
     assert [(one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in stretches] == [
         (one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in intervals
     ]
 
 
-def _sum(intervals: list[Interval], kind: IntervalKind) -> float:
+def _sum(intervals: list[WorkerInterval], kind: IntervalKind) -> float:
     return sum(one.end_s - one.begin_s for one in intervals if one.kind == kind)

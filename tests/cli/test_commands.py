@@ -181,7 +181,7 @@ def test_an_experiment_is_shown_with_its_table(searched: Finished, place: Place)
     assert shown in seen, "the same table as at the end of the search"
     assert f"kept in {place.home}/good" in done.out
     assert done.out.startswith("experiment good: finished (max_num_trials_started=4")
-    assert re.search(r"^worker utilisation: [\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)$", done.out, re.M)
+    assert re.search(r"^worker utilization: [\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)$", done.out, re.M)
 
 
 def test_a_search_that_was_broken_off_is_told_from_one_that_runs(place: Place) -> None:

@@ -28,7 +28,7 @@ def test_the_demo_searches_says_what_it_found_and_draws_it(torch_loaded: LoadedI
     )
     assert re.search(r"^validation error     [01]\.\d{4} \(trial \d+, epoch \d+\)$", out, re.M)
     shares = r"[\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)"
-    assert re.search(rf"^worker utilisation   {shares} of 1 worker, from the first", out, re.M)
+    assert re.search(rf"^worker utilization   {shares} of 1 worker, from the first", out, re.M)
     assert re.search(r"^start-up             \d+\.\d s until the first worker was ready$", out, re.M)
     pictures = re.findall(r"^picture              (\S+)$", out, re.M)
     names = ["hyperparameters", "incumbent", "learning-curves", "parallel-coordinates", "workers"]

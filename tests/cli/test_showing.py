@@ -19,9 +19,9 @@ from fanwise.plot import workers
 from fanwise.testing.programs import Finished
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import StoppingCriterion, load_experiment
-from fanwise.tune.checkpoint_owner import claim
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.log import Record
+from fanwise.tune.runtime.checkpoint_owner import claim
 
 SPACE = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
 META = {"metric": "loss", "mode": "min", "n_workers": 2, "seed": 1, "space": SPACE}
@@ -138,8 +138,8 @@ def test_a_trial_is_shown_with_its_attempts_reports_threads_and_places(place: Pl
         search.ready(3.5, 0, attempt=1)
         search.report(4.0, 0, 2, {"loss": 0.25}, attempt=1, decision="STOP")
         outcome = {"kind": "returned", "text": "", "threads": ["'saver' in save, train.py:7"]}
-        judged = {"order": "judged", "trial": 0, "attempt": 1, "status": "Stopped"}
-        search.add(5.0, "ended", 0, {"attempt": 1, "outcome": outcome, "objective_s": 1.5, "orders": [judged]})
+        judged = {"action": "judged", "trial": 0, "attempt": 1, "status": "Stopped"}
+        search.add(5.0, "ended", 0, {"attempt": 1, "outcome": outcome, "objective_s": 1.5, "actions": [judged]})
         search.finish(6.0, "done")
     kept = place.home / "e" / "checkpoints" / "0-0-1"
     for folder in (kept, place.home / "e" / "trials" / "0", place.home / "e" / "output"):
@@ -300,7 +300,7 @@ def _typed(text: str) -> Any:  # Any: a file
     return io.StringIO(text)
 
 
-def test_every_place_gives_the_same_utilisation_of_a_resumed_search(place: Place) -> None:
+def test_every_place_gives_the_same_utilization_of_a_resumed_search(place: Place) -> None:
     with place.searching("twice", n_workers=1, stop=StoppingCriterion(max_wallclock_time=60).to_json()) as search:
         search.start(0.0, 0, {"x": 0.1})
         search.ready(1.0, 0)
@@ -319,12 +319,12 @@ def test_every_place_gives_the_same_utilisation_of_a_resumed_search(place: Place
         search.finish(31.0, "enough")
     experiment = load_experiment("twice")
     share = (10 + 5 + 10) / (10 + 2 * 10)  # the ten seconds until the second run's workers were ready do not count
-    assert experiment.utilisation == pytest.approx(share)
-    assert experiment.snapshot().utilisation == pytest.approx(share)
-    assert json.loads(place.typed("show", "twice", "--json").out)["utilisation"] == pytest.approx(share)
+    assert experiment.utilization == pytest.approx(share)
+    assert experiment.snapshot().utilization == pytest.approx(share)
+    assert json.loads(place.typed("show", "twice", "--json").out)["utilization"] == pytest.approx(share)
     words = "83.3 % (start-up 0.0 %, idle 16.7 %)"
-    assert f"worker utilisation: {words}\n" in place.typed("show", "twice").out
-    assert f"worker utilisation {words}" in workers(experiment.search_data()).axes[0].get_title(loc="left")
+    assert f"worker utilization: {words}\n" in place.typed("show", "twice").out
+    assert f"worker utilization {words}" in workers(experiment.search_data()).axes[0].get_title(loc="left")
     watched = Home(place.home).watched("twice")
     assert VIEWS["workers"](watched.look())["shares"]["busy"] == pytest.approx(share)
-    assert summary(watched.look())["utilisation"] == pytest.approx(share)
+    assert summary(watched.look())["utilization"] == pytest.approx(share)

@@ -20,7 +20,7 @@ from fanwise.cli.app import main
 from fanwise.testing import within
 from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.tune import load_experiment
-from fanwise.tune.remote.sockets import KEY_NAME, SOCKET_NAME
+from fanwise.tune.runtime.control_socket import KEY_NAME, SOCKET_NAME
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 OBJECTIVE = """

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.plot.data import (
-    Interval,
     ReportPoint,
     SearchData,
     Span,
+    WorkerInterval,
     best_point,
     curves_by_trial,
     from_first_ready,
@@ -120,14 +120,14 @@ def test_a_timeline_holds_startup_busy_and_idle_time_of_each_worker() -> None:
     ]
     timeline = worker_timeline(search_of(spans=spans, n_workers=2, first_ready_s=1.0, stop_s=10.0, last_s=12.1))
     assert timeline.intervals == [
-        Interval(0, "start-up", 0.0, 1.0, 0, "Completed"),
-        Interval(0, "busy", 1.0, 4.0, 0, "Completed"),
-        Interval(0, "start-up", 5.0, 5.5, 2, "Completed"),
-        Interval(0, "busy", 5.5, 12.0, 2, "Completed"),
-        Interval(0, "idle", 4.0, 5.0),
-        Interval(1, "start-up", 0.0, 2.0, 1, "Failed"),
-        Interval(1, "busy", 2.0, 6.0, 1, "Failed"),
-        Interval(1, "idle", 6.0, 10.0),
+        WorkerInterval(0, "start-up", 0.0, 1.0, 0, "Completed"),
+        WorkerInterval(0, "busy", 1.0, 4.0, 0, "Completed"),
+        WorkerInterval(0, "start-up", 5.0, 5.5, 2, "Completed"),
+        WorkerInterval(0, "busy", 5.5, 12.0, 2, "Completed"),
+        WorkerInterval(0, "idle", 4.0, 5.0),
+        WorkerInterval(1, "start-up", 0.0, 2.0, 1, "Failed"),
+        WorkerInterval(1, "busy", 2.0, 6.0, 1, "Failed"),
+        WorkerInterval(1, "idle", 6.0, 10.0),
     ]
     assert timeline.capacity_s == 2 * 9.0
     # Busy time after the stop and start-up before the first objective do not count.
@@ -151,14 +151,14 @@ def test_time_outside_of_the_objective_is_idle_where_the_worker_measured_it() ->
     spans = [Span(0, 0, 0.0, 1.0, 5.0, 5.5, "Completed", 3.0)]
     timeline = worker_timeline(search_of(spans=spans, first_ready_s=1.0, stop_s=6.0, last_s=6.0))
     assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (3.0, 0.0, 2.0)
-    assert timeline.utilisation == pytest.approx(0.6)
-    assert timeline.utilisation_in_words() == "60.0 % (start-up 0.0 %, idle 40.0 %)"
+    assert timeline.utilization == pytest.approx(0.6)
+    assert timeline.utilization_in_words() == "60.0 % (start-up 0.0 %, idle 40.0 %)"
 
 
 def test_without_a_first_objective_there_is_no_idle_share() -> None:
     timeline = worker_timeline(search_of(spans=[Span(0, 0, 0.0, None, None, None, "InProgress")], last_s=2.0))
     assert timeline.capacity_s == 0.0
-    assert (timeline.utilisation, timeline.idle_share, timeline.utilisation_in_words()) == (None, None, None)
+    assert (timeline.utilization, timeline.idle_share, timeline.utilization_in_words()) == (None, None, None)
     assert [i.kind for i in timeline.intervals] == ["start-up"]
 
 

@@ -188,14 +188,14 @@ def test_the_star_of_the_best_trial_is_whole_also_at_the_last_moment() -> None:
     assert "0" in texts(figure), "its number is there as well"
 
 
-def test_two_searches_share_the_time_axis_and_show_their_utilisation() -> None:
+def test_two_searches_share_the_time_axis_and_show_their_utilization() -> None:
     figure = workers(make_search(asynchronous=False), make_search(4))
     assert len(figure.axes) == 2
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
     # Of 2 x 14.1 s, 3 x 4 s are busy and 2 x 0.5 s start-up on each worker; the rest is idle.
     said = (
         "lenet, synchronous: 6 trials; the first worker was ready after 0.5 s\n"
-        "worker utilisation 85.1 % (start-up 7.1 %, idle 7.8 %)"
+        "worker utilization 85.1 % (start-up 7.1 %, idle 7.8 %)"
     )
     assert said in texts(figure)
 
@@ -207,7 +207,7 @@ def test_the_worker_timeline_draws_what_its_title_counts() -> None:
     said = texts(figure)
     assert "wall-clock time since the first worker was ready [s]" in said
     assert any(
-        "the first worker was ready after 8.0 s\nworker utilisation 95.0 % (start-up 5.0 %" in text for text in said
+        "the first worker was ready after 8.0 s\nworker utilization 95.0 % (start-up 5.0 %" in text for text in said
     )
     (axes,) = figure.axes
     drawn = [path.get_extents() for boxes in axes.collections for path in boxes.get_paths()]

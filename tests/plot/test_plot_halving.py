@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fanwise.plot.crowds import best_curves, crowd_of
 from fanwise.plot.data import Curve, ReportPoint, SearchData, Span, best_of_trials, curves_by_trial, from_first_ready
-from fanwise.plot.halving import levels_of, rungs_of
+from fanwise.plot.rung_figure import levels_of, rungs_of
 
 # Trial, time, resource, value, answer.
 Told = tuple[int, float, float, float, str]

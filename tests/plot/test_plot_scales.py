@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.plot.scales import number, plain, sample_steps, thin, time_unit, value_scale
+from fanwise.plot.axis_scales import number, plain, sample_steps, thin, time_unit, value_scale
 
 
 def test_ordinary_values_all_lie_within_a_linear_axis() -> None:

@@ -32,7 +32,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.record.reading import read_events
-from fanwise.tune.remote.asking import ask_search
+from fanwise.tune.runtime.command_client import ask_search
 from fanwise.tune.schedulers import Decision, Scheduler, Status
 from fanwise.tune.searchers import Observation, SuggestContext
 
@@ -66,7 +66,7 @@ def test_a_loop_of_ones_own_makes_an_experiment_like_any_other() -> None:
     assert list(experiment.trials["status"]) == ["Completed"] * 3
     best = experiment.best
     assert best is not None and best.value == experiment.results["loss"].min() == best.config["x"]
-    assert experiment.utilisation is None
+    assert experiment.utilization is None
     experiment.plot_workers()
 
 
@@ -413,8 +413,8 @@ def test_an_offer_that_was_not_taken_starts_nothing_later() -> None:
         assert search.ask() is None and not search.finished
         for trial in told:
             search.tell(trial, trial.config["x"])
-        orders = [order for event in read_events(search.path) for order in event.body.get("orders", ())]
-        started = [order["trial"] for order in orders if order["order"] == "start"]
+        actions = [action for event in read_events(search.path) for action in event.body.get("actions", ())]
+        started = [action["trial"] for action in actions if action["action"] == "start"]
         assert started == [trial.trial_id for trial in told], "only what was asked for"
         assert search.ask() is not None
 

@@ -142,8 +142,8 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
     assert num_running(running) == 1
     running.stop()
     experiment = running.wait(60)
-    utilisation = experiment.utilisation
-    assert utilisation is not None and 0 < utilisation <= 1
+    utilization = experiment.utilization
+    assert utilization is not None and 0 < utilization <= 1
     assert replay_experiment("b").num_different == 0
 
     again = Tuner.resume("b", pool=pool, quiet=True)

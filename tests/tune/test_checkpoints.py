@@ -10,8 +10,9 @@ import fsspec
 import pytest
 
 from fanwise.base.errors import CheckpointError
-from fanwise.tune.checkpoint_owner import claim, conflict_in, delete_owned
-from fanwise.tune.checkpoints import (
+from fanwise.tune.record.log import Record
+from fanwise.tune.runtime.checkpoint_owner import claim, conflict_in, delete_owned
+from fanwise.tune.runtime.checkpoint_store import (
     MARKER,
     CheckpointStore,
     checked_root,
@@ -21,7 +22,6 @@ from fanwise.tune.checkpoints import (
     save_checkpoint,
     sweep_checkpoints,
 )
-from fanwise.tune.record.log import Record
 
 
 @pytest.fixture(params=["folder", "memory"])

@@ -23,9 +23,9 @@ from fanwise.tune import (
     search,
     uniform,
 )
+from fanwise.tune.display.notebook_page import search_page
+from fanwise.tune.display.table import best_line, final_block, live_columns
 from fanwise.tune.simulate import FunctionTable, simulate
-from fanwise.tune.terminal.page import search_page
-from fanwise.tune.terminal.table import best_line, final_block, live_columns
 
 BOUND = ["latency_ms <= 20"]
 SPACE = {"x": uniform(0, 1)}

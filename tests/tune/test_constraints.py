@@ -22,11 +22,11 @@ from fanwise.tune import (
     constraints,
 )
 from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility
-from fanwise.tune.decisions import facts
-from fanwise.tune.decisions.facts import Outcome
-from fanwise.tune.decisions.orders import Answer, Finish, Judged, Reject
-from fanwise.tune.decisions.tuning import Tuning
-from fanwise.tune.schedulers.base import Decision, Resume, Scheduler, Status
+from fanwise.tune.core import events
+from fanwise.tune.core.actions import Answer, Finish, Judged, Reject
+from fanwise.tune.core.events import Outcome
+from fanwise.tune.core.search_core import SearchCore
+from fanwise.tune.schedulers.scheduler import Decision, Resume, Scheduler, Status
 from fanwise.tune.searchers import SuggestContext
 
 SPACE = Space({"depth": 3})
@@ -161,54 +161,54 @@ def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_
 # The state machine.
 
 
-def tuning(scheduler: Scheduler | None = None, given: Sequence[str] = (), **limits: Any) -> Tuning:
+def core(scheduler: Scheduler | None = None, given: Sequence[str] = (), **limits: Any) -> SearchCore:
     scheduler = FIFO(metric="loss", constraints=BOUND) if scheduler is None else scheduler
     scheduler.begin(SPACE, 0)
     stop = StoppingCriterion(max_wallclock_time=math.inf, **limits)
-    machine = Tuning(scheduler, SPACE, stop, n_workers=1, constraints=checked_constraints(given) if given else None)
-    machine.handle(facts.Begin(0.0))
+    machine = SearchCore(scheduler, SPACE, stop, n_workers=1, constraints=checked_constraints(given) if given else None)
+    machine.handle(events.Begin(0.0))
     return machine
 
 
-def started(machine: Tuning, trial_id: int) -> None:
-    machine.handle(facts.Suggested(0.0, trial_id, {"depth": 3}))
-    machine.handle(facts.Ready(0.0, trial_id, 0))
+def started(machine: SearchCore, trial_id: int) -> None:
+    machine.handle(events.Suggested(0.0, trial_id, {"depth": 3}))
+    machine.handle(events.Ready(0.0, trial_id, 0))
 
 
 def test_every_report_must_have_what_is_constrained() -> None:
-    machine = tuning()
+    machine = core()
     started(machine, 0)
-    orders = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.5, "latency": 3.0}))
+    actions = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency": 3.0}))
     text = (
         "the objective reported 'loss', 'latency', but not 'latency_ms' of the constraint 'latency_ms <= 20'; "
         "did you mean 'latency'?"
     )
-    assert orders[0] == Reject(0, text)
-    machine.handle(facts.Ended(1.0, 0, 0, Outcome("exception", "ValueError")))
+    assert actions[0] == Reject(0, text)
+    machine.handle(events.Ended(1.0, 0, 0, Outcome("exception", "ValueError")))
     finish = Finish("the constraint's value 'latency_ms' was not reported", text, None, "no-metric")
-    assert finish in machine.handle(facts.Free(1.0, 0, 0))
+    assert finish in machine.handle(events.Free(1.0, 0, 0))
 
 
 def test_a_constrained_value_that_is_no_number_is_named() -> None:
-    machine = tuning()
+    machine = core()
     started(machine, 0)
-    orders = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": "fast"}))
-    assert orders == [Reject(0, "the metric 'latency_ms' must be a number, got 'fast' of type str")]
+    actions = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": "fast"}))
+    assert actions == [Reject(0, "the metric 'latency_ms' must be a number, got 'fast' of type str")]
 
 
 def test_a_constrained_value_of_nan_fails_the_trial_as_a_metric_of_nan_does() -> None:
-    machine = tuning()
+    machine = core()
     started(machine, 0)
-    assert machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": math.nan})) == [
+    assert machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": math.nan})) == [
         Answer(0, Decision.STOP, 1)
     ]
-    judged = machine.handle(facts.Ended(1.0, 0, 0, Outcome("stopped")))[0]
+    judged = machine.handle(events.Ended(1.0, 0, 0, Outcome("stopped")))[0]
     assert isinstance(judged, Judged) and judged.status is Status.FAILED
     assert judged.reason is not None and judged.reason.text == "the objective reported latency_ms=nan"
 
 
 def test_the_best_is_the_best_feasible_one_and_before_that_the_nearest() -> None:
-    machine = tuning(FIFO(metric="accuracy", mode="max"), given=["latency_ms <= 20", "memory <= 100"])
+    machine = core(FIFO(metric="accuracy", mode="max"), given=["latency_ms <= 20", "memory <= 100"])
     started(machine, 0)
     told = []
     for accuracy, latency_ms, memory in [
@@ -218,7 +218,7 @@ def test_the_best_is_the_best_feasible_one_and_before_that_the_nearest() -> None
         (0.3, 20, 100),
         (1, 20, 101),
     ]:
-        machine.handle(facts.Reported(1.0, 0, 0, {"accuracy": accuracy, "latency_ms": latency_ms, "memory": memory}))
+        machine.handle(events.Reported(1.0, 0, 0, {"accuracy": accuracy, "latency_ms": latency_ms, "memory": memory}))
         best = machine.best
         assert best is not None
         told.append((best.value, best.infeasibility))
@@ -226,11 +226,11 @@ def test_the_best_is_the_best_feasible_one_and_before_that_the_nearest() -> None
 
 
 def test_a_goal_that_is_reached_by_violating_a_constraint_is_not_reached() -> None:
-    machine = tuning(min_metric_value=0.2)
+    machine = core(min_metric_value=0.2)
     started(machine, 0)
-    first = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.1, "latency_ms": 21}))
-    second = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.2, "latency_ms": 20}))
-    assert [order.decision for order in (*first, *second) if isinstance(order, Answer)] == ["CONTINUE", "STOP"]
+    first = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.1, "latency_ms": 21}))
+    second = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.2, "latency_ms": 20}))
+    assert [action.decision for action in (*first, *second) if isinstance(action, Answer)] == ["CONTINUE", "STOP"]
 
 
 def test_constraints_are_given_in_one_place() -> None:

@@ -21,7 +21,7 @@ from fanwise.tune import (
     replay_experiment,
     uniform,
 )
-from fanwise.tune.asking import OpenSearch
+from fanwise.tune.ask_tell import OpenSearch
 from fanwise.tune.default_searcher import choose_searcher
 from fanwise.tune.searchers.by_name import SEARCHERS
 from fanwise.tune.searchers.forest import ForestSearcher
@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("facts", "name"),
+    ("events", "name"),
     [
         ({}, "forest"),
         ({"max_trials": 6}, "forest"),
@@ -58,9 +58,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"has_sklearn": False, "max_trials": 5}, "sobol"),
     ],
 )
-def test_the_rule_goes_by_objectives_and_trials_that_can_be_learnt_from(facts: dict[str, Any], name: str) -> None:
+def test_the_rule_goes_by_objectives_and_trials_that_can_be_learnt_from(events: dict[str, Any], name: str) -> None:
     chosen = choose_searcher(
-        **{"num_objectives": 1, "has_conditions": False, "max_trials": None, "n_workers": 4, **facts}
+        **{"num_objectives": 1, "has_conditions": False, "max_trials": None, "n_workers": 4, **events}
     )
     assert chosen.name == name
     SEARCHERS[name]()  # needs no extra

@@ -1,4 +1,4 @@
-"""Experiments as users see them: tables, the best, utilisation, failures, figures; while they run and afterwards."""
+"""Experiments as users see them: tables, the best, utilization, failures, figures; while they run and afterwards."""
 
 import math
 import subprocess
@@ -138,9 +138,9 @@ def test_the_best_of_a_search_for_the_largest_value(tmp_path: Path) -> None:
     assert load_experiment(tmp_path / "e").best == Best(0, 0.5, {"lr": 0.1, "max_epochs": 2}, 1)
 
 
-def test_utilisation_is_the_share_between_first_ready_and_stop(experiment: Experiment) -> None:
+def test_utilization_is_the_share_between_first_ready_and_stop(experiment: Experiment) -> None:
     # Window 1 to 9 s, two workers. Trial 0: 3 s, trial 1: 2 + 3 s, trial 2: 4 of its 5 s lie before the stop.
-    assert experiment.utilisation == pytest.approx((3 + 5 + 4) / 16)
+    assert experiment.utilization == pytest.approx((3 + 5 + 4) / 16)
 
 
 def test_metadata_are_those_of_the_record(experiment: Experiment) -> None:
@@ -154,7 +154,7 @@ def test_a_running_search_is_watched_with_one_object(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
         experiment = load_experiment(tmp_path / "e")
         assert experiment.best is None
-        assert experiment.utilisation is None
+        assert experiment.utilization is None
         assert not experiment.finished
         assert len(experiment.results) == len(experiment.trials) == 0
         assert list(experiment.results.columns) == [
@@ -165,7 +165,7 @@ def test_a_running_search_is_watched_with_one_object(tmp_path: Path) -> None:
         search.ready(1.0, 0)
         search.report(2.0, 0, 1, {"error": 3.0})
         assert experiment.best == Best(0, 3.0, {"lr": 1.0}, 1)
-        assert experiment.utilisation == pytest.approx(0.5)
+        assert experiment.utilization == pytest.approx(0.5)
         assert list(experiment.trials["worker_time"]) == [1.0]
         assert experiment.trials["ended_s"].isna().all()
         search.report(3.0, 0, 2, {"error": 2.0})
@@ -218,8 +218,8 @@ if os.fork() == 0:
     sys.stdin.read()  # the child of a bare fork may live longer than the tuner
     os._exit(0)
 os.read(its_end, 1)
-start = {"order": "start", "trial": 0, "attempt": 0, "slot": 0, "config": {}}
-record.append(0.0, "begin", None, {"orders": [start]})
+start = {"action": "start", "trial": 0, "attempt": 0, "slot": 0, "config": {}}
+record.append(0.0, "begin", None, {"actions": [start]})
 record.commit()
 print("written", flush=True)
 signal.pause()
@@ -356,7 +356,7 @@ def test_search_data_hold_what_the_figures_draw(experiment: Experiment) -> None:
 
 @pytest.mark.parametrize("objective_s", [1.25, None])
 @pytest.mark.parametrize("stop_s", [9.0, None])
-def test_the_utilisation_is_the_share_of_the_boxes_in_the_picture(
+def test_the_utilization_is_the_share_of_the_boxes_in_the_picture(
     tmp_path: Path, objective_s: float | None, stop_s: float | None
 ) -> None:
     from fanwise.plot.data import worker_timeline
@@ -375,7 +375,7 @@ def test_the_utilisation_is_the_share_of_the_boxes_in_the_picture(
             search.free(begin_s + 2.25, trial_id)
     experiment = load_experiment(tmp_path / "e")
     timeline = worker_timeline(experiment.search_data())
-    assert experiment.utilisation == pytest.approx(timeline.utilisation)
+    assert experiment.utilization == pytest.approx(timeline.utilization)
     assert timeline.startup_share != 0.0 and timeline.idle_share != 0.0
 
 
@@ -398,7 +398,7 @@ def test_the_timeline_has_the_workers_that_were_added_while_the_search_ran(tmp_p
     assert (data.n_workers, timeline.n_workers) == (2, 2)
     assert timeline.capacity_s == 10 + 2 * 10 + 10 + 10
     assert (timeline.busy_s, timeline.idle_s) == (40.0, 10.0)
-    assert experiment.utilisation == pytest.approx(timeline.utilisation) == pytest.approx(0.8)
+    assert experiment.utilization == pytest.approx(timeline.utilization) == pytest.approx(0.8)
 
 
 def test_an_objective_that_began_before_the_tuner_heard_of_it_gives_no_more_than_all(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_an_objective_that_began_before_the_tuner_heard_of_it_gives_no_more_than
         search.start(0.0, 0, {})
         search.ready(1.0, 0)
         search.end(2.0, 0, "Completed", 1.01)
-    assert load_experiment(tmp_path / "e").utilisation == 1.0
+    assert load_experiment(tmp_path / "e").utilization == 1.0
 
 
 def test_search_data_leave_out_what_became_void_or_was_repeated(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_what_is_no_experiment_is_refused_at_once(tmp_path: Path) -> None:
 def test_pandas_is_loaded_by_the_tables_only(experiment: Experiment) -> None:
     program = (
         "import sys; from fanwise.tune.experiment import load_experiment\n"
-        f"e = load_experiment({str(experiment.path)!r}); e.best, e.utilisation, e.finished\n"
+        f"e = load_experiment({str(experiment.path)!r}); e.best, e.utilization, e.finished\n"
         "assert 'pandas' not in sys.modules and 'matplotlib' not in sys.modules and 'torch' not in sys.modules\n"
         "e.results; assert 'pandas' in sys.modules"
     )

@@ -22,8 +22,8 @@ from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import Experiment, Tuner, report, uniform
 from fanwise.tune.record.overview import overview_of
-from fanwise.tune.remote.asking import ask_search
-from fanwise.tune.remote.sockets import KEY_NAME, SOCKET_NAME, near
+from fanwise.tune.runtime.command_client import ask_search
+from fanwise.tune.runtime.control_socket import KEY_NAME, SOCKET_NAME, near
 
 ENDLESS = 10**6
 

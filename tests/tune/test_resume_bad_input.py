@@ -192,7 +192,7 @@ def test_a_row_that_a_newer_version_wrote_is_named_and_nothing_is_written(kept: 
         )
     )
     before = read_events(kept)
-    with pytest.raises(RecordError, match=r"event 4 \(dreamt\) of .*kept cannot be understood"):
+    with pytest.raises(RecordError, match=r"event 4 \(dreamt\) of .*kept is invalid"):
         Tuner.resume(kept, pool=pool, quiet=True).run()
     assert read_events(kept) == before
 

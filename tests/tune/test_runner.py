@@ -10,9 +10,9 @@ from fanwise.pool import Outcome
 from fanwise.pool.contract import Output
 from fanwise.testing.played_pool import Stage
 from fanwise.tune import FIFO, Searcher, StoppingCriterion
-from fanwise.tune.decisions import facts
+from fanwise.tune.core import events
+from fanwise.tune.record.event_codec import event_of
 from fanwise.tune.record.reading import read_events
-from fanwise.tune.record.rows import fact_of
 from fanwise.tune.record.snapshot import MAX_ROWS
 from fanwise.tune.schedulers import Decision, New, NextTrial, Scheduler
 from fanwise.tune.searchers import Observation, SuggestContext
@@ -59,8 +59,8 @@ def test_the_record_tells_the_life_of_a_trial_in_order(stage: Stage) -> None:
     assert [event.kind for event in read_events(stage.folder)] == [
         *("begin", "suggested", "ready", "report", "ended", "free"),
     ]
-    orders = [order["order"] for event in read_events(stage.folder) for order in event.body.get("orders", ())]
-    assert orders == ["start", "stop", "judged", "finish"]
+    actions = [action["action"] for event in read_events(stage.folder) for action in event.body.get("actions", ())]
+    assert actions == ["start", "stop", "judged", "finish"]
     assert stage.search.finished.is_set()
     assert stage.search.failure is None
     assert stage.search.finish is not None
@@ -83,14 +83,14 @@ def test_a_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(st
 
 def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
     stage.begin()
-    stage.turn(lambda: stage.search.command(facts.Interrupt))
+    stage.turn(lambda: stage.search.command(events.Interrupt))
     assert [job.told for job in stage.engine.jobs] == [["terminate"], ["terminate"]]
-    stage.turn(lambda: stage.search.command(facts.Interrupt))
+    stage.turn(lambda: stage.search.command(events.Interrupt))
     assert [job.told for job in stage.engine.jobs] == [["terminate", "kill"], ["terminate", "kill"]]
     for job in stage.engine.jobs:
         stage.end(job, Outcome("signal", "ended by SIGKILL"))
     assert stage.search.finished.is_set()
-    assert [order["status"] for order in stage.orders("judged")] == ["Stopped", "Stopped"]
+    assert [action["status"] for action in stage.actions("judged")] == ["Stopped", "Stopped"]
 
 
 def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: Stage) -> None:
@@ -104,9 +104,9 @@ def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: 
 
 def test_with_more_workers_jobs_are_submitted_in_the_same_turn(stage: Stage) -> None:
     stage.begin(n_workers=1, max_equal_failures=None)
-    stage.turn(lambda: stage.search.command(lambda now_s: facts.Workers(now_s, 3)))
+    stage.turn(lambda: stage.search.command(lambda now_s: events.Workers(now_s, 3)))
     assert [job.number for job in stage.engine.jobs] == [0, 1, 2]
-    stage.turn(lambda: stage.search.command(lambda now_s: facts.Workers(now_s, 1)))
+    stage.turn(lambda: stage.search.command(lambda now_s: events.Workers(now_s, 1)))
     assert [job.told for job in stage.engine.jobs] == [[], [], []], "running trials are left alone"
     for job in stage.engine.jobs[:2]:
         stage.end(job)
@@ -129,8 +129,8 @@ def test_a_trial_that_leaves_a_thread_is_named_at_once_in_the_news_and_on_record
     ((_, body),) = stage.events("ended")
     assert body["outcome"]["threads"] == ["'saver' in save, train.py:7"]
     (event,) = (event for event in read_events(stage.folder) if event.kind == "ended")
-    told = fact_of("ended", event.t_s, event.trial_id, event.body)
-    assert isinstance(told, facts.Ended) and told.outcome.threads == ("'saver' in save, train.py:7",)
+    told = event_of("ended", event.t_s, event.trial_id, event.body)
+    assert isinstance(told, events.Ended) and told.outcome.threads == ("'saver' in save, train.py:7",)
     stage.gone(job)
 
 
@@ -153,7 +153,7 @@ def test_a_command_is_answered_when_it_is_on_record(stage: Stage) -> None:
     stage.begin()
     heard: list[int] = []
     stage.search.command(
-        lambda now_s: facts.Command(now_s, "pause", 0), lambda: heard.append(len(stage.events("command")))
+        lambda now_s: events.Command(now_s, "pause", 0), lambda: heard.append(len(stage.events("command")))
     )
     assert heard == []
     stage.turn()
@@ -161,7 +161,7 @@ def test_a_command_is_answered_when_it_is_on_record(stage: Stage) -> None:
 
 
 def test_a_command_that_comes_before_the_search_has_begun_is_obeyed_after_that(stage: Stage) -> None:
-    stage.loop.call_soon(lambda: stage.search.command(lambda now_s: facts.Interrupt(now_s, "enough")))
+    stage.loop.call_soon(lambda: stage.search.command(lambda now_s: events.Interrupt(now_s, "enough")))
     stage.begin()
     assert stage.search.failure is None
     assert [event.kind for event in read_events(stage.folder)] == ["begin", "suggested", "suggested", "interrupt"]
@@ -316,10 +316,10 @@ def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
 def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     stage.end(stage.engine.jobs[0])
-    stage.turn(stage.search.abandon, lambda: stage.search.command(facts.Interrupt))
+    stage.turn(stage.search.abandon, lambda: stage.search.command(events.Interrupt))
     stage.gone(stage.engine.jobs[0])
     assert stage.search.failure is None
-    assert len(stage.orders("finish")) == 1
+    assert len(stage.actions("finish")) == 1
 
 
 # What stays behind.
@@ -370,6 +370,6 @@ def test_a_failure_that_is_not_the_processs_own_is_told_with_what_it_had_printed
     assert first["outcome"]["last_output"] == "on its way"
     reason = {"kind": "exception", "text": "ValueError: wrong", "traceback": "the traceback"}
     assert second["outcome"] == {**reason, "last_output": "its own words"}
-    judged = stage.orders("judged")
-    assert [order["status"] for order in judged] == ["Failed", "Failed"]
-    assert [order["reason"][0] for order in judged] == ["no-report", "exception"]
+    judged = stage.actions("judged")
+    assert [action["status"] for action in judged] == ["Failed", "Failed"]
+    assert [action["reason"][0] for action in judged] == ["no-report", "exception"]

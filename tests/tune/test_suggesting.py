@@ -23,8 +23,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 PROGRAM = """
 import os, threading, time
 from fanwise.tune import SuggestContext, Searcher, Space, uniform
-from fanwise.tune.decisions.orders import Suggest
-from fanwise.tune.suggesting import InThread
+from fanwise.tune.core.actions import Suggest
+from fanwise.tune.runtime.suggester import InThread
 
 begun = threading.Event()
 

@@ -5,7 +5,7 @@ from fanwise.tune.tracebacks import _PACKAGE, of_the_user
 OURS = (
     f'  File "{_PACKAGE}pool/worker.py", line 164, in _call\n    value = function(*args)\n            ^^^^^^^^^^^^^^^'
 )
-SENDS = f'  File "{_PACKAGE}tune/trial.py", line 46, in report\n    send_report(metrics)'
+SENDS = f'  File "{_PACKAGE}tune/objective.py", line 46, in report\n    send_report(metrics)'
 THEIRS = '  File "train.py", line 5, in train\n    report(other=1.0)\n    ^^^^^^^^^^^^^^^^^'
 HEAD, ERROR = "Traceback (most recent call last):", "ValueError: the objective reported 'other'\nand so on"
 

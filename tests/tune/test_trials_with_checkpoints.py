@@ -24,8 +24,8 @@ from fanwise.tune import (
     trial_id,
     uniform,
 )
-from fanwise.tune.checkpoints import MARKER
 from fanwise.tune.removing import remove_experiment
+from fanwise.tune.runtime.checkpoint_store import MARKER
 
 
 def train(x: float, epochs: int, folder: str, spoil: str) -> None:

@@ -151,20 +151,20 @@ def spend_time(x: float, epochs: int) -> float:
     return x
 
 
-def test_the_utilisation_is_the_time_in_the_objective_over_that_of_all_workers_until_the_stop(pool: Pool) -> None:
+def test_the_utilization_is_the_time_in_the_objective_over_that_of_all_workers_until_the_stop(pool: Pool) -> None:
     experiment = search(spend_time, {"x": uniform(0, 1), "epochs": 50}, pool=pool, trials=5)
     events = read_events(experiment.path)
     ready = {event.trial_id: event.t_s for event in events if event.kind == "ready"}
-    stop_s = next(event.t_s for event in events if "stop" in [o["order"] for o in event.body.get("orders", ())])
+    stop_s = next(event.t_s for event in events if "stop" in [o["action"] for o in event.body.get("actions", ())])
     ends = {event.trial_id: event for event in events if event.kind == "ended"}
     inside_s = 0.0
     for number, event in ends.items():
         until_stop_s = max(0.0, stop_s - ready[number])
         took_s = event.body["objective_s"]
         inside_s += took_s if event.t_s < stop_s else min(took_s, until_stop_s)
-    utilisation = experiment.utilisation
-    assert utilisation == pytest.approx(inside_s / (2 * (stop_s - min(ready.values()))), rel=1e-6)
-    assert utilisation is not None and 0 < utilisation <= 1
+    utilization = experiment.utilization
+    assert utilization == pytest.approx(inside_s / (2 * (stop_s - min(ready.values()))), rel=1e-6)
+    assert utilization is not None and 0 < utilization <= 1
 
 
 # Which configurations are tried, and in which order.

@@ -87,7 +87,7 @@ def end_in_a_way(way: str) -> float | str | None:
 
 
 def search(objective: Any, ways: list[str], **options: Any) -> Experiment:  # Any: what a tuner takes
-    """One search with one trial for each way, in this order."""
+    """One search with one trial for each way, in this action."""
     points = [{"way": way} for way in ways]
     scheduler = FIFO(metric="loss", points_to_evaluate=points)
     options = {"n_workers": 2, "quiet": True, **options}

@@ -18,9 +18,9 @@ from fanwise.base.errors import ClosedError, RecordError
 from fanwise.links import Hub
 from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
-from fanwise.tune.decisions.facts import Fact, Interrupt
+from fanwise.tune.core.events import Event, Interrupt
+from fanwise.tune.display.watch import Interrupts, counting_interrupts, leave, look, watch
 from fanwise.tune.record.reading import read_events
-from fanwise.tune.terminal.watch import Interrupts, counting_interrupts, leave, look, watch
 
 SOURCES = Path(fanwise.__file__).parents[1]
 
@@ -227,7 +227,7 @@ class EndlessSearch:
         self.abandoned_by: list[str] = []
         self._ends_at = ends_at
 
-    def command(self, make: Callable[[float], Fact]) -> None:
+    def command(self, make: Callable[[float], Event]) -> None:
         assert make is Interrupt
         self.interrupts += 1
 

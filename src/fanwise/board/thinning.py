@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..plot.data import Interval
+from ..plot.data import WorkerInterval
 
 
 def chosen(losses: Mapping[int, float], running: Collection[int], most: int) -> list[int]:
@@ -48,7 +48,7 @@ class Stretch:
     status: str | None = None
 
 
-def merged(intervals: Iterable[Interval], shortest_s: float) -> list[Stretch]:
+def merged(intervals: Iterable[WorkerInterval], shortest_s: float) -> list[Stretch]:
     """The intervals of all workers, worker by worker, in order of time.
 
     Neighbours that are shorter than `shortest_s` become one, until that is as long.
@@ -56,7 +56,7 @@ def merged(intervals: Iterable[Interval], shortest_s: float) -> list[Stretch]:
     found: list[Stretch] = []
     ordered = sorted(intervals, key=lambda one: (one.slot, one.begin_s, one.end_s))
     for _, of_slot in groupby(ordered, key=lambda one: one.slot):
-        short: list[Interval] = []
+        short: list[WorkerInterval] = []
         for one in of_slot:
             if one.end_s - one.begin_s >= shortest_s:
                 found += [_joined(short)] if short else []
@@ -71,7 +71,7 @@ def merged(intervals: Iterable[Interval], shortest_s: float) -> list[Stretch]:
     return found
 
 
-def _joined(intervals: Sequence[Interval]) -> Stretch:
+def _joined(intervals: Sequence[WorkerInterval]) -> Stretch:
     trials = {one.trial_id for one in intervals if one.trial_id is not None}
     statuses = [one.status for one in intervals if one.status is not None]
     return Stretch(

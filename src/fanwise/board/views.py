@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from ..plot.axis_scales import value_scale
 from ..plot.data import Timeline, worker_timeline
-from ..plot.halving import rungs_of
-from ..plot.scales import value_scale
+from ..plot.rung_figure import rungs_of
 from ..tune.constraints import format_violations
+from ..tune.display.method import method_line
 from ..tune.experiment import Experiment
 from ..tune.plot_data import front_data, search_data, search_without_reports
 from ..tune.record.overview import State
 from ..tune.record.state import SearchState
 from ..tune.record.trials import Trial
 from ..tune.stopping import StoppingCriterion
-from ..tune.terminal.method import method_line
 from .columns import Columns, thin
 from .thinning import chosen, merged
 
@@ -88,7 +88,7 @@ def summary(look: Look) -> Json:
         "constraints": list(shot.constraints),
         "n_workers": look.n_workers,
         "elapsed_s": shot.elapsed_s,
-        "utilisation": shot.utilisation,
+        "utilization": shot.utilization,
         "trials": {
             "total": shot.total,
             "InProgress": shot.running,
@@ -203,7 +203,7 @@ def workers(look: Look) -> Json:
 
 
 def _shares(timeline: Timeline) -> Json:
-    return {"busy": timeline.utilisation, "startup": timeline.startup_share, "idle": timeline.idle_share}
+    return {"busy": timeline.utilization, "startup": timeline.startup_share, "idle": timeline.idle_share}
 
 
 def rungs(look: Look) -> Json:

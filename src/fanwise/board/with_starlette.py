@@ -24,7 +24,7 @@ from typing import Any, TypeVar, final
 
 from ..base.errors import FanwiseError, NotInstalled, RecordError
 from ..base.plain_json import json_bytes
-from ..tune.remote.asking import ask_search
+from ..tune.runtime.command_client import ask_search
 from .callers import Callers
 from .guard import Asked, Guard, Refusal, headers
 from .watching import Home, NotThere

@@ -8,8 +8,8 @@ import typer
 from ..base.text import printable_line
 from ..board.guard import is_loopback
 from ..board.serving import open_board
-from ..tune.own_board import check_board_is_there
 from ..tune.record.names import experiments_folder
+from ..tune.runtime.board_process import check_board_is_there
 
 
 def serve_board(*, host: str, port: int, home: Path | None) -> None:

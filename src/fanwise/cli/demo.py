@@ -1,6 +1,6 @@
 """`fanwise demo`: the main job, from an empty machine to pictures of a search in about a minute.
 
-    settings -> Tuner.run() (its table is what one watches) -> best configuration, utilisation, start-up -> PNGs
+    settings -> Tuner.run() (its table is what one watches) -> best configuration, utilization, start-up -> PNGs
 
 This process imports neither torch nor the network: the objective is a small function that travels by value, and what it
 imports is found and loaded by the workers' warm process.
@@ -17,7 +17,7 @@ from ..base.text import counted, printable_line
 from ..pool import Pool
 from ..tune import FIFO, Experiment, StoppingCriterion, Tuner, loguniform, randint
 from .drawing import draw
-from .experiments import check_end, folder_for_output, pool_on, run_to_its_end, shown_config, utilisation_of
+from .experiments import check_end, folder_for_output, pool_on, run_to_its_end, shown_config, utilization_of
 from .usage import UsageError
 
 DATA = ("digits", "fashion-mnist")
@@ -32,7 +32,7 @@ LEARNING_RATES, BATCH_SIZES = (0.05, 0.4), (32, 128)
 
 
 def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | None = None) -> None:
-    """Search, then print the best configuration, the utilisation and the paths of the pictures.
+    """Search, then print the best configuration, the utilization and the paths of the pictures.
 
     Raises:
         UsageError: no such data. Nothing was started.
@@ -108,8 +108,8 @@ def _summary(experiment: Experiment, workers: int) -> Iterator[str]:
     if best is not None:
         yield f"best configuration   {shown_config(best.config)}"
         yield f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"
-    utilisation = utilisation_of(experiment)
-    if utilisation is not None and first_s is not None:
+    utilization = utilization_of(experiment)
+    if utilization is not None and first_s is not None:
         whose = counted(workers, "worker")
-        yield f"worker utilisation   {utilisation} of {whose}, from the first that was ready to the stop"
+        yield f"worker utilization   {utilization} of {whose}, from the first that was ready to the stop"
         yield f"start-up             {first_s:.1f} s until the first worker was ready"

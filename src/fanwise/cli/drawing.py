@@ -19,7 +19,7 @@ from ..plot import (
     workers,
 )
 from ..plot.canvas import FIGURE_KINDS
-from ..plot.halving import levels_of
+from ..plot.rung_figure import levels_of
 from ..tune import Experiment, load_experiment
 from ..tune.plot_data import volume_data
 from .experiments import folder_for_output

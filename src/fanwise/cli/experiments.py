@@ -12,7 +12,7 @@ from ..plot.data import worker_timeline
 from ..pool import Pool
 from ..tune import Best, Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
-from ..tune.decisions.failures import ADVICE
+from ..tune.core.equal_failures import ADVICE
 from .usage import UsageError
 
 # What a shell gives a program that Ctrl-C ended.
@@ -24,9 +24,9 @@ THIS_MACHINE = "none"
 _MOST_POINTS = 10
 
 
-def utilisation_of(experiment: Experiment) -> str | None:
-    """The utilisation in the words of the worker timeline; None before the first objective began."""
-    return worker_timeline(experiment.search_data()).utilisation_in_words()
+def utilization_of(experiment: Experiment) -> str | None:
+    """The utilization in the words of the worker timeline; None before the first objective began."""
+    return worker_timeline(experiment.search_data()).utilization_in_words()
 
 
 def run_to_its_end(tuner: Tuner) -> Experiment:

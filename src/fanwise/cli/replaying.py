@@ -2,7 +2,7 @@
 
 from ..base.plain_json import json_text
 from ..base.text import counted, printable_line
-from ..tune.decisions.replay import Difference
+from ..tune.core.replay import Difference
 from ..tune.replaying import replay_experiment
 
 _MOST_SHOWN = 5
@@ -12,7 +12,7 @@ def replay_lines(name: str) -> tuple[list[str], bool]:
     """What was compared and where it differs first, and whether all is the same."""
     replayed = replay_experiment(name)
     compared = (
-        f"{counted(replayed.num_facts, 'event')}, {counted(replayed.num_decisions, 'decision')} and "
+        f"{counted(replayed.num_events, 'event')}, {counted(replayed.num_decisions, 'decision')} and "
         f"{counted(replayed.num_suggestions, 'suggestion')} of {printable_line(name)}"
     )
     others = [
@@ -34,7 +34,7 @@ def replay_json(name: str) -> tuple[list[str], bool]:
     """The same for programs."""
     replayed = replay_experiment(name)
     found = {
-        "num_events": replayed.num_facts,
+        "num_events": replayed.num_events,
         "num_decisions": replayed.num_decisions,
         "num_suggestions": replayed.num_suggestions,
         "num_different": replayed.num_different,
@@ -42,8 +42,8 @@ def replay_json(name: str) -> tuple[list[str], bool]:
         "differences": [
             {
                 "event": difference.seq,
-                "now_s": difference.fact.now_s,
-                "what": type(difference.fact).__name__,
+                "now_s": difference.event.now_s,
+                "what": type(difference.event).__name__,
                 "recorded": repr(difference.recorded),
                 "replayed": repr(difference.replayed),
             }
@@ -54,9 +54,9 @@ def replay_json(name: str) -> tuple[list[str], bool]:
 
 
 def _shown(difference: Difference) -> list[str]:
-    what = type(difference.fact).__name__
+    what = type(difference.event).__name__
     return [
-        f"event {difference.seq}, {what} at {difference.fact.now_s:.3f} s",
+        f"event {difference.seq}, {what} at {difference.event.now_s:.3f} s",
         f"  recorded  {printable_line(repr(difference.recorded))}",
         f"  replayed  {printable_line(repr(difference.replayed))}",
     ]

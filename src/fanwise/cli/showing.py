@@ -12,16 +12,16 @@ from ..base.plain_json import json_text
 from ..base.text import counted, printable, printable_line
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
-from ..tune.checkpoints import checkpoint_root, is_local
 from ..tune.constraints import format_violations
+from ..tune.display.method import method_line
+from ..tune.display.table import final_block
 from ..tune.record.names import output_files
 from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
 from ..tune.record.trials import Attempt, Trial
-from ..tune.terminal.method import method_line
-from ..tune.terminal.table import final_block
+from ..tune.runtime.checkpoint_store import checkpoint_root, is_local
 from ..tune.tracebacks import of_the_user
-from .experiments import best_line, front_lines, shown_config, utilisation_of
+from .experiments import best_line, front_lines, shown_config, utilization_of
 from .listing import as_json
 
 _STATES: Mapping[State, str] = {
@@ -35,7 +35,7 @@ _MOST_OUTPUT_BYTES, _MOST_OUTPUT_LINES = 1 << 16, 200
 
 
 def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
-    """The state, the resource summary, the best configuration, the utilisation, and why trials failed."""
+    """The state, the resource summary, the best configuration, the utilization, and why trials failed."""
     experiment = load_experiment(name)
     state, snapshot = experiment.state, experiment.snapshot()
     shown = printable_line(name)
@@ -53,9 +53,9 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
     if experiment.best is not None:
         yield best_line(experiment.best)
     yield from front_lines(experiment)
-    utilisation = utilisation_of(experiment)
-    if utilisation is not None:
-        yield f"worker utilisation: {utilisation}"
+    utilization = utilization_of(experiment)
+    if utilization is not None:
+        yield f"worker utilization: {utilization}"
     drawn = sum(trial.fallback for trial in experiment.history().trials.values())
     if drawn:
         yield f"drawn at random, as the searcher took too long: {counted(drawn, 'trial')}"
@@ -85,7 +85,7 @@ def show_json(name: str) -> str:
             "config": dict(best.config),
             "violations": dict(best.violations),
         }
-    body["utilisation"] = experiment.utilisation
+    body["utilization"] = experiment.utilization
     body["trials"] = [
         {
             "trial_id": row.trial_id,

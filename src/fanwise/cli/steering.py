@@ -11,16 +11,16 @@ import typer
 from ..base.errors import ClosedError, ClusterError, RecordError
 from ..base.text import counted, printable_line
 from ..tune import StoppingCriterion, Tuner
+from ..tune.display.screen import screen_for
+from ..tune.display.table import counts_line
 from ..tune.experiment import folder_of
 from ..tune.record.following import Following
 from ..tune.record.overview import Overview, overview_of
 from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
-from ..tune.remote.asking import ask_search, not_running
 from ..tune.removing import remove_experiment
+from ..tune.runtime.command_client import ask_search, not_running
 from ..tune.space import Space
-from ..tune.terminal.screen import screen_for
-from ..tune.terminal.table import counts_line
 from .experiments import pool_on
 from .objectives import find_modules_here, load_function
 from .progress import at_work

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .axis_scales import TimeUnit, ValueScale, number, plain
 from .canvas import MUTED
 from .data import SearchData, best_point, n_infeasible, n_not_finite
-from .scales import TimeUnit, ValueScale, number, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .axes import TIME_ROOM
+from .axis_scales import TimeUnit, ValueScale, thin
 from .canvas import INK, MUTED, trial_colour, trial_marker
 from .crowds import Crowd
 from .data import Curve, ReportPoint
-from .scales import TimeUnit, ValueScale, thin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

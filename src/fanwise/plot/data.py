@@ -140,7 +140,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class WorkerInterval:
     """What one worker did from `begin_s` to `end_s`. Idle intervals have neither trial nor status."""
 
     slot: int
@@ -159,7 +159,7 @@ class Timeline:
     workers; it is more where trials ran beside the workers.
     """
 
-    intervals: list[Interval]
+    intervals: list[WorkerInterval]
     n_workers: int
     capacity_s: float
     busy_s: float
@@ -167,7 +167,7 @@ class Timeline:
     idle_s: float
 
     @property
-    def utilisation(self) -> float | None:
+    def utilization(self) -> float | None:
         """Part of the worker time that went into the objective, 0 to 1; None while there is no worker time."""
         return self._share(self.busy_s)
 
@@ -181,13 +181,13 @@ class Timeline:
         """Idle part of the worker time, 0 to 1; None while there is no worker time."""
         return self._share(self.idle_s)
 
-    def utilisation_in_words(self) -> str | None:
+    def utilization_in_words(self) -> str | None:
         """The three shares as the figures and the command line print them; None while there is no worker time.
 
-        >>> Timeline([], 1, 10.0, busy_s=9.5, startup_s=0.25, idle_s=0.25).utilisation_in_words()
+        >>> Timeline([], 1, 10.0, busy_s=9.5, startup_s=0.25, idle_s=0.25).utilization_in_words()
         '95.0 % (start-up 2.5 %, idle 2.5 %)'
         """
-        busy, startup, idle = self.utilisation, self.startup_share, self.idle_share
+        busy, startup, idle = self.utilization, self.startup_share, self.idle_share
         if busy is None or startup is None or idle is None:
             return None
         return f"{100 * busy:.1f} % (start-up {100 * startup:.1f} %, idle {100 * idle:.1f} %)"
@@ -219,7 +219,7 @@ def later_values(search: SearchData) -> list[float]:
 def from_first_ready(search: SearchData) -> SearchData:
     """The same search with its times counted from when the first objective began, and nothing before that.
 
-    Until one has begun, the search as it is. So the figures show the time that their numbers count: the utilisation
+    Until one has begun, the search as it is. So the figures show the time that their numbers count: the utilization
     begins there, and of several searches none is ahead because its workers had been warm.
     """
     zero_s = search.first_ready_s
@@ -356,14 +356,14 @@ def worker_timeline(search: SearchData) -> Timeline:
     the time in which a worker tells of its end and is cleared after a trial. Where the spans of one worker overlap, the
     earlier one keeps its place.
 
-    The busy share is the utilisation of the search: the start-ups of a run's first trials lie before its window, those
+    The busy share is the utilization of the search: the start-ups of a run's first trials lie before its window, those
     of later ones are in it.
     """
     windows = _windows(search)
     n_slots = max(
         [search.n_workers, *(span.slot + 1 for span in search.spans), *(n_workers for _, _, n_workers in windows)]
     )
-    intervals: list[Interval] = []
+    intervals: list[WorkerInterval] = []
     for slot in range(n_slots):
         occupied = _occupied(
             sorted((s for s in search.spans if s.slot == slot), key=lambda s: s.started_s), search.last_s
@@ -387,9 +387,9 @@ def _windows(search: SearchData) -> Sequence[tuple[float, float, int]]:
     return [(search.first_ready_s, end_s, search.n_workers)]
 
 
-def _occupied(spans: Iterable[Span], last_s: float) -> list[Interval]:
+def _occupied(spans: Iterable[Span], last_s: float) -> list[WorkerInterval]:
     """Start-up and busy intervals of one worker, one after another; what has not ended lasts until `last_s`."""
-    found: list[Interval] = []
+    found: list[WorkerInterval] = []
     cursor_s = -math.inf
     for span in spans:
         ended_s = last_s if span.ended_s is None else span.ended_s
@@ -402,25 +402,25 @@ def _occupied(spans: Iterable[Span], last_s: float) -> list[Interval]:
         )
         for kind, begin_s, end_s in kinds:
             if end_s > max(begin_s, cursor_s):
-                found.append(Interval(span.slot, kind, max(begin_s, cursor_s), end_s, span.trial_id, span.status))
+                found.append(WorkerInterval(span.slot, kind, max(begin_s, cursor_s), end_s, span.trial_id, span.status))
                 cursor_s = end_s
     return found
 
 
-def _idle(slot: int, occupied: Iterable[Interval], window_s: tuple[float, float]) -> list[Interval]:
+def _idle(slot: int, occupied: Iterable[WorkerInterval], window_s: tuple[float, float]) -> list[WorkerInterval]:
     cursor_s, window_end_s = window_s
     gaps = []
     for interval in occupied:
         if min(interval.begin_s, window_end_s) > cursor_s:
-            gaps.append(Interval(slot, "idle", cursor_s, min(interval.begin_s, window_end_s)))
+            gaps.append(WorkerInterval(slot, "idle", cursor_s, min(interval.begin_s, window_end_s)))
         cursor_s = max(cursor_s, interval.end_s)
     if window_end_s > cursor_s:
-        gaps.append(Interval(slot, "idle", cursor_s, window_end_s))
+        gaps.append(WorkerInterval(slot, "idle", cursor_s, window_end_s))
     return gaps
 
 
 def _sum_inside(
-    kind: IntervalKind, intervals: Iterable[Interval], windows: Sequence[tuple[float, float, int]]
+    kind: IntervalKind, intervals: Iterable[WorkerInterval], windows: Sequence[tuple[float, float, int]]
 ) -> float:
     found = [interval for interval in intervals if interval.kind == kind]
     return math.fsum(

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .axes import clean_axes
+from .axis_scales import number, plain
 from .canvas import INK, MUTED, PALETTE, new_figure
 from .data import Hyperparameter
 from .importances import correlation_in_words
 from .landscapes import place_of, tick_texts
-from .scales import number, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

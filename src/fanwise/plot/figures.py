@@ -3,7 +3,7 @@
     figure = workers(synchronous, asynchronous)      # SearchData in, matplotlib Figure out
     save_figure(figure, "workers.png")
 
-The time axis begins when the first worker was ready: there the utilisation is counted from, and searches that are
+The time axis begins when the first worker was ready: there the utilization is counted from, and searches that are
 compared begin there alike, whether their workers had been warm or not.
 
 Each function computes nothing itself: what is drawn comes from `data`, limits and labels from `scales`. Figures are
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..base.text import counted
 from .axes import clean_axes, finish_time_axis, note_what_is_hidden, say_nothing_yet, title, use_scale
+from .axis_scales import plain, time_unit, value_scale
 from .canvas import new_figure
 from .crowds import best_curves, crowd_of
 from .curves import draw_crowd, draw_curves, number_curves
@@ -30,7 +31,6 @@ from .data import (
 )
 from .incumbents import draw_incumbent, draw_incumbents
 from .rows import RowScale, draw_rows, legend_handles
-from .scales import plain, time_unit, value_scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,7 +130,7 @@ def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figu
 
     Where trials pause, bars mark the end of the stay, and a triangle where the trial was taken up again. Several
     searches, such as a synchronous and an asynchronous one, get a panel each on one time axis. The title of a panel
-    says how much of the worker time that is drawn went into the objective (the utilisation), into start-up, and into
+    says how much of the worker time that is drawn went into the objective (the utilization), into start-up, and into
     nothing; after the dashed line, where no trial was started any more, it is not counted.
 
     Raises:
@@ -153,8 +153,8 @@ def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figu
         head = f"{plain(name)}: {counted(n_trials, 'trial')}"
         if startup_s is not None:
             head += f"; the first worker was ready after {startup_s:.1f} s"
-        shares = timeline.utilisation_in_words()
-        axes.set_title(f"{head}\nworker utilisation {shares}" if shares else head, loc="left", fontsize=11)
+        shares = timeline.utilization_in_words()
+        axes.set_title(f"{head}\nworker utilization {shares}" if shares else head, loc="left", fontsize=11)
         axes.set_ylabel("worker")
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)

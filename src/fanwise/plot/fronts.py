@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..base.text import counted
 from .axes import clean_axes, say_nothing_yet
+from .axis_scales import ValueScale, plain, thin, value_scale
 from .canvas import INK, PALETTE, new_figure
-from .scales import ValueScale, plain, thin, value_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

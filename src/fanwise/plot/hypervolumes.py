@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .axes import clean_axes, say_nothing_yet
+from .axis_scales import number, plain, time_unit
 from .canvas import PALETTE, new_figure
-from .scales import number, plain, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .axes import clean_axes
+from .axis_scales import plain
 from .canvas import INK, PALETTE, new_figure
-from .scales import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

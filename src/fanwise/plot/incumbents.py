@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from .axes import note_what_is_hidden, say_nothing_yet, title, use_scale
+from .axis_scales import TimeUnit, number, plain, sample_steps, thin, value_scale
 from .canvas import PALETTE
 from .data import SearchData, incumbent_band, incumbent_curve, later_values
-from .scales import TimeUnit, number, plain, sample_steps, thin, value_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

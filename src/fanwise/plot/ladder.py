@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.text import counted
 from .axes import clean_axes, say_nothing_yet, title, use_scale
+from .axis_scales import plain, thin, value_scale
 from .canvas import INK, MUTED, PALETTE, new_figure, trial_colour
 from .data import ReportPoint, SearchData, best_point
-from .halving import Rung, rungs_of
-from .scales import plain, thin, value_scale
+from .rung_figure import RungArrivals, rungs_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ def rungs(search: SearchData) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", search: SearchData, found: Sequence[Rung]) -> str:
+def _draw(axes: "Axes", search: SearchData, found: Sequence[RungArrivals]) -> str:
     """Returns what the star is, for the line below."""
     from matplotlib.collections import LineCollection
 
@@ -105,7 +105,7 @@ def _draw(axes: "Axes", search: SearchData, found: Sequence[Rung]) -> str:
 
 def _mark_best(
     axes: "Axes",
-    found: Sequence[Rung],
+    found: Sequence[RungArrivals],
     places: Sequence[Mapping[int, float]],
     best: ReportPoint | None,
     *,
@@ -146,7 +146,7 @@ def _draw_dots(
 
 
 def _lines(
-    found: Sequence[Rung], places: Sequence[Mapping[int, float]]
+    found: Sequence[RungArrivals], places: Sequence[Mapping[int, float]]
 ) -> Iterator[tuple[int, list[tuple[float, float]]]]:
     """From each trial that went on to where it came next."""
     for column, (rung, upper) in enumerate(pairwise(found)):
@@ -158,7 +158,7 @@ def _lines(
                 yield trial_id, [begin, (places[column + 1][trial_id], after[trial_id].value)]
 
 
-def _places(rung: Rung, column: int) -> dict[int, float]:
+def _places(rung: RungArrivals, column: int) -> dict[int, float]:
     """Where each trial stands in its column: the first on the left, a single one in the middle."""
     last = len(rung.arrivals) - 1
     half = min(_HALF_COLUMN, 0.04 * last)

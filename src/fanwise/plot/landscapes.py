@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..base.text import counted
 from .axes import clean_axes, say_nothing_yet, title
+from .axis_scales import ValueScale, number, plain, thin, value_scale
 from .canvas import INK, MUTED, new_figure
 from .data import (
     Hyperparameter,
@@ -20,7 +21,6 @@ from .data import (
     infeasible_of_trials,
     n_infeasible,
 )
-from .scales import ValueScale, number, plain, thin, value_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .axis_scales import TimeUnit
 from .canvas import IDLE, INK, MUTED, trial_colour
-from .data import Interval, SearchData, Timeline
-from .scales import TimeUnit
+from .data import SearchData, Timeline, WorkerInterval
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -55,7 +55,7 @@ def draw_rows(axes: "Axes", search: SearchData, timeline: Timeline, *, unit: Tim
     Returns:
         Whether pauses are marked.
     """
-    rows: dict[int, list[Interval]] = {slot: [] for slot in range(timeline.n_workers)}
+    rows: dict[int, list[WorkerInterval]] = {slot: [] for slot in range(timeline.n_workers)}
     for interval in timeline.intervals:
         rows.setdefault(interval.slot, []).append(interval)
     n_rows = max(rows) + 1
@@ -135,7 +135,7 @@ def legend_handles(timelines: Iterable[Timeline], *, stopped: bool, marked: bool
     return handles
 
 
-def _colour(interval: Interval) -> str:
+def _colour(interval: WorkerInterval) -> str:
     return MUTED if interval.trial_id is None else trial_colour(interval.trial_id)
 
 
@@ -143,14 +143,16 @@ def _look(face: str | list[str], edge: str = "none", hatch: str | None = None, w
     return {"facecolors": face, "edgecolors": edge, "hatch": hatch, "linewidth": width}
 
 
-def _draw_boxes(axes: "Axes", slot: int, row: Sequence[Interval], unit: TimeUnit, style: dict[str, object]) -> None:
+def _draw_boxes(
+    axes: "Axes", slot: int, row: Sequence[WorkerInterval], unit: TimeUnit, style: dict[str, object]
+) -> None:
     if row:
         ranges = [(i.begin_s / unit.seconds, (i.end_s - i.begin_s) / unit.seconds) for i in row]
         # The style is a plain dict of artist properties; the stubs of matplotlib want one keyword each.
         axes.broken_barh(ranges, (slot - _BOX_HEIGHT / 2, _BOX_HEIGHT), **style)  # type: ignore[arg-type]
 
 
-def _number_boxes(axes: "Axes", slot: int, busy: Iterable[Interval], unit: TimeUnit, scale: RowScale) -> None:
+def _number_boxes(axes: "Axes", slot: int, busy: Iterable[WorkerInterval], unit: TimeUnit, scale: RowScale) -> None:
     for interval in busy:
         text = str(interval.trial_id)
         ground = {"facecolor": _colour(interval), "edgecolor": "none", "pad": 0.6}

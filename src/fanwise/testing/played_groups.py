@@ -12,18 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from ..rpc.membership.coordinator import (
-    Admit,
-    Coordinator,
-    Count,
-    Dismiss,
-    Fence,
-    Order,
-    Over,
-    Refuse,
-    Rest,
-    Show,
-)
+from ..rpc.membership.coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from ..rpc.membership.members import Event, Hello, Left, Lost, Member, MemberState, View
 from ..rpc.messages.records import book_keeping
 from .sim import Sim

@@ -1,4 +1,4 @@
-"""A search on an engine that the test plays: every fact comes from the test, in the turn in which it says so.
+"""A search on an engine that the test plays: every event comes from the test, in the turn in which it says so.
 
     stage = Stage(tmp_path)
     stage.begin()                                        # two trials are submitted: stage.engine.jobs
@@ -16,13 +16,13 @@ from typing import Any, cast
 from ..pool import Outcome, Reply, Resources
 from ..pool.functions import pack
 from ..tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
-from ..tune.checkpoints import CheckpointStore
-from ..tune.decisions import facts
-from ..tune.decisions.tuning import Tuning
+from ..tune.core import events
+from ..tune.core.search_core import SearchCore
 from ..tune.record.log import Record
 from ..tune.record.reading import read_events
 from ..tune.record.state import SearchState
-from ..tune.runner import Plan, Search
+from ..tune.runtime.checkpoint_store import CheckpointStore
+from ..tune.runtime.runner import Plan, Search
 from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
 DONE = Outcome("returned", objective_s=0.5)
@@ -100,12 +100,12 @@ class Stage:
         self.search = Search(self.engine, record, plan, SearchState(self.meta), checkpoints=CheckpointStore(root))
         suggester = self.search.suggester(scheduler.searcher)
         stop = stop or StoppingCriterion(max_num_trials_started=1_000_000)
-        tuning = Tuning(scheduler, space, stop, searcher=suggester, **{"n_workers": 2, **options})
-        self.loop.call_soon(lambda: self.search.begin(tuning, facts.Begin))
+        core = SearchCore(scheduler, space, stop, searcher=suggester, **{"n_workers": 2, **options})
+        self.loop.call_soon(lambda: self.search.begin(core, events.Begin))
         self.turn()
 
     def turn(self, *calls: Callable[[], None]) -> None:
-        """One turn of the loop that brings all these facts together."""
+        """One turn of the loop that brings all these events together."""
         for call in calls:
             self.loop.call_soon(call)
         self.loop.turn()
@@ -128,10 +128,10 @@ class Stage:
     def end(self, job: SimulatedJob, outcome: Outcome = DONE) -> None:
         self.turn(lambda: self.engine.ended(job, outcome), lambda: self.engine.free(job))
 
-    def orders(self, name: str) -> list[Any]:  # Any: JSON
-        """The orders of this name, in the order of the record."""
-        rows = [event.body.get("orders", ()) for event in read_events(self.folder)]
-        return [order for row in rows for order in row if order["order"] == name]
+    def actions(self, name: str) -> list[Any]:  # Any: JSON
+        """The actions of this name, in the order of the record."""
+        rows = [event.body.get("actions", ()) for event in read_events(self.folder)]
+        return [action for row in rows for action in row if action["action"] == name]
 
     def events(self, kind: str) -> list[tuple[int | None, Any]]:  # Any: JSON
         return [(event.trial_id, event.body) for event in read_events(self.folder) if event.kind == kind]

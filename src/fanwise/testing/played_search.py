@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..tune.decisions.driving import handle
-from ..tune.decisions.facts import Begin, Ended, Fact, Free, Outcome, Ready, Reported, Resumed, Suggested
-from ..tune.decisions.orders import Answer, Finish, Judged, Order, Reject, Start, Suggest, Terminate
-from ..tune.decisions.tuning import Tuning
+from ..tune.core.actions import Action, Answer, Finish, Judged, Reject, Start, Suggest, Terminate
+from ..tune.core.events import Begin, Ended, Event, Free, Outcome, Ready, Reported, Resumed, Suggested
+from ..tune.core.inline import handle
+from ..tune.core.search_core import SearchCore
 from ..tune.rng import KeyedRandom
-from ..tune.schedulers.base import Decision, Scheduler
+from ..tune.schedulers.scheduler import Decision, Scheduler
 from ..tune.space import Space
 from ..tune.stopping import StoppingCriterion
 
@@ -53,8 +53,8 @@ class PlayedSearch:
     crashes: float = 0.0
     max_reports: int | None = None
     num_trials: int | None = None
-    facts: list[Fact] = field(default_factory=list)
-    orders: list[list[Order]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    actions: list[list[Action]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._chance = KeyedRandom(f"{self.seed}/played search")
@@ -67,13 +67,13 @@ class PlayedSearch:
         self.finish: Finish | None = None
         self._hand_in(Begin(0.0))
 
-    def _begun(self) -> tuple[Scheduler, Tuning]:
+    def _begun(self) -> tuple[Scheduler, SearchCore]:
         """A copy of the scheduler at its beginning, as a tuner makes it."""
         scheduler = copy.deepcopy(self.scheduler)
         scheduler.check(self.space)
         scheduler.begin(self.space, self.seed)
         stop = StoppingCriterion(max_wallclock_time=math.inf, max_num_trials_started=self.num_trials)
-        tuning = Tuning(
+        core = SearchCore(
             scheduler,
             self.space,
             stop,
@@ -82,7 +82,7 @@ class PlayedSearch:
             retries=self.retries,
             max_equal_failures=None,
         )
-        return scheduler, tuning
+        return scheduler, core
 
     @property
     def is_over(self) -> bool:
@@ -95,12 +95,12 @@ class PlayedSearch:
         return best.value
 
     def play(self, until: Callable[[], bool] | None = None, *, most_steps: int = 100_000) -> None:
-        """Go on until it is over, or the fact is there."""
+        """Go on until it is over, or the event is there."""
         for _ in range(most_steps):
             if self.is_over or (until is not None and until()):
                 return
             self._step()
-        raise AssertionError(f"not over after {most_steps} steps; {len(self._running)} trials run: {self.facts[-5:]}")
+        raise AssertionError(f"not over after {most_steps} steps; {len(self._running)} trials run: {self.events[-5:]}")
 
     def resume(self, num_trials: int | None) -> None:
         """Resume the search that is over with another limit on the trials started. `play` continues it."""
@@ -108,14 +108,14 @@ class PlayedSearch:
         stop = StoppingCriterion(max_wallclock_time=math.inf, max_num_trials_started=num_trials)
         self._hand_in(Resumed(0.0, stop=stop.to_json()))
 
-    def replayed(self) -> list[list[Order]]:
-        """The orders of another machine with another copy of the scheduler, from the same facts."""
-        scheduler, tuning = self._begun()
-        orders: list[list[Order]] = []
-        for fact in self.facts:
-            if not isinstance(fact, Suggested):
-                handle(tuning, fact, scheduler.searcher, lambda fact, new: orders.append(_comparable(new)))
-        return orders
+    def replayed(self) -> list[list[Action]]:
+        """The actions of another machine with another copy of the scheduler, from the same events."""
+        scheduler, core = self._begun()
+        actions: list[list[Action]] = []
+        for event in self.events:
+            if not isinstance(event, Suggested):
+                handle(core, event, scheduler.searcher, lambda event, new: actions.append(_comparable(new)))
+        return actions
 
     def _step(self) -> None:
         trial_id = self._chance.choice(sorted(self._running))
@@ -131,7 +131,7 @@ class PlayedSearch:
         else:
             attempt.state, values = self.train(attempt.state, attempt.start.config)
             self.values.setdefault(trial_id, []).append(values)
-            name = f"{trial_id}.{attempt.start.attempt}.{len(self.facts)}" if self.saves else None
+            name = f"{trial_id}.{attempt.start.attempt}.{len(self.events)}" if self.saves else None
             if name is not None:
                 self._saved[name] = attempt.state
             self._hand_in(Reported(0.0, *who, values, checkpoint=name))
@@ -141,35 +141,35 @@ class PlayedSearch:
         self._hand_in(Ended(0.0, *who, outcome))
         self._hand_in(Free(0.0, *who))
 
-    def _hand_in(self, fact: Fact) -> None:
-        new: list[Order] = []
+    def _hand_in(self, event: Event) -> None:
+        new: list[Action] = []
 
-        def note(fact: Fact, orders: list[Order]) -> None:
-            self.facts.append(fact)
-            self.orders.append(_comparable(orders))
-            new.extend(orders)
+        def note(event: Event, actions: list[Action]) -> None:
+            self.events.append(event)
+            self.actions.append(_comparable(actions))
+            new.extend(actions)
 
-        handle(self._tuning, fact, self._scheduler.searcher, note)
-        for order in new:
-            self._carry_out(order)
+        handle(self._tuning, event, self._scheduler.searcher, note)
+        for action in new:
+            self._carry_out(action)
 
-    def _carry_out(self, order: Order) -> None:
-        if isinstance(order, Start):
-            self.starts.append(order)
-            state = None if order.checkpoint is None else self._saved[order.checkpoint]
-            self._running[order.trial_id] = _Attempt(order, state)
-        elif isinstance(order, Answer) and order.decision is not Decision.CONTINUE:
-            self._end(order.trial_id, Outcome("stopped"))
-        elif isinstance(order, Terminate):
-            self._end(order.trial_id, Outcome("signal", "ended by SIGTERM"))
-        elif isinstance(order, Judged):
-            self.ends.append(order)
-        elif isinstance(order, Finish):
-            self.finish = order
-            assert order.error is None or order.kind == "all-failed", order.error
-        assert not isinstance(order, Reject), order
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Start):
+            self.starts.append(action)
+            state = None if action.checkpoint is None else self._saved[action.checkpoint]
+            self._running[action.trial_id] = _Attempt(action, state)
+        elif isinstance(action, Answer) and action.decision is not Decision.CONTINUE:
+            self._end(action.trial_id, Outcome("stopped"))
+        elif isinstance(action, Terminate):
+            self._end(action.trial_id, Outcome("signal", "ended by SIGTERM"))
+        elif isinstance(action, Judged):
+            self.ends.append(action)
+        elif isinstance(action, Finish):
+            self.finish = action
+            assert action.error is None or action.kind == "all-failed", action.error
+        assert not isinstance(action, Reject), action
 
 
-def _comparable(orders: list[Order]) -> list[Order]:
-    """Without the questions to the searcher: their answers are facts."""
-    return [order for order in orders if not isinstance(order, Suggest)]
+def _comparable(actions: list[Action]) -> list[Action]:
+    """Without the questions to the searcher: their answers are events."""
+    return [action for action in actions if not isinstance(action, Suggest)]

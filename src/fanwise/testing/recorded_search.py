@@ -20,9 +20,9 @@ class RecordedSearch:
     def __init__(self, add: Add) -> None:
         self.add = add
 
-    def order(self, t_s: float, order: Mapping[str, Any], kind: str = "tick") -> None:  # Any: JSON
-        """A row whose fact led to this order."""
-        self.add(t_s, kind, None, {"orders": [dict(order)]})
+    def action(self, t_s: float, action: Mapping[str, Any], kind: str = "tick") -> None:  # Any: JSON
+        """A row whose event led to this action."""
+        self.add(t_s, kind, None, {"actions": [dict(action)]})
 
     def start(
         self,
@@ -34,8 +34,8 @@ class RecordedSearch:
         slot: int = 0,
         **more: Any,  # Any: JSON
     ) -> None:
-        order = {"order": "start", "trial": trial_id, "attempt": attempt, "slot": slot, **more}
-        self.order(t_s, order | ({"config": dict(config)} if attempt == 0 else {}))
+        action = {"action": "start", "trial": trial_id, "attempt": attempt, "slot": slot, **more}
+        self.action(t_s, action | ({"config": dict(config)} if attempt == 0 else {}))
 
     def ready(self, t_s: float, trial_id: int, *, attempt: int = 0) -> None:
         body = {"attempt": attempt, "pid": 1, "process_started_s": 0.0, "how": "fork"}
@@ -71,7 +71,7 @@ class RecordedSearch:
         """`reason`: kind, text, traceback and last_output of a failure."""
         outcome = {"kind": "returned", "text": ""} if reason is None else dict(reason)
         judged: dict[str, Any] = {
-            "order": "judged",
+            "action": "judged",
             "trial": trial_id,
             "attempt": attempt,
             "status": status,
@@ -86,7 +86,7 @@ class RecordedSearch:
                 "attempt": attempt,
                 "outcome": outcome,
                 "objective_s": objective_s,
-                "orders": [judged],
+                "actions": [judged],
             },
         )
 
@@ -95,7 +95,7 @@ class RecordedSearch:
 
     def stop(self, t_s: float, reason: str) -> None:
         """No trial is started from now on."""
-        self.order(t_s, {"order": "stop", "reason": reason})
+        self.action(t_s, {"action": "stop", "reason": reason})
 
     def finish(self, t_s: float, reason: str) -> None:
-        self.order(t_s, {"order": "finish", "reason": reason, "kind": "limit", "error": None})
+        self.action(t_s, {"action": "finish", "reason": reason, "kind": "limit", "error": None})

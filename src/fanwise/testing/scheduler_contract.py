@@ -19,9 +19,9 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
-from ..tune.decisions import facts
-from ..tune.schedulers.base import Decision, Done, EndStatus, NextTrial, Scheduler, Status
-from ..tune.searchers.base import Observation, SuggestContext
+from ..tune.core import events
+from ..tune.schedulers.scheduler import Decision, Done, EndStatus, NextTrial, Scheduler, Status
+from ..tune.searchers.searcher import Observation, SuggestContext
 from ..tune.space import Space
 from .scheduler_play import MAX_EPOCHS, SPACE, Play
 
@@ -87,13 +87,13 @@ def a_search_without_more_configurations_ends(make: Make) -> None:
                 if play.finish is None:
                     play.go_on(50)
                     play.run_out()
-                    play.send(facts.Tick(play.now_s))
+                    play.send(events.Tick(play.now_s))
             assert play.finish is not None, f"with {num_configs} configurations the search does not end"
 
 
 def the_same_history_gives_the_same_answers(make: Make) -> None:
     for one, other in zip(_worlds(make, _FEW_SEEDS), _worlds(make, _FEW_SEEDS), strict=True):
-        assert one.go_on() == other.go_on(), "the same facts led to other answers"
+        assert one.go_on() == other.go_on(), "the same events led to other answers"
 
 
 def a_copy_goes_on_as_the_original_does(make: Make) -> None:
@@ -189,10 +189,10 @@ def finished_trials_take_little_memory(make: Make) -> None:
     play = Play(begun(make), n_workers=4, calm=True, checkpoints=1.0)
     sizes = []
     for num_trials in (100, 200):
-        while play.tuning.counts.num_trials_started < num_trials and play.finish is None:
+        while play.core.counts.num_trials_started < num_trials and play.finish is None:
             play.go_on(50)
             play.log.clear()
-        sizes.append((play.tuning.counts.num_trials_started, _size_bytes(play.scheduler)))
+        sizes.append((play.core.counts.num_trials_started, _size_bytes(play.scheduler)))
     (fewer, small), (more, large) = sizes
     if more > fewer:
         assert large - small <= MOST_BYTES_A_TRIAL * (more - fewer), (

@@ -1,7 +1,7 @@
 """A search around a scheduler, step by step, through the tuner's own state machine, in a world made of a seed.
 
     play = Play(scheduler, seed=3)      # the scheduler has begun
-    play.go_on(300)                     # what was ordered, one entry a fact
+    play.go_on(300)                     # what was ordered, one entry an event
 
 Trials start, report, pause, go on, crash with and without a checkpoint, end in every way; people pause and stop them by
 hand; the search is interrupted, or killed, and goes on; the searcher runs out of configurations. What the world does
@@ -13,12 +13,12 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..tune.decisions import facts
-from ..tune.decisions.facts import Fact, Outcome
-from ..tune.decisions.orders import Answer, Finish, Order, Start, Suggest
-from ..tune.decisions.tuning import Tuning
-from ..tune.schedulers.base import Decision, Scheduler
-from ..tune.searchers.base import SuggestContext
+from ..tune.core import events
+from ..tune.core.actions import Action, Answer, Finish, Start, Suggest
+from ..tune.core.events import Event, Outcome
+from ..tune.core.search_core import SearchCore
+from ..tune.schedulers.scheduler import Decision, Scheduler
+from ..tune.searchers.searcher import SuggestContext
 from ..tune.space import Space, loguniform, randint
 from ..tune.stopping import StoppingCriterion
 
@@ -74,13 +74,13 @@ class Play:
     def __post_init__(self) -> None:
         self.chance = random.Random(f"{self.seed}/play")
         forever = StoppingCriterion(max_wallclock_time=math.inf)
-        self.tuning = Tuning(
+        self.core = SearchCore(
             self.scheduler, SPACE, forever, n_workers=self.n_workers, retries=3, max_equal_failures=None
         )
-        self.send(facts.Begin(0.0))
+        self.send(events.Begin(0.0))
 
     def go_on(self, num_steps: int = _NUM_STEPS) -> list[object]:
-        """What was ordered so far, one entry a fact."""
+        """What was ordered so far, one entry an event."""
         for _ in range(num_steps):
             if self.finish is None:
                 self.step()
@@ -94,50 +94,50 @@ class Play:
         elif attempt is not None:
             self.advance(attempt)
         elif not self.running:
-            self.send(facts.Tick(self.now_s))
+            self.send(events.Tick(self.now_s))
 
     def advance(self, attempt: _Attempt) -> None:
         """The next thing of this trial in its ordinary course."""
         trial_id, number, now_s = attempt.trial_id, attempt.number, self.now_s
         if attempt.has_ended:
             del self.running[trial_id]
-            self.send(facts.Free(now_s, trial_id, number))
+            self.send(events.Free(now_s, trial_id, number))
         elif attempt.told or attempt.iter >= MAX_EPOCHS:
             attempt.has_ended = True
-            self.send(facts.Ended(now_s, trial_id, number, Outcome("stopped" if attempt.told else "returned")))
+            self.send(events.Ended(now_s, trial_id, number, Outcome("stopped" if attempt.told else "returned")))
         elif not attempt.is_ready:
             attempt.is_ready = True
-            self.send(facts.Ready(now_s, trial_id, number))
+            self.send(events.Ready(now_s, trial_id, number))
         else:
             attempt.iter += 1
             saves = self._chance_of("checkpoint", attempt).random() < self.checkpoints
             name = f"{trial_id}/{number}/{attempt.iter}" if saves else None
-            self.send(facts.Reported(now_s, trial_id, number, self.values(attempt), checkpoint=name))
+            self.send(events.Reported(now_s, trial_id, number, self.values(attempt), checkpoint=name))
 
     def disturb(self, attempt: _Attempt | None) -> None:
         """A crash, an early end, a person, or an end of the whole search that is not its last."""
         what, now_s = self.chance.random(), self.now_s
         some_id = self.known[int(self.chance.random() * len(self.known))] if self.known else 0
         if what < 0.55 and attempt is not None and not attempt.has_ended:
-            kind = facts.Outcome("exception" if what < 0.35 else "lost" if what < 0.45 else "returned")
+            kind = events.Outcome("exception" if what < 0.35 else "lost" if what < 0.45 else "returned")
             attempt.has_ended = True
-            self.send(facts.Ended(now_s, attempt.trial_id, attempt.number, kind))
+            self.send(events.Ended(now_s, attempt.trial_id, attempt.number, kind))
         elif what < 0.65:
-            self.send(facts.Command(now_s, "pause", some_id))
+            self.send(events.Command(now_s, "pause", some_id))
         elif what < 0.8:
-            self.send(facts.Command(now_s, "resume", some_id))
+            self.send(events.Command(now_s, "resume", some_id))
         elif what < 0.85:
-            self.send(facts.Command(now_s, "stop", some_id))
+            self.send(events.Command(now_s, "stop", some_id))
         elif what < 0.9:
-            self.send(facts.Enqueued(now_s, SPACE.sample(random.Random(f"{self.seed}/own/{now_s}"))))
+            self.send(events.Enqueued(now_s, SPACE.sample(random.Random(f"{self.seed}/own/{now_s}"))))
         elif what < 0.95:
             self.running.clear()  # killed, with all trials
-            self.send(facts.Resumed(now_s))
+            self.send(events.Resumed(now_s))
         else:
-            self.send(facts.Interrupt(now_s))
+            self.send(events.Interrupt(now_s))
             self.run_out()
             self.finish = None
-            self.send(facts.Resumed(now_s))
+            self.send(events.Resumed(now_s))
 
     def run_out(self) -> None:
         """All that runs comes to its end; as far as new trials start, these too."""
@@ -148,17 +148,17 @@ class Play:
             self.advance(next(iter(self.running.values())))
         raise AssertionError(f"still running after 100,000 steps: {self.running}")
 
-    def send(self, fact: Fact) -> None:
-        """Hand the fact in, and the suggestions that it leads to; carry out what was ordered."""
-        waiting = [fact]
+    def send(self, event: Event) -> None:
+        """Hand the event in, and the suggestions that it leads to; carry out what was ordered."""
+        waiting = [event]
         while waiting:
-            fact = waiting.pop()
-            orders = self.tuning.handle(fact)
-            self.log.append((type(fact).__name__, [_comparable(order) for order in orders]))
-            for order in orders:
-                self._carry_out(order)
-                if isinstance(order, Suggest):
-                    waiting.append(facts.Suggested(self.now_s, order.number, self._suggestion(order.ask)))
+            event = waiting.pop()
+            actions = self.core.handle(event)
+            self.log.append((type(event).__name__, [_comparable(action) for action in actions]))
+            for action in actions:
+                self._carry_out(action)
+                if isinstance(action, Suggest):
+                    waiting.append(events.Suggested(self.now_s, action.number, self._suggestion(action.ask)))
 
     def values(self, attempt: _Attempt) -> dict[str, float]:
         """A report: the epoch, and for each metric a loss that tends to fall."""
@@ -189,18 +189,18 @@ class Play:
         self.num_suggested += 1
         return SPACE.sample(random.Random(f"{self.seed}/suggest/{ask.trial_id}"))
 
-    def _carry_out(self, order: Order) -> None:
-        if isinstance(order, Start):
-            self.running[order.trial_id] = _Attempt(order.trial_id, order.attempt, order.from_iter)
-            self.known.append(order.trial_id)
-        elif isinstance(order, Answer) and not order.late:
-            self.answers[order.decision] = self.answers.get(order.decision, 0) + 1
-            self.running[order.trial_id].told = order.decision is not Decision.CONTINUE
-        elif isinstance(order, Finish):
-            self.finish = order
-            if order.cause is not None:
-                raise AssertionError(f"what the scheduler did ended the search: {order.error}") from order.cause
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Start):
+            self.running[action.trial_id] = _Attempt(action.trial_id, action.attempt, action.from_iter)
+            self.known.append(action.trial_id)
+        elif isinstance(action, Answer) and not action.late:
+            self.answers[action.decision] = self.answers.get(action.decision, 0) + 1
+            self.running[action.trial_id].told = action.decision is not Decision.CONTINUE
+        elif isinstance(action, Finish):
+            self.finish = action
+            if action.cause is not None:
+                raise AssertionError(f"what the scheduler did ended the search: {action.error}") from action.cause
 
 
-def _comparable(order: Order) -> object:
-    return ("Suggest", order.number, order.ask.trial_id) if isinstance(order, Suggest) else order
+def _comparable(action: Action) -> object:
+    return ("Suggest", action.number, action.ask.trial_id) if isinstance(action, Suggest) else action

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ..tune.searchers.base import Observation, Searcher, SuggestContext
 from ..tune.searchers.first_points import FirstPoints
+from ..tune.searchers.searcher import Observation, Searcher, SuggestContext
 from ..tune.space import (
     Space,
     choice,

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ..tune.constraints import constraints_of
-from ..tune.decisions.facts import Fact
-from ..tune.decisions.orders import Order
+from ..tune.core.actions import Action
+from ..tune.core.events import Event
 from ..tune.opening import copied, described
 from ..tune.program import Program, save_program
+from ..tune.record.event_codec import to_row
 from ..tune.record.log import Record
-from ..tune.record.rows import to_row
-from ..tune.schedulers.base import Scheduler, seed_of
+from ..tune.schedulers.scheduler import Scheduler, seed_of
 from ..tune.simulate import Faults, simulate
 from ..tune.simulate.tables import Table
 from ..tune.stopping import StoppingCriterion
@@ -33,10 +33,10 @@ def record_simulated(
     objective: Callable[..., Any] = print,  # Any: objectives return what they like
     faults: Faults | None = None,
     suggest_s: float = 0.0,
-    keep: Callable[[Fact], bool] = lambda fact: True,
-    **settings: Any,  # Any: those of `simulate` that `Tuning` has too
+    keep: Callable[[Event], bool] = lambda event: True,
+    **settings: Any,  # Any: those of `simulate` that `SearchCore` has too
 ) -> None:
-    """Simulate and record. `keep`: says of each fact whether it is recorded; the first that is not ends the record."""
+    """Simulate and record. `keep`: says of each event whether it is recorded; the first that is not ends the record."""
     seed = seed_of(scheduler, None, seed)
     meta = described(
         name=folder.name,
@@ -53,12 +53,12 @@ def record_simulated(
         save_program(folder, Program(objective, copied(scheduler), table.space))
         is_open = True
 
-        def note(fact: Fact, orders: list[Order]) -> None:
+        def note(event: Event, actions: list[Action]) -> None:
             nonlocal is_open
-            is_open = is_open and keep(fact)
+            is_open = is_open and keep(event)
             if is_open:
-                kind, trial_id, body = to_row(fact, orders)
-                if record.append(fact.now_s, kind, trial_id, body) % 1000 == 0:
+                kind, trial_id, body = to_row(event, actions)
+                if record.append(event.now_s, kind, trial_id, body) % 1000 == 0:
                     record.commit()
 
         simulate(

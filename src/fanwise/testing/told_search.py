@@ -1,4 +1,4 @@
-"""A search for tests of the decisions: facts are handed in one by one, each gives the orders that follow from it.
+"""A search for tests of the decisions: events are handed in one by one, each gives the actions that follow from it.
 
     search = tuning_of(n_workers=2)
     search.begin()
@@ -13,27 +13,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..tune.decisions import facts
-from ..tune.decisions.driving import handle
-from ..tune.decisions.facts import Fact, Outcome
-from ..tune.decisions.orders import (
-    Best,
-    Finish,
-    Order,
-    Reason,
-    Start,
-    Suggest,
-    Terminate,
-)
-from ..tune.decisions.tuning import Tuning
-from ..tune.schedulers import (
-    FIFO,
-    Decision,
-    New,
-    NextTrial,
-    Scheduler,
-    Status,
-)
+from ..tune.core import events
+from ..tune.core.actions import Action, BestReport, Finish, Reason, Start, Suggest, Terminate
+from ..tune.core.events import Event, Outcome
+from ..tune.core.inline import handle
+from ..tune.core.search_core import SearchCore
+from ..tune.schedulers import FIFO, Decision, New, NextTrial, Scheduler, Status
 from ..tune.searchers import Mode, Observation, Searcher, SuggestContext
 from ..tune.space import Space, randint
 from ..tune.stopping import Counts, StoppingCriterion
@@ -110,25 +95,25 @@ class Told(Scheduler):
 
 
 class Search:
-    """A Tuning and a searcher that answers at once, or when told to; each fact gives the orders that follow from it."""
+    """A SearchCore and a searcher that answers at once, or when told to; events return actions."""
 
-    def __init__(self, tuning: Tuning, searcher: Searcher | None) -> None:
-        self.tuning = tuning
+    def __init__(self, core: SearchCore, searcher: Searcher | None) -> None:
+        self.core = core
         self.searcher = searcher if searcher is None or searcher.suggest_timeout_s is None else None
         self.slow = self.searcher is None
 
-    def hand(self, fact: Fact) -> list[Order]:
-        orders: list[Order] = []
+    def hand(self, event: Event) -> list[Action]:
+        actions: list[Action] = []
         if self.slow:
-            return self.tuning.handle(fact)
-        handle(self.tuning, fact, self.searcher, lambda _, made: orders.extend(made))
-        return [order for order in orders if not isinstance(order, Suggest)]
+            return self.core.handle(event)
+        handle(self.core, event, self.searcher, lambda _, made: actions.extend(made))
+        return [action for action in actions if not isinstance(action, Suggest)]
 
-    def begin(self, now_s: float = 0.0) -> list[Order]:
-        return self.hand(facts.Begin(now_s))
+    def begin(self, now_s: float = 0.0) -> list[Action]:
+        return self.hand(events.Begin(now_s))
 
-    def ready(self, trial_id: int, attempt: int, *, now_s: float = 0.0) -> list[Order]:
-        return self.hand(facts.Ready(now_s, trial_id, attempt))
+    def ready(self, trial_id: int, attempt: int, *, now_s: float = 0.0) -> list[Action]:
+        return self.hand(events.Ready(now_s, trial_id, attempt))
 
     def report(
         self,
@@ -138,24 +123,24 @@ class Search:
         *,
         now_s: float = 0.0,
         checkpoint: str | None = None,
-    ) -> list[Order]:
+    ) -> list[Action]:
         given = values if isinstance(values, Mapping) else {"loss": values}
-        return self.hand(facts.Reported(now_s, trial_id, attempt, given, checkpoint=checkpoint))
+        return self.hand(events.Reported(now_s, trial_id, attempt, given, checkpoint=checkpoint))
 
-    def ended(self, trial_id: int, attempt: int, outcome: Outcome = DONE, *, now_s: float = 0.0) -> list[Order]:
-        return self.hand(facts.Ended(now_s, trial_id, attempt, outcome))
+    def ended(self, trial_id: int, attempt: int, outcome: Outcome = DONE, *, now_s: float = 0.0) -> list[Action]:
+        return self.hand(events.Ended(now_s, trial_id, attempt, outcome))
 
-    def free(self, trial_id: int, attempt: int, *, now_s: float = 0.0) -> list[Order]:
-        return self.hand(facts.Free(now_s, trial_id, attempt))
+    def free(self, trial_id: int, attempt: int, *, now_s: float = 0.0) -> list[Action]:
+        return self.hand(events.Free(now_s, trial_id, attempt))
 
-    def tick(self, now_s: float) -> list[Order]:
-        return self.hand(facts.Tick(now_s))
+    def tick(self, now_s: float) -> list[Action]:
+        return self.hand(events.Tick(now_s))
 
-    def interrupt(self, now_s: float = 0.0) -> list[Order]:
-        return self.hand(facts.Interrupt(now_s))
+    def interrupt(self, now_s: float = 0.0) -> list[Action]:
+        return self.hand(events.Interrupt(now_s))
 
-    def run(self, trial_id: int, *values: float, outcome: Outcome = DONE, attempt: int = 0) -> list[Order]:
-        """All facts of an attempt at time 0; returns the orders from its end on."""
+    def run(self, trial_id: int, *values: float, outcome: Outcome = DONE, attempt: int = 0) -> list[Action]:
+        """All events of an attempt at time 0; returns the actions from its end on."""
         self.ready(trial_id, attempt)
         for value in values:
             self.report(trial_id, attempt, value)
@@ -163,22 +148,22 @@ class Search:
 
     def pause(
         self, trial_id: int, value: float = 1.0, *, attempt: int = 0, checkpoint: str | None = None
-    ) -> list[Order]:
+    ) -> list[Action]:
         """A report that is answered PAUSE, and the end of the process."""
         self.report(trial_id, attempt, {"loss": value, "answer": PAUSE}, checkpoint=checkpoint)
         return self.ended(trial_id, attempt, STOPPED) + self.free(trial_id, attempt)
 
     @property
-    def best(self) -> Best | None:
-        return self.tuning.best
+    def best(self) -> BestReport | None:
+        return self.core.best
 
     @property
     def counts(self) -> Counts:
-        return self.tuning.counts
+        return self.core.counts
 
     @property
     def next_tick_s(self) -> float | None:
-        return self.tuning.next_tick_s
+        return self.core.next_tick_s
 
 
 def tuning_of(  # the defaults of these tests: two workers, no end in sight
@@ -198,7 +183,7 @@ def tuning_of(  # the defaults of these tests: two workers, no end in sight
     if scheduler is None:
         scheduler = FIFO(searcher or Scripted(), metric="loss", mode=mode)
         scheduler.begin(SPACE, 0)
-    tuning = Tuning(
+    core = SearchCore(
         scheduler,
         SPACE,
         criterion or StoppingCriterion(max_wallclock_time=math.inf),
@@ -210,14 +195,14 @@ def tuning_of(  # the defaults of these tests: two workers, no end in sight
         retries=retries,
         keep_checkpoints=keep_checkpoints,
     )
-    return Search(tuning, scheduler.searcher)
+    return Search(core, scheduler.searcher)
 
 
 def start(trial_id: int, slot: int, attempt: int = 0, from_iter: int = 0, checkpoint: str | None = None) -> Start:
     return Start(trial_id, attempt, {"x": trial_id}, slot, from_iter, checkpoint)
 
 
-def play(tuning: Search, durations_s: list[float]) -> tuple[list[tuple[int, int, float, float]], float]:
+def play(core: Search, durations_s: list[float]) -> tuple[list[tuple[int, int, float, float]], float]:
     """Workers without overhead: trial k reports and ends after durations_s[k], or at once when told to stop.
 
     Returns (slot, trial, from, to) of each trial, and the time of Finish.
@@ -225,38 +210,38 @@ def play(tuning: Search, durations_s: list[float]) -> tuple[list[tuple[int, int,
     events: list[tuple[float, int, str, int]] = []
     slots: dict[int, tuple[int, float]] = {}
     lines: list[tuple[int, int, float, float]] = []
-    order_number = 0
-    waiting: list[Order] = tuning.begin(0)
+    action_number = 0
+    waiting: list[Action] = core.begin(0)
     now_s = 0.0
 
     def end(trial_id: int, outcome: Outcome) -> None:
         slot, since_s = slots.pop(trial_id)
         lines.append((slot, trial_id, since_s, now_s))
-        waiting.extend(tuning.ended(trial_id, 0, outcome, now_s=now_s))
-        waiting.extend(tuning.free(trial_id, 0, now_s=now_s))
+        waiting.extend(core.ended(trial_id, 0, outcome, now_s=now_s))
+        waiting.extend(core.free(trial_id, 0, now_s=now_s))
 
     while True:
         while waiting:
-            order = waiting.pop(0)
-            order_number += 1
-            if isinstance(order, Start):
-                slots[order.trial_id] = order.slot, now_s
-                waiting.extend(tuning.ready(order.trial_id, 0, now_s=now_s))
-                heapq.heappush(events, (now_s + durations_s[order.trial_id], order_number, "done", order.trial_id))
-            elif isinstance(order, Terminate):
-                end(order.trial_id, STOPPED)
-            elif isinstance(order, Finish):
+            action = waiting.pop(0)
+            action_number += 1
+            if isinstance(action, Start):
+                slots[action.trial_id] = action.slot, now_s
+                waiting.extend(core.ready(action.trial_id, 0, now_s=now_s))
+                heapq.heappush(events, (now_s + durations_s[action.trial_id], action_number, "done", action.trial_id))
+            elif isinstance(action, Terminate):
+                end(action.trial_id, STOPPED)
+            elif isinstance(action, Finish):
                 return lines, now_s
-        tick_s = tuning.next_tick_s
+        tick_s = core.next_tick_s
         if tick_s is not None and tick_s < events[0][0]:
             now_s = tick_s
-            waiting.extend(tuning.tick(now_s))
+            waiting.extend(core.tick(now_s))
             continue
         now_s, _, _, trial_id = heapq.heappop(events)
         if trial_id in slots:
-            waiting.extend(tuning.report(trial_id, 0, {"loss": 1.0}, now_s=now_s))
+            waiting.extend(core.report(trial_id, 0, {"loss": 1.0}, now_s=now_s))
             end(trial_id, DONE)
 
 
-def suggested(number: int, x: int | None, now_s: float = 0.0, error: str | None = None) -> facts.Suggested:
-    return facts.Suggested(now_s, number, None if x is None else {"x": x}, error=error)
+def suggested(number: int, x: int | None, now_s: float = 0.0, error: str | None = None) -> events.Suggested:
+    return events.Suggested(now_s, number, None if x is None else {"x": x}, error=error)

@@ -1,7 +1,7 @@
 """What the tuner's state machine should do, worked out from the whole history each time.
 
     model = TuningModel(settings)
-    model.handle(fact)  ->  the same orders as Tuning.handle(fact)
+    model.handle(event)  ->  the same actions as SearchCore.handle(event)
     model.state()       ->  what the machine may know; `state_of(tuning)` is the same picture of the real one
 
 The model forgets nothing: it keeps every attempt, report and checkpoint for ever. Which reports stand, how far a trial
@@ -16,17 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..tune.decisions import facts
-from ..tune.decisions.facts import Fact, Outcome
-from ..tune.decisions.orders import (
+from ..tune.core import events
+from ..tune.core.actions import (
+    Action,
     Answer,
-    Best,
+    BestReport,
     Discard,
     Finish,
     FinishKind,
     Judged,
     Kill,
-    Order,
     Reason,
     Reject,
     Start,
@@ -34,6 +33,7 @@ from ..tune.decisions.orders import (
     Suggest,
     Terminate,
 )
+from ..tune.core.events import Event, Outcome
 from ..tune.rng import KeyedRandom
 from ..tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
 from ..tune.searchers import Mode, SuggestContext
@@ -49,7 +49,7 @@ _END, _SUGGESTION = -1, -2  # the keys of deadlines that are no trial's
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Of one search. `at_once`: the searcher's answer is the next fact. `bound`: of "cost", or None."""
+    """Of one search. `at_once`: the searcher's answer is the next event. `bound`: of "cost", or None."""
 
     n_workers: int
     asynchronous: bool
@@ -207,22 +207,22 @@ class TuningModel:
         self.due: tuple[float, int] | None = None  # the suggestion
         self.exhausted = self.in_batch = self.nothing_left = False
         self.is_offered = False  # one more trial than there are workers may start
-        self.out: list[Order] = []
+        self.out: list[Action] = []
 
-    def handle(self, fact: Fact) -> list[Order]:
-        """What is to be done because of the fact."""
-        name = type(fact).__name__.lower()
-        getattr(self, f"_{name}")(fact)
-        if not isinstance(fact, facts.Reported):
-            self._obey(fact.now_s)
+    def handle(self, event: Event) -> list[Action]:
+        """What is to be done because of the event."""
+        name = type(event).__name__.lower()
+        getattr(self, f"_{name}")(event)
+        if not isinstance(event, events.Reported):
+            self._obey(event.now_s)
         if not self.running() and (self.stage == "stopping" or (self.stage == "draining" and not self.held())):
             self.done = True
             self.due = None
             if self.error is None and (text := self._all_failed()) is not None:
                 self.error, self.kind = text, "all-failed"
             self.out.append(Finish(self.halted or self.closed or "", self.error, None, self.kind))
-        orders, self.out = self.out, []
-        return orders
+        actions, self.out = self.out, []
+        return actions
 
     # -- what the history says --------------------------------------------------------------------------------------
 
@@ -263,11 +263,11 @@ class TuningModel:
         ranked = [report for trial in trials for report in trial.ranked if math.isfinite(report.value + report.beyond)]
         return min(ranked, key=lambda report: (report.beyond, self.loss(report), report.place), default=None)
 
-    def best(self) -> Best | None:
+    def best(self) -> BestReport | None:
         report = self.best_of(self.trials)
         if report is None:
             return None
-        return Best(report.value, report.trial.number, report.trial.config, report.iter, report.beyond)
+        return BestReport(report.value, report.trial.number, report.trial.config, report.iter, report.beyond)
 
     def needed(self) -> dict[str, int]:
         """Checkpoints, and how many need them: who may go on from there, all that are kept, the best's."""
@@ -384,30 +384,30 @@ class TuningModel:
             self.kind, self.error = kind, error
         self._halt(reason, now_s)
 
-    # -- facts ------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, fact: facts.Begin) -> None:
+    def _begin(self, event: events.Begin) -> None:
         self.begun = True
         if not self.done:
-            self._ask_ahead(fact.now_s)
-            self._fill(fact.now_s)
+            self._ask_ahead(event.now_s)
+            self._fill(event.now_s)
 
-    def _suggested(self, fact: facts.Suggested) -> None:
-        if fact.number != self.asked:
+    def _suggested(self, event: events.Suggested) -> None:
+        if event.number != self.asked:
             return
         self.asked, self.due = None, None
-        if fact.error is not None:
-            self._fail("searcher", "the searcher failed", fact.error, fact.now_s)
-        elif fact.config is None:
+        if event.error is not None:
+            self._fail("searcher", "the searcher failed", event.error, event.now_s)
+        elif event.config is None:
             self.exhausted, self.wants = True, False
         else:
-            self.suggestion = fact.config
-        self._fill(fact.now_s)
+            self.suggestion = event.config
+        self._fill(event.now_s)
         self._withdraw()
 
-    def _asked(self, fact: facts.Asked) -> None:
+    def _trialrequested(self, event: events.TrialRequested) -> None:
         self.is_offered = True
-        self._fill(fact.now_s)
+        self._fill(event.now_s)
         self._withdraw()
 
     def _withdraw(self) -> None:
@@ -421,26 +421,26 @@ class TuningModel:
             self.is_offered = False
         return slot
 
-    def _ready(self, fact: facts.Ready) -> None:
-        attempt = self.find(fact.trial_id, fact.attempt)
+    def _ready(self, event: events.Ready) -> None:
+        attempt = self.find(event.trial_id, event.attempt)
         if attempt is not None and not attempt.ended and attempt.ready is None and attempt.told_at is None:
-            attempt.ready = self._at(fact.now_s)
+            attempt.ready = self._at(event.now_s)
 
-    def _reported(self, fact: facts.Reported) -> None:
-        attempt, now_s = self.find(fact.trial_id, fact.attempt), fact.now_s
+    def _reported(self, event: events.Reported) -> None:
+        attempt, now_s = self.find(event.trial_id, event.attempt), event.now_s
         if attempt is None or attempt.told_at is not None or attempt.ended:
-            self.out.append(Answer(fact.trial_id, Decision.STOP, late=True))
-            self._discard(fact.trial_id, fact.checkpoint)
+            self.out.append(Answer(event.trial_id, Decision.STOP, late=True))
+            self._discard(event.trial_id, event.checkpoint)
             return
-        trial, value, cost = attempt.trial, fact.values.get("loss"), self._cost(fact)
+        trial, value, cost = attempt.trial, event.values.get("loss"), self._cost(event)
         if not isinstance(value, float) or cost is None:
-            self._reject(attempt, fact, value)
+            self._reject(attempt, event, value)
             return
         self.metric_seen = True
         attempt.num_reports += 1
         if attempt.iter <= trial.reached:
             self.out.append(Answer(trial.number, Decision.CONTINUE, attempt.iter, repeated=True))
-            self._save(trial, attempt.iter, fact.checkpoint)
+            self._save(trial, attempt.iter, event.checkpoint)
             return
         bound = self.given.bound or 0.0
         report = _Report(trial, attempt.iter, value, len(self.reports), max(cost - bound, 0.0) / (bound or 1.0))
@@ -448,8 +448,8 @@ class TuningModel:
         trial.reports.append(report)
         trial.ranked.append(report)
         self.happened.append((trial.number, (report.beyond, self.loss(report))))
-        decision = self._decide(attempt, fact, report)
-        self._save(trial, attempt.iter, fact.checkpoint)
+        decision = self._decide(attempt, event, report)
+        self._save(trial, attempt.iter, event.checkpoint)
         if decision is Decision.CONTINUE and self._limit(now_s) is not None:
             decision, attempt.told = Decision.STOP, "suspend"
             self._tell(attempt, now_s)
@@ -459,33 +459,33 @@ class TuningModel:
         if self.free_slots():
             self._fill(now_s)
 
-    def _cost(self, fact: facts.Reported) -> float | None:
+    def _cost(self, event: events.Reported) -> float | None:
         """What is bounded; None: it is missing."""
         if self.given.bound is None:
             return 0.0
-        cost = fact.values.get("cost")
+        cost = event.values.get("cost")
         return cost if isinstance(cost, float) else None
 
-    def _reject(self, attempt: _Attempt, fact: facts.Reported, value: object) -> None:
+    def _reject(self, attempt: _Attempt, event: events.Reported, value: object) -> None:
         missing = "constraint's value 'cost'" if isinstance(value, float) else "metric 'loss'"
         if isinstance(value, float):
             bound, value = self.given.bound, None
             what = f"'cost' of the constraint 'cost <= {bound!r}'"
-            names = ", ".join(map(repr, fact.values))
+            names = ", ".join(map(repr, event.values))
             text = f"the objective reported {names}, but not {what}; report it, or change the constraint"
         elif value is None:
             text = "the objective reported 'los', but not the scheduler's metric 'loss'; did you mean 'los'?"
         else:
             text = f"the metric 'loss' must be a number, got {value!r} of type str"
         self.out.append(Reject(attempt.trial.number, text))
-        self._discard(attempt.trial.number, fact.checkpoint)
+        self._discard(attempt.trial.number, event.checkpoint)
         if value is None and not self.metric_seen:
             attempt.told = "suspend"
-            self._tell(attempt, fact.now_s)
-            self._fail("no-metric", f"the {missing} was not reported", text, fact.now_s)
+            self._tell(attempt, event.now_s)
+            self._fail("no-metric", f"the {missing} was not reported", text, event.now_s)
 
-    def _decide(self, attempt: _Attempt, fact: facts.Reported, report: _Report) -> Decision:
-        trial, asked, now_s = attempt.trial, fact.values.get("ask", ""), fact.now_s
+    def _decide(self, attempt: _Attempt, event: events.Reported, report: _Report) -> Decision:
+        trial, asked, now_s = attempt.trial, event.values.get("ask", ""), event.now_s
         if math.isnan(report.value) or math.isnan(report.beyond):
             name = "loss" if math.isnan(report.value) else "cost"
             attempt.fault, attempt.told = ("nan", f"the objective reported {name}=nan"), "stop"
@@ -513,13 +513,13 @@ class TuningModel:
         self._tell(attempt, now_s)
         return decision
 
-    def _ended(self, fact: facts.Ended) -> None:
-        attempt = self.find(fact.trial_id, fact.attempt)
+    def _ended(self, event: events.Ended) -> None:
+        attempt = self.find(event.trial_id, event.attempt)
         if attempt is not None and not attempt.ended:
-            self._end(attempt, fact.outcome, fact.now_s)
+            self._end(attempt, event.outcome, event.now_s)
 
-    def _free(self, fact: facts.Free) -> None:
-        attempt, now_s = self.find(fact.trial_id, fact.attempt), fact.now_s
+    def _free(self, event: events.Free) -> None:
+        attempt, now_s = self.find(event.trial_id, event.attempt), event.now_s
         if attempt is None:
             return
         if not attempt.ended:
@@ -534,8 +534,8 @@ class TuningModel:
         self.exhausted = False
         self._fill(now_s)
 
-    def _tick(self, fact: facts.Tick) -> None:
-        now_s = fact.now_s
+    def _tick(self, event: events.Tick) -> None:
+        now_s = event.now_s
         dues = sorted((due, key) for key, due in self.deadlines().items() if due[0] <= now_s)
         for _, key in dues:
             if key < 0:
@@ -562,31 +562,31 @@ class TuningModel:
         self._ask_ahead(now_s)
         self._fill(now_s)
 
-    def _interrupt(self, fact: facts.Interrupt) -> None:
+    def _interrupt(self, event: events.Interrupt) -> None:
         self.interrupts += 1
-        self._halt(fact.who, fact.now_s)
+        self._halt(event.who, event.now_s)
         if self.interrupts > 1:
             for attempt in self.running():
                 if not attempt.ended and not attempt.killed:
                     self._kill(attempt, "interrupted twice")
 
-    def _command(self, fact: facts.Command) -> None:
-        if not 0 <= fact.trial_id < len(self.trials):
+    def _command(self, event: events.Command) -> None:
+        if not 0 <= event.trial_id < len(self.trials):
             return
-        trial = self.trials[fact.trial_id]
+        trial = self.trials[event.trial_id]
         if trial.where in ("over", "suspended"):
             return
-        if fact.what == "stop":
-            self._stop_by_hand(trial, fact.now_s)
+        if event.what == "stop":
+            self._stop_by_hand(trial, event.now_s)
             return
-        trial.hold = fact.what == "pause"
+        trial.hold = event.what == "pause"
         if trial.hold and trial.where == "again":
             self.again.remove(trial)
             trial.where, trial.wanted = "paused", True
         elif not trial.hold and trial.wanted and trial.where == "paused":
             trial.where = "again"
             self.again.append(trial)
-            self._fill(fact.now_s)
+            self._fill(event.now_s)
 
     def _stop_by_hand(self, trial: _Trial, now_s: float) -> None:
         if trial.where != "runs":
@@ -598,20 +598,20 @@ class TuningModel:
         elif trial.last.told == "pause" or trial.last.retry:
             trial.given_up = True
 
-    def _enqueued(self, fact: facts.Enqueued) -> None:
+    def _enqueued(self, event: events.Enqueued) -> None:
         if self.stage == "open":
-            self.enqueued.append(fact.config)
+            self.enqueued.append(event.config)
             self.exhausted = False
-            self._fill(fact.now_s)
+            self._fill(event.now_s)
 
-    def _workers(self, fact: facts.Workers) -> None:
+    def _workers(self, event: events.Workers) -> None:
         if not self.free_slots():  # a full batch stays as it is
             self.in_batch = False
-        self.n_workers = fact.n_workers
-        self._fill(fact.now_s)
+        self.n_workers = event.n_workers
+        self._fill(event.now_s)
 
-    def _resumed(self, fact: facts.Resumed) -> None:
-        now_s = fact.now_s
+    def _resumed(self, event: events.Resumed) -> None:
+        now_s = event.now_s
         self.closed = self.halted = self.error = None
         self.kind, self.done, self.interrupts, self.begun = "limit", False, 0, True
         gone = self.running()

@@ -2,7 +2,7 @@
 
     events.jsonl -> record.reading -> history (state after all events)    -> frames (tables)
                                             |                             -> plot   (figures)
-                                            +-> best, utilisation, reasons
+                                            +-> best, utilization, reasons
 
 Every property first reads the events that are new since the last read, so one object can follow a running search.
 Nothing here writes to the record.
@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import RecordError
+from .display.cells import is_shown
+from .display.method import method_line
+from .display.notebook_page import search_page
 from .exporting import write_results
 from .pareto_results import ParetoPoint, objectives_of, pareto_of
 from .record.frames import results_frame, trials_frame
@@ -31,9 +34,6 @@ from .record.reading import FILE_NAME, EventReader, read_meta
 from .record.snapshot import SearchSnapshot
 from .record.state import SearchState
 from .record.trials import Failure
-from .terminal.cells import is_shown
-from .terminal.method import method_line
-from .terminal.page import search_page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,14 +175,14 @@ class Experiment:
         return steps[-1][1] if steps else 0.0
 
     @property
-    def utilisation(self) -> float | None:
+    def utilization(self) -> float | None:
         """Fraction of the worker time spent in the objective, 0 to 1. None before the first objective has begun.
 
         The worker time is n_workers times the time from the start of the first objective until no more trials were
         started (in a running search, until the last event). Start-up and shutdown are excluded. A worker removed by
         `Tuner.set_workers` counts until its last objective ends.
         """
-        return self.history().utilisation()
+        return self.history().utilization()
 
     @property
     def finished(self) -> bool:
@@ -201,7 +201,7 @@ class Experiment:
         The state is derived from a lock that the tuner holds, not from a process id, which could be reused.
         """
         is_locked = is_held(self.path)
-        return state_of(finished=self.finished, locked=is_locked)  # in this order, since it may finish in between
+        return state_of(finished=self.finished, locked=is_locked)  # in this action, since it may finish in between
 
     @property
     def end_reason(self) -> str | None:
@@ -249,7 +249,7 @@ class Experiment:
             NotInstalled: Optuna is not installed: `fanwise[optuna]`.
             ValueError: a part of the space has no counterpart in Optuna; the message names it.
         """
-        from .with_optuna import study_of
+        from .with_optuna_study import study_of
 
         return study_of(self.history(), self.metadata)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..base.nearest import did_you_mean
 from .experiment import Experiment
-from .schedulers.base import Scheduler
-from .searchers.base import Mode, Searcher
+from .schedulers.scheduler import Scheduler
+from .searchers.searcher import Mode, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
 from .tuner import Tuner

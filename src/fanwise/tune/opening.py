@@ -11,9 +11,9 @@ from typing import Any
 from ..base.version import VERSION
 from .constraints import Constraint
 from .default_searcher import SearcherChoice, choose_searcher
-from .schedulers.base import Scheduler
 from .schedulers.fifo import FIFO
-from .searchers.base import Mode, Searcher
+from .schedulers.scheduler import Scheduler
+from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space
 from .stopping import StoppingCriterion

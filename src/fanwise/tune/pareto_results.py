@@ -13,7 +13,7 @@ from typing import Any, final
 from .hypervolume import HypervolumeFront, default_reference
 from .pareto import first_front
 from .record.state import SearchState
-from .searchers.base import Objective
+from .searchers.searcher import Objective
 from .values import is_number
 
 

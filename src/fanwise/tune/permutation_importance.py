@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 from ..base.nearest import nearest
 from .pareto_results import objectives_of
 from .record.state import SearchState
-from .searchers.base import Objective
+from .searchers.searcher import Objective
 from .searchers.with_sklearn import check_sklearn, k_fold, random_forest
 from .space import Space
 

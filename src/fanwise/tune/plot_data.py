@@ -47,7 +47,7 @@ def search_data(name: str, meta: Mapping[str, Any], history: SearchState) -> Sea
 def search_without_reports(name: str, meta: Mapping[str, Any], history: SearchState) -> SearchData:
     """Return `search_data` without the reports, which can be many."""
     resource_attr = meta.get("resource_attr")
-    windows = history.utilisation_windows()
+    windows = history.utilization_windows()
     n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # their number may change
     return SearchData(
         name=name,

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..base.errors import RecordError
 from ..links.codec import dumps_whole, loads
-from .schedulers.base import Scheduler
+from .schedulers.scheduler import Scheduler
 from .space import Space
 
 FILE_NAME = "program.pickle"

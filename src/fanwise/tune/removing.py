@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import ClosedError, RecordError
-from .checkpoint_owner import conflict_in, delete_owned, is_inside
-from .checkpoints import checkpoint_root
 from .record.lock import HeldError, hold, release
 from .record.reading import FILE_NAME, read_meta
+from .runtime.checkpoint_owner import conflict_in, delete_owned, is_inside
+from .runtime.checkpoint_store import checkpoint_root
 
 
 def remove_experiment(folder: Path) -> None:

@@ -1,19 +1,19 @@
 """Checks from its record that an experiment is deterministic.
 
-    record's meta and program.pickle -> scheduler, searcher, `Tuning` as they began -> every fact once more -> compared
+    meta.json, program.pickle -> initial scheduler, searcher and `SearchCore` -> every event again -> comparison
 
 The objective is not called, and nothing is written.
 """
 
 import os
 
-from .decisions.replay import Replayed
+from .core.replay import Replayed
 from .experiment import folder_of
 from .opening import check_scheduler, copied, libraries_of, versions_of
 from .program import load_program
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, recorded_versions, rehearse
-from .schedulers.base import Scheduler
+from .schedulers.scheduler import Scheduler
 
 
 def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> Replayed:

@@ -13,8 +13,8 @@ from typing import Any
 from ..pool.reporting import forget_reports, has_reported, is_array
 from ..pool.reporting import is_plain as is_plain
 from ..pool.reporting import plain_metrics as plain_metrics
-from .trial import check_place
-from .trial import report as report
+from .objective import check_place
+from .objective import report as report
 from .values import with_objects
 
 _NO_OBJECTS: Mapping[str, Mapping[Any, Any]] = MappingProxyType({})

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..base.nearest import names_nearest_option, nearest
 from .hypervolume import HypervolumeFront, ParetoFront
-from .searchers.base import Objective
+from .searchers.searcher import Objective
 from .values import is_number
 
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, final
 
 from .experiment import Experiment
 from .experiment import load_experiment as _load_experiment
+from .objective import report
 from .record.names import new_name
 from .schedulers.asha import ASHA as _ASHA
-from .schedulers.base import Scheduler
 from .schedulers.fifo import FIFO
+from .schedulers.scheduler import Scheduler
 from .space import Space
 from .space import choice as choice
 from .space import lograndint as lograndint
@@ -30,7 +31,6 @@ from .space import loguniform as loguniform
 from .space import randint as randint
 from .space import uniform as uniform
 from .stopping import StoppingCriterion as StoppingCriterion
-from .trial import report
 from .tuner import Tuner as _Tuner
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@
       validate -> create or reuse a pool -> create the record -> run `Search` on the pool's hub thread
       the calling thread displays the search -> summary -> Experiment
     Tuner.resume(name).run()
-      replay the record's facts to restore `Tuning` and the scheduler -> continue as above
+      replay the record's events to restore `SearchCore` and the scheduler -> continue as above
 
 All arguments are validated before any folder or process is created.
 """
@@ -30,46 +30,37 @@ from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of, pack
 from ..pool.preload import modules_needed
 from ..pool.specs import Packed
-from .background import RunningSearch
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
-from .callbacks.events import SearchEnded, SearchStarted
-from .checkpoint_owner import claim, delete_owned, is_inside
-from .checkpoints import CheckpointStore, checked_root, checkpoint_root, is_local
+from .callbacks.search_events import SearchEnded, SearchStarted
 from .constraints import checked_constraints, constraints_of
-from .decisions import facts
-from .decisions.facts import Fact
-from .decisions.tuning import Tuning
+from .core import events
+from .core.events import Event
+from .core.search_core import SearchCore
 from .devices import need_of, workers_on
+from .display.cells import note_shown
+from .display.method import method_line
+from .display.screen import Screen, screen_for
+from .display.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
 from .experiment import Experiment, folder_of
-from .opening import (
-    check_same,
-    check_scheduler,
-    checked_stop,
-    copied,
-    described,
-    scheduler_for,
-    space_of,
-    versions_of,
-)
-from .own_board import check_board_is_there, own_board
+from .opening import check_same, check_scheduler, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, load_cluster, load_program, save_cluster, save_program
 from .record.log import Record
 from .record.names import check_name, experiments_folder, new_name
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
 from .record.state import SearchState
-from .remote.commands import check_is_trial, check_may_enqueue, command_for, completed
-from .remote.listening import CommandListener
 from .reporting import run_objective
-from .runner import Plan, Search
-from .schedulers.base import Scheduler, checked_seed, seed_of
-from .searchers.base import Mode, Searcher
+from .runtime.background import RunningSearch
+from .runtime.board_process import check_board_is_there, own_board
+from .runtime.checkpoint_owner import claim, delete_owned, is_inside
+from .runtime.checkpoint_store import CheckpointStore, checked_root, checkpoint_root, is_local
+from .runtime.command_listener import CommandListener
+from .runtime.commands import check_is_trial, check_may_enqueue, command_for, completed
+from .runtime.runner import Plan, Search
+from .schedulers.scheduler import Scheduler, checked_seed, seed_of
+from .searchers.searcher import Mode, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
-from .terminal.cells import note_shown
-from .terminal.method import method_line
-from .terminal.screen import Screen, screen_for
-from .terminal.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
 from .values import check_bool, checked_int, is_number
 from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
@@ -81,9 +72,9 @@ class _Begun:
     record: Record
     state: SearchState
     began_s: float
-    tuning: Tuning
-    first: Callable[[float], Fact]
-    before: Sequence[Fact] = ()
+    core: SearchCore
+    first: Callable[[float], Event]
+    before: Sequence[Event] = ()
 
 
 class Tuner:
@@ -128,8 +119,8 @@ class Tuner:
             of these. The searcher learns from their reports before its first suggestion. Trials that do not fit the
             space are skipped with a notice. A different mode or a missing metric is an error.
         callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
-            `on_end`. Each method takes one event (`fanwise.tune.callbacks.events`). Each object is called in its own
-            thread, in the order of the events.
+            `on_end`. Each method takes one event (`fanwise.tune.callbacks.search_events`). Each object is called in its
+            own thread, in the order of the events.
         board: show the search in a browser while it runs, and print the address.
         quiet: print nothing.
 
@@ -230,14 +221,16 @@ class Tuner:
         self._hub: Hub | None = None
         self._checkpoints = checked_root(checkpoints)
         self._devices_per_trial = devices_per_trial
-        self._timing: dict[str, Any] = {  # Any: settings of `Tuning`, which checks them
+        self._timing: dict[str, Any] = {  # Any: settings of `SearchCore`, which checks them
             "trial_timeout_s": trial_timeout_s,
             "stop_grace_s": stop_grace_s,
             "max_equal_failures": max_equal_failures,
             "retries": retries,
             "keep_checkpoints": keep_checkpoints,
         }
-        Tuning(self.scheduler, self.space, stop, n_workers=self.n_workers, asynchronous=asynchronous, **self._timing)
+        SearchCore(
+            self.scheduler, self.space, stop, n_workers=self.n_workers, asynchronous=asynchronous, **self._timing
+        )
         self._check_lease()
         self._check_name_is_free()
         self.scheduler.check(self.space)
@@ -397,7 +390,7 @@ class Tuner:
                     os.makedirs(root, exist_ok=True)  # nodes that cannot see it raise an error
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self._resumes:
-                    store.sweep(begun.tuning.checkpoints)
+                    store.sweep(begun.core.checkpoints)
                 address = stack.enter_context(own_board(self.path)) if self._shows_board else None
                 self._run(hub, search, interrupts, begun, begun_at_last, address)
             finally:
@@ -407,7 +400,7 @@ class Tuner:
                 finally:
                     store.close()
                     if search.failure is None:  # else the record lacks the last decisions
-                        store.sweep(begun.tuning.checkpoints)
+                        store.sweep(begun.core.checkpoints)
                     listening.close(self._ended(search))
         search.settle()  # after closing, so an interrupt of this wait loses nothing
         self._raise_failure(search, interrupts)
@@ -423,7 +416,7 @@ class Tuner:
         Raises:
             ClosedError: the search is not running.
         """
-        self._command(lambda now_s: facts.Interrupt(now_s, reason))
+        self._command(lambda now_s: events.Interrupt(now_s, reason))
 
     def pause(self, trial_id: int) -> None:
         """Pause a trial at its next report and free its worker. The trial keeps its last checkpoint.
@@ -459,7 +452,7 @@ class Tuner:
         def enqueue() -> None:
             self._running()
             check_may_enqueue(search.state)
-            search.command(lambda now_s: facts.Enqueued(now_s, complete))
+            search.command(lambda now_s: events.Enqueued(now_s, complete))
 
         call_on(hub, enqueue)
 
@@ -488,9 +481,9 @@ class Tuner:
             raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
         if self._search is not None:
             check_is_trial(trial_id, self._search.num_trials)
-        self._command(lambda now_s: facts.Command(now_s, what, trial_id))
+        self._command(lambda now_s: events.Command(now_s, what, trial_id))
 
-    def _command(self, make: Callable[[float], Fact]) -> None:
+    def _command(self, make: Callable[[float], Event]) -> None:
         search, hub = self._running()
         hub.call_soon(lambda: search.command(make))
 
@@ -530,28 +523,28 @@ class Tuner:
             raise
         try:
             save_program(self.path, Program(self.objective, self._pristine, self.space))
-            tuning = fresh_tuning(meta, self.scheduler)
-            return _Begun(record, SearchState(meta), 0.0, tuning, facts.Begin, self._earlier)
+            core = fresh_tuning(meta, self.scheduler)
+            return _Begun(record, SearchState(meta), 0.0, core, events.Begin, self._earlier)
         except BaseException:
             record.close()
             raise
 
     def _reopen(self) -> _Begun:
-        """Reopen an existing experiment and restore its state by replaying its facts."""
+        """Reopen an existing experiment and restore its state by replaying its events."""
         record = Record.reopen(self.path)
         try:
             meta = read_meta(self.path)
             claim(self._checkpoint_root(), meta["id"], self.path)
-            tuning = fresh_tuning(meta, self.scheduler)
-            state = restore(self.path, tuning, self.scheduler.searcher)
+            core = fresh_tuning(meta, self.scheduler)
+            state = restore(self.path, core, self.scheduler.searcher)
         except BaseException:
             record.close()
             raise
 
-        def resumed(now_s: float) -> Fact:
-            return facts.Resumed(now_s, self.n_workers, self.stop_criterion.to_json(), versions_of(self.scheduler))
+        def resumed(now_s: float) -> Event:
+            return events.Resumed(now_s, self.n_workers, self.stop_criterion.to_json(), versions_of(self.scheduler))
 
-        return _Begun(record, state, state.last_s, tuning, resumed)
+        return _Begun(record, state, state.last_s, core, resumed)
 
     def _meta(self) -> dict[str, object]:
         return {
@@ -625,9 +618,9 @@ class Tuner:
         screen.begin(self._first_lines(address, begun.record.notices))
         listener = CommandListener(hub, self.path, functools.partial(self._hear, search))
         try:
-            tuning = begun.tuning
-            tuning.listen(search.suggester(self.scheduler.searcher))
-            hub.call_soon(lambda: search.begin(tuning, begun.first, begun.before))
+            core = begun.core
+            core.listen(search.suggester(self.scheduler.searcher))
+            hub.call_soon(lambda: search.begin(core, begun.first, begun.before))
             begun_at_last()
             watch(hub, search, screen, interrupts)
         finally:

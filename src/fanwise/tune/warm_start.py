@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from .constraints import Constraint
-from .decisions.facts import Earlier
-from .decisions.transfer import KnownTrial, Learning, Source, Taken, fitted
+from .core.events import Earlier
+from .core.transfer import KnownTrial, Learning, Source, Taken, fitted
 from .experiment import Experiment, load_experiment
-from .schedulers.base import Scheduler
+from .schedulers.scheduler import Scheduler
 from .space import Space
 from .values import is_number, plain_json
 

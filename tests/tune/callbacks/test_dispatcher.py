@@ -27,8 +27,8 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.callbacks.dispatcher import CallbackDispatcher, checked_callbacks
-from fanwise.tune.decisions.facts import Tick
-from fanwise.tune.decisions.orders import Judged, Start
+from fanwise.tune.core.actions import Judged, Start
+from fanwise.tune.core.events import Tick
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import Decision, Status
 

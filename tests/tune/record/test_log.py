@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import ClosedError, RecordError
 from fanwise.testing.within import within
-from fanwise.tune.record.lines import Event
+from fanwise.tune.record.lines import RecordedEvent
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME, EventReader, read_events, read_meta
 
@@ -89,7 +89,7 @@ def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
         assert record.append(0.6, "stop", None, {}) == 2
         assert read_events(tmp_path / "e") == []
         record.commit()
-        expected = [Event(1, 0.5, "start", 3, {"slot": 1}), Event(2, 0.6, "stop", None, {})]
+        expected = [RecordedEvent(1, 0.5, "start", 3, {"slot": 1}), RecordedEvent(2, 0.6, "stop", None, {})]
         assert read_events(tmp_path / "e") == expected
 
 

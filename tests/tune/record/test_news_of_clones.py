@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fanwise.testing.played_search import PlayedSearch
-from fanwise.tune.record.rows import to_row
+from fanwise.tune.record.event_codec import to_row
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import PBT
 from fanwise.tune.space import Space, uniform
@@ -26,9 +26,9 @@ def news_of(*, saves: bool) -> list[str]:
     meta = {"name": "toy", "metric": "loss", "mode": "min", "space": SPACE.to_json(), "n_workers": 4, "stop": None}
     state = SearchState(meta)
     lines: list[str] = []
-    for fact, orders in zip(search.facts, search.orders, strict=True):
-        kind, trial_id, body = to_row(fact, orders)
-        state.add(fact.now_s, kind, trial_id, body)
+    for event, actions in zip(search.events, search.actions, strict=True):
+        kind, trial_id, body = to_row(event, actions)
+        state.add(event.now_s, kind, trial_id, body)
         lines += state.news.take()
     return lines
 

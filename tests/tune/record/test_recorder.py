@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fanwise.testing.played_search import PlayedSearch
-from fanwise.tune.decisions.facts import Reported
+from fanwise.tune.core.events import Reported
+from fanwise.tune.record.event_codec import to_row
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.reading import read_events
 from fanwise.tune.record.recorder import Recorder
-from fanwise.tune.record.rows import to_row
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.space import Space, uniform
@@ -39,9 +39,9 @@ def test_who_looks_sees_all_that_was_written(tmp_path: Path, search: PlayedSearc
     one_by_one = SearchState(META)
     with Record.create(tmp_path / "e", META) as record:
         recorder = Recorder(record, SearchState(META))
-        for number, (fact, orders) in enumerate(zip(search.facts, search.orders, strict=True)):
-            recorder.write(fact, orders)
-            one_by_one.add(fact.now_s, *to_row(fact, orders))
+        for number, (event, actions) in enumerate(zip(search.events, search.actions, strict=True)):
+            recorder.write(event, actions)
+            one_by_one.add(event.now_s, *to_row(event, actions))
             if number % looks_every == 0:
                 assert recorder.state.snapshot() == one_by_one.snapshot()
         assert recorder.state.summary() == one_by_one.summary()
@@ -58,15 +58,15 @@ def test_reports_are_kept_apart_up_to_a_number_and_all_else_is_told_at_once(
     one_by_one.news.on_line = lambda line, _: expected.append(line)
     with Record.create(tmp_path / "e", META) as record:
         recorder = Recorder(record, state)
-        for fact, orders in zip(search.facts, search.orders, strict=True):
-            recorder.write(fact, orders)
-            one_by_one.add(fact.now_s, *to_row(fact, orders))
+        for event, actions in zip(search.events, search.actions, strict=True):
+            recorder.write(event, actions)
+            one_by_one.add(event.now_s, *to_row(event, actions))
             assert lines == expected
         assert len(expected) > 10
         report, answer = next(
-            (fact, orders)
-            for fact, orders in zip(search.facts, search.orders, strict=True)
-            if isinstance(fact, Reported) and len(orders) == 1
+            (event, actions)
+            for event, actions in zip(search.events, search.actions, strict=True)
+            if isinstance(event, Reported) and len(actions) == 1
         )
         behind = set()
         for now_s in range(1000, 1300):

@@ -1,4 +1,4 @@
-"""A row knows the orders that it was made with from all others, without making them again."""
+"""A row knows the actions that it was made with from all others, without making them again."""
 
 import dataclasses
 import json
@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from fanwise.tune.decisions import facts
-from fanwise.tune.decisions.facts import Fact
-from fanwise.tune.decisions.orders import (
+from fanwise.tune.core import events
+from fanwise.tune.core.actions import (
+    Action,
     Answer,
     Discard,
     Finish,
     Judged,
     Kill,
-    Order,
     Reason,
     Reject,
     Start,
@@ -22,17 +21,18 @@ from fanwise.tune.decisions.orders import (
     Suggest,
     Terminate,
 )
-from fanwise.tune.record.rows import RowOrders, to_row
+from fanwise.tune.core.events import Event
+from fanwise.tune.record.event_codec import RecordedActions, to_row
 from fanwise.tune.schedulers import Decision, Status
 from fanwise.tune.searchers import SuggestContext
 from fanwise.tune.space import Space, uniform
 
-REPORTED = facts.Reported(1.0, 3, 0, {"loss": 0.5})
-FREE = facts.Free(1.0, 3, 0)
+REPORTED = events.Reported(1.0, 3, 0, {"loss": 0.5})
+FREE = events.Free(1.0, 3, 0)
 SUGGEST = Suggest(4, SuggestContext(4, 5, Space({"x": uniform(0, 1)})))
 ANSWER = Answer(3, Decision.CONTINUE, 2)
 
-ORDERS: list[Order] = [
+ACTIONS: list[Action] = [
     Start(4, 0, {"x": 0.1}, 2),
     Start(4, 0, {"x": 0.1}, 2, 3, "2/3", 2, True),
     Judged(3, 0, Status.FAILED, Reason("exit", "exit code 1"), True),
@@ -46,9 +46,9 @@ ORDERS: list[Order] = [
 ]
 
 
-def row_of(fact: Fact, orders: list[Order]) -> RowOrders:
-    kind, trial_id, body = to_row(fact, orders)
-    return RowOrders(kind, trial_id, json.loads(json.dumps(body)))
+def row_of(event: Event, actions: list[Action]) -> RecordedActions:
+    kind, trial_id, body = to_row(event, actions)
+    return RecordedActions(kind, trial_id, json.loads(json.dumps(body)))
 
 
 def changed(value: Any) -> Any:
@@ -74,28 +74,28 @@ def changed(value: Any) -> Any:
 TEXTS = ("why", "reason", "error", "message")
 
 
-def others(order: Order) -> list[Order]:
+def others(action: Action) -> list[Action]:
     """The order with one of its fields changed, each in turn, except its texts."""
     found = []
-    for field in dataclasses.fields(order):
-        value = getattr(order, field.name)
+    for field in dataclasses.fields(action):
+        value = getattr(action, field.name)
         if field.name in TEXTS and isinstance(value, str):
             continue
         if changed(value) != value:
-            found.append(dataclasses.replace(order, **{field.name: changed(value)}))
+            found.append(dataclasses.replace(action, **{field.name: changed(value)}))
     return found
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_a_row_knows_its_order_from_one_that_differs_in_a_field(order: Order) -> None:
-    row = row_of(FREE, [order])
-    assert row.matches([order])
-    assert row.matches([SUGGEST, order])
-    assert row.orders() == [order]
-    assert others(order) or isinstance(order, StopStarting)  # which has a text alone
-    assert [other for other in others(order) if row.matches([other])] == []
+@pytest.mark.parametrize("action", ACTIONS, ids=repr)
+def test_a_row_knows_its_order_from_one_that_differs_in_a_field(action: Action) -> None:
+    row = row_of(FREE, [action])
+    assert row.matches([action])
+    assert row.matches([SUGGEST, action])
+    assert row.actions() == [action]
+    assert others(action) or isinstance(action, StopStarting)  # which has a text alone
+    assert [other for other in others(action) if row.matches([other])] == []
     assert not row.matches([])
-    assert not row.matches([order, order])
+    assert not row.matches([action, action])
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,15 @@ def test_a_row_knows_its_order_from_one_that_differs_in_a_field(order: Order) ->
     ],
     ids=repr,
 )
-def test_a_report_knows_its_answer_from_others_and_what_followed_it(answer: Order) -> None:
-    row = row_of(REPORTED, [answer, ORDERS[0]])
-    assert row.matches([answer, ORDERS[0]])
-    assert row.matches([answer, ORDERS[0], SUGGEST])
-    assert row.orders() == [answer, ORDERS[0]]
-    assert [other for other in others(answer) if row.matches([other, ORDERS[0]]) and other.trial_id == 3] == []  # type: ignore[union-attr]
-    assert [other for other in ORDERS if row.matches([other, ORDERS[0]])] == []
+def test_a_report_knows_its_answer_from_others_and_what_followed_it(answer: Action) -> None:
+    row = row_of(REPORTED, [answer, ACTIONS[0]])
+    assert row.matches([answer, ACTIONS[0]])
+    assert row.matches([answer, ACTIONS[0], SUGGEST])
+    assert row.actions() == [answer, ACTIONS[0]]
+    assert [other for other in others(answer) if row.matches([other, ACTIONS[0]]) and other.trial_id == 3] == []  # type: ignore[union-attr]
+    assert [other for other in ACTIONS if row.matches([other, ACTIONS[0]])] == []
     assert not row.matches([answer])
-    assert not row.matches([ORDERS[0]])
+    assert not row.matches([ACTIONS[0]])
     assert not row.matches([])
 
 
@@ -129,9 +129,9 @@ def test_a_report_knows_its_answer_from_others_and_what_followed_it(answer: Orde
         (StopStarting("one"), StopStarting("other")),
         (Finish("one", "one", None, "all-failed"), Finish("other", "other", None, "all-failed")),
     ],
-    ids=lambda order: type(order).__name__,
+    ids=lambda action: type(action).__name__,
 )
-def test_texts_are_not_compared(one: Order, other: Order) -> None:
+def test_texts_are_not_compared(one: Action, other: Action) -> None:
     assert row_of(FREE, [one]).matches([other])
     assert row_of(REPORTED, [ANSWER, one]).matches([ANSWER, other])
     assert row_of(REPORTED, [Reject(3, "one"), one]).matches([Reject(3, "other"), other])
@@ -141,5 +141,5 @@ def test_a_row_without_orders_matches_none() -> None:
     row = row_of(FREE, [])
     assert row.matches([])
     assert row.matches([SUGGEST])
-    assert not row.matches([ORDERS[0]])
-    assert row.orders() == []
+    assert not row.matches([ACTIONS[0]])
+    assert row.actions() == []

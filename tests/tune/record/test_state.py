@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune.record.lines import Event
+from fanwise.tune.record.lines import RecordedEvent
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.record.trials import Trial
 
@@ -27,12 +27,12 @@ class Search:
     """Collects the rows of a search that nobody runs."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[RecordedEvent] = []
         self.now_s = 0.0
         self.rows = RecordedSearch(self._collect)
 
     def _collect(self, t_s: float, kind: str, trial_id: int | None, body: dict[str, Any]) -> None:  # Any: JSON
-        self.events.append(Event(len(self.events) + 1, t_s, kind, trial_id, body))
+        self.events.append(RecordedEvent(len(self.events) + 1, t_s, kind, trial_id, body))
 
     def start(self, trial_id: int, attempt: int = 0, slot: int = 0) -> None:
         self.rows.start(self.now_s, trial_id, {"lr": trial_id / 10}, attempt=attempt, slot=slot)
@@ -201,8 +201,8 @@ class Runs(RuleBasedStateMachine):
         events, history = self.search.events, self.history
         for trial_id, trial in history.trials.items():
             assert history.worker_time_s(trial) == pytest.approx(model_time_s(events, trial_id, math.inf))
-        expected = model_utilisation(events)
-        found = history.utilisation()
+        expected = model_utilization(events)
+        found = history.utilization()
         assert found == (None if expected is None else pytest.approx(min(1.0, expected)))
 
     def every_attempt_is_free_once_its_slot_is(self) -> None:
@@ -212,31 +212,33 @@ class Runs(RuleBasedStateMachine):
                 assert (attempt.free_s is None) == ((trial.trial_id, attempt.number) in held)
 
 
-def has(event: Event, name: str) -> bool:
-    return any(order["order"] == name for order in event.body.get("orders", ()))
+def has(event: RecordedEvent, name: str) -> bool:
+    return any(action["action"] == name for action in event.body.get("actions", ()))
 
 
-def orders(events: list[Event], name: str, trial_id: int) -> list[tuple[Event, dict[str, Any]]]:  # Any: JSON
-    """The orders of this name about the trial, each with its row."""
-    rows = [(event, order) for event in events for order in event.body.get("orders", ())]
-    return [(e, order) for e, order in rows if order["order"] == name and order["trial"] == trial_id]
+def actions(
+    events: list[RecordedEvent], name: str, trial_id: int
+) -> list[tuple[RecordedEvent, dict[str, Any]]]:  # Any: JSON
+    """The actions of this name about the trial, each with its row."""
+    rows = [(event, action) for event in events for action in event.body.get("actions", ())]
+    return [(e, action) for e, action in rows if action["action"] == name and action["trial"] == trial_id]
 
 
-def model_counts(events: list[Event], report: Event) -> bool:
+def model_counts(events: list[RecordedEvent], report: RecordedEvent) -> bool:
     assert report.trial_id is not None
     return bool(
-        report.body["attempt"] == max(order["attempt"] for _, order in orders(events, "start", report.trial_id))
+        report.body["attempt"] == max(action["attempt"] for _, action in actions(events, "start", report.trial_id))
     )
 
 
-def model_status(events: list[Event], trial_id: int) -> str:
-    of_trial = [*orders(events, "start", trial_id), *orders(events, "judged", trial_id)]
-    last = max(of_trial, key=lambda found: (found[0].seq, found[1]["order"]))[1]
+def model_status(events: list[RecordedEvent], trial_id: int) -> str:
+    of_trial = [*actions(events, "start", trial_id), *actions(events, "judged", trial_id)]
+    last = max(of_trial, key=lambda found: (found[0].seq, found[1]["action"]))[1]
     will_retry = last.get("will_retry") and not any(has(event, "stop") for event in events)
-    return "InProgress" if last["order"] == "start" or will_retry else str(last["status"])
+    return "InProgress" if last["action"] == "start" or will_retry else str(last["status"])
 
 
-def model_best(events: list[Event], mode: str, bound: int | None) -> int | None:
+def model_best(events: list[RecordedEvent], mode: str, bound: int | None) -> int | None:
     """Whatever is beyond the bound of "epoch" is worse than all that is not."""
     best: tuple[float, float] | None = None
     found: int | None = None
@@ -253,7 +255,7 @@ def model_best(events: list[Event], mode: str, bound: int | None) -> int | None:
     return found
 
 
-def model_time_s(events: list[Event], trial_id: int, until_s: float) -> float:
+def model_time_s(events: list[RecordedEvent], trial_id: int, until_s: float) -> float:
     total_s = 0.0
     for ready in (event for event in events if event.kind == "ready" and event.trial_id == trial_id):
         number = ready.body["attempt"]
@@ -265,7 +267,7 @@ def model_time_s(events: list[Event], trial_id: int, until_s: float) -> float:
     return total_s
 
 
-def model_utilisation(events: list[Event]) -> float | None:
+def model_utilization(events: list[RecordedEvent]) -> float | None:
     ready_s = [event.t_s for event in events if event.kind == "ready"]
     stop_s = [event.t_s for event in events if has(event, "stop")]
     end_s = stop_s[0] if stop_s else (events[-1].t_s if events else 0.0)
@@ -287,17 +289,17 @@ def test_time_in_the_objective_after_the_stop_does_not_count() -> None:
     search.rows.stop(6.0, "time")
     search.now_s = 12.0
     search.end(0, objective_s=9.5)
-    assert search.folded().utilisation() == pytest.approx(1 / N_WORKERS)
+    assert search.folded().utilization() == pytest.approx(1 / N_WORKERS)
 
 
 def test_a_trial_that_runs_counts_up_to_the_last_event() -> None:
     search = Search()
     search.start(0)
     search.ready(0)
-    assert search.folded().utilisation() is None
+    assert search.folded().utilization() is None
     search.now_s = 4.0
     search.report(0, loss=1.0)
-    assert search.folded().utilisation() == pytest.approx(1 / N_WORKERS)
+    assert search.folded().utilization() == pytest.approx(1 / N_WORKERS)
 
 
 def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
@@ -326,8 +328,8 @@ def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> Non
 def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
     for kind, trial_id, body in [
         ("report", 0, {"attempt": 0, "decision": "CONTINUE"}),
-        ("tick", None, {"orders": [{"order": "start", "trial": 1, "attempt": 0, "slot": 0}]}),
-        ("tick", None, {"orders": [{"order": "start", "attempt": 0, "slot": 0, "config": {}}]}),
+        ("tick", None, {"actions": [{"action": "start", "trial": 1, "attempt": 0, "slot": 0}]}),
+        ("tick", None, {"actions": [{"action": "start", "attempt": 0, "slot": 0, "config": {}}]}),
         ("ready", 0, {"attempt": 1}),
         ("ended", 0, {}),
         ("ended", 0, []),
@@ -336,7 +338,7 @@ def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
     ]:
         search = Search()
         search.start(0)
-        event = Event(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
+        event = RecordedEvent(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
         with pytest.raises(RecordError, match=f"damaged: event 2 .'{kind}' of trial {trial_id}"):
             SearchState(META, full=True).fold([*search.events, event])
 

@@ -13,7 +13,7 @@ from fanwise.tune.record.reading import read_events, read_meta
 from fanwise.tune.record.snapshot import MAX_ROWS
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.schedulers.base import Status
+from fanwise.tune.schedulers.scheduler import Status
 from fanwise.tune.simulate import Faults
 
 Kind = Literal["stopping", "promotion"]
@@ -27,20 +27,20 @@ def searching(**meta: Any) -> tuple[SearchState, RecordedSearch]:  # Any: JSON
     return state, RecordedSearch(state.add)
 
 
-def test_the_utilisation_is_time_in_the_objective_over_the_time_of_all_workers_until_the_stop() -> None:
+def test_the_utilization_is_time_in_the_objective_over_the_time_of_all_workers_until_the_stop() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.start(0.0, 1, {"depth": 3}, slot=1)
-    assert state.snapshot(now_s=9.0).utilisation is None
+    assert state.snapshot(now_s=9.0).utilization is None
     rows.ready(10.0, 0)
     rows.ready(12.0, 1)
     # 2 s and nothing, of 2 workers x 2 s.
-    assert state.snapshot(now_s=12.0).utilisation == pytest.approx(2 / 4)
+    assert state.snapshot(now_s=12.0).utilization == pytest.approx(2 / 4)
     rows.end(16.5, 0, "Completed", 6.0)
-    assert state.snapshot(now_s=20.0).utilisation == pytest.approx((6 + 8) / 20)
+    assert state.snapshot(now_s=20.0).utilization == pytest.approx((6 + 8) / 20)
     rows.stop(20.0, "enough")
     rows.end(30.0, 1, "Stopped", 18.0)  # 10 s of it after the stop, which do not count
-    assert state.snapshot(now_s=40.0).utilisation == pytest.approx((6 + 8) / 20)
+    assert state.snapshot(now_s=40.0).utilization == pytest.approx((6 + 8) / 20)
 
 
 def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
@@ -53,7 +53,7 @@ def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
     rows.ready(8.0, 0, attempt=1)
     rows.end(10.0, 0, "Completed", 1.0, attempt=1)
     rows.stop(12.0, "enough")  # 1 s of 4 s
-    assert state.utilisation() == pytest.approx(5 / 8)
+    assert state.utilization() == pytest.approx(5 / 8)
 
 
 def test_another_number_of_workers_counts_from_when_it_holds() -> None:
@@ -64,7 +64,7 @@ def test_another_number_of_workers_counts_from_when_it_holds() -> None:
     rows.add(4.0, "resumed", None, {"n_workers": 3, "stop": None})
     rows.start(4.0, 0, {}, attempt=1)
     rows.ready(4.0, 0, attempt=1)
-    assert state.utilisation(8.0) == pytest.approx(8 / (4 + 12))
+    assert state.utilization(8.0) == pytest.approx(8 / (4 + 12))
 
 
 def test_a_worker_that_is_no_longer_wanted_counts_until_its_objective_ends() -> None:
@@ -80,13 +80,13 @@ def test_a_worker_that_is_no_longer_wanted_counts_until_its_objective_ends() -> 
     rows.end(40.0, 1, "Completed", 30.0)
     rows.end(45.0, 2, "Completed", 35.0)
     rows.stop(50.0, "enough")
-    assert progress.utilisation_windows() == [
+    assert progress.utilization_windows() == [
         (0.0, 10.0, 1),
         (10.0, 30.0, 3),
         (30.0, 40.0, 2),
         (40.0, 50.0, 1),
     ]
-    assert progress.utilisation() == pytest.approx((30 + 30 + 35) / (10 + 60 + 20 + 10))
+    assert progress.utilization() == pytest.approx((30 + 30 + 35) / (10 + 60 + 20 + 10))
     assert [line for line in progress.news.take() if "at a time" in line] == [
         "3 trials at a time from now on",
         "1 trial at a time from now on",
@@ -241,15 +241,15 @@ def test_what_is_counted_along_is_what_a_count_of_all_trials_gives(tmp_path: Pat
         state.add(event.t_s, event.kind, event.trial_id, event.body)
         summary, best = state.summary(), state.best()
         assert (best, summary["num_running"], summary["num_paused"]) == counted_anew(state)
-        num_retried += sum(order.get("will_retry", False) for order in event.body.get("orders", ()))
+        num_retried += sum(action.get("will_retry", False) for action in event.body.get("actions", ()))
     assert num_retried > 5
 
 
 def test_a_look_at_many_trials_has_the_latest_rows_and_counts_all() -> None:
     state = SearchState({"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 1000})
     for trial_id in range(1000):
-        order = {"order": "start", "trial": trial_id, "attempt": 0, "slot": trial_id, "config": {"x": 1.0}}
-        state.add(0.0, "suggested", None, {"orders": [order]})
+        action = {"action": "start", "trial": trial_id, "attempt": 0, "slot": trial_id, "config": {"x": 1.0}}
+        state.add(0.0, "suggested", None, {"actions": [action]})
     state.add(
         1.0, "report", 3, {"attempt": 0, "iter": 1, "decision": "CONTINUE", "values": {"loss": 0.5}, "worker_time": 1.0}
     )

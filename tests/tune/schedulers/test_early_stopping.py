@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from fanwise.tune.decisions.orders import Answer, Judged
+from fanwise.tune.core.actions import Answer, Judged
 from fanwise.tune.schedulers import (
     ASHA,
     PBT,
@@ -266,7 +266,9 @@ def test_resources_that_are_sums_of_floats_reach_the_levels_that_they_mean(make:
             FunctionTable(_sums_of_tenths, {"x": uniform(0, 1), "steps": 12}, max_resource_attr="steps"),
             StoppingCriterion(max_num_trials_started=20),
             n_workers=3,
-            on_event=lambda fact, orders: noted.extend(order for order in orders if isinstance(order, Answer | Judged)),
+            on_event=lambda event, orders: noted.extend(
+                order for order in orders if isinstance(order, Answer | Judged)
+            ),
         )
         return noted
 

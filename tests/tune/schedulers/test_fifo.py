@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from fanwise.base import nearest
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.schedulers import FIFO, Decision, New, Status, fifo
-from fanwise.tune.schedulers import base as schedulers_base
-from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, base, first_points
+from fanwise.tune.schedulers import FIFO, Decision, New, Status, fifo, scheduler
+from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, first_points, searcher
 from fanwise.tune.space import Space, loguniform, randint
 
 SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
@@ -256,6 +255,6 @@ def test_the_checked_init_keeps_its_signature() -> None:
     assert list(inspect.signature(FIFO).parameters) == names
 
 
-@pytest.mark.parametrize("module", [fifo, schedulers_base, first_points, base, nearest])
+@pytest.mark.parametrize("module", [fifo, scheduler, first_points, searcher, nearest])
 def test_the_examples_run(module: types.ModuleType) -> None:
     assert doctest.testmod(module).failed == 0

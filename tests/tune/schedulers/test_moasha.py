@@ -147,7 +147,7 @@ def test_it_finds_more_of_the_front_than_random_search_with_the_same_epochs() ->
 def test_its_decisions_can_be_replayed_and_it_describes_itself() -> None:
     scheduler = MOASHA(metric=["error", "speed"], mode=["min", "max"], max_t=27, random_seed=3)
     search = searched(scheduler, 40)
-    assert search.replayed() == search.orders
+    assert search.replayed() == search.actions
     described = scheduler.describe()
     assert json.loads(json.dumps(described)) == described
     assert (described["metric"], described["mode"]) == (["error", "speed"], ["min", "max"])

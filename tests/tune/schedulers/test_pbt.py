@@ -148,7 +148,7 @@ def test_members_that_fail_are_replaced_and_the_decisions_can_be_replayed(seed: 
     ends = Counter(judged.status for judged in search.ends if not judged.will_retry)
     assert ends[Status.COMPLETED] == 4
     assert ends[Status.FAILED] + sum(judged.will_retry for judged in search.ends) > 0
-    assert search.replayed() == search.orders
+    assert search.replayed() == search.actions
 
 
 def test_a_searcher_that_has_no_more_makes_the_population_smaller() -> None:
@@ -168,7 +168,7 @@ def test_a_population_that_a_limit_kept_small_is_completed_when_the_search_is_re
     search.play()
     assert sum(start.attempt == 0 and start.source is None for start in search.starts) == 4
     assert search.finish is not None and search.finish.reason == "the scheduler has no more trials"
-    assert search.replayed() == search.orders
+    assert search.replayed() == search.actions
 
 
 def test_a_searcher_that_has_nothing_now_may_complete_the_population_later() -> None:

@@ -118,7 +118,7 @@ class PBTMachine(RuleBasedStateMachine):
                 return self.checked_clone(answer, best)
         return None
 
-    # Facts.
+    # Events.
 
     @precondition(lambda self: len(self.running()) < self.n_workers)
     @rule(x=st.floats(1, 1000), is_started=st.booleans(), saved=st.booleans())

@@ -21,7 +21,7 @@ from fanwise.tune import (
     replay_experiment,
     uniform,
 )
-from fanwise.tune.record.rows import to_row
+from fanwise.tune.record.event_codec import to_row
 from fanwise.tune.searchers.by_name import SEARCHERS
 from fanwise.tune.simulate import FunctionTable, simulate
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fanwise.tune.decisions import facts
-from fanwise.tune.decisions.driving import handle
-from fanwise.tune.decisions.facts import Fact, Outcome
-from fanwise.tune.decisions.orders import Answer, Finish, Judged, Order, Start
-from fanwise.tune.decisions.tuning import Tuning
+from fanwise.tune.core import events
+from fanwise.tune.core.actions import Action, Answer, Finish, Judged, Start
+from fanwise.tune.core.events import Event, Outcome
+from fanwise.tune.core.inline import handle
+from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.schedulers import ASHA, Decision, Hyperband, Scheduler, Status, SuccessiveHalving
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext
 from fanwise.tune.space import Space, randint
@@ -63,8 +63,8 @@ class Table:
         self.attempts: dict[int, tuple[int, int]] = {}  # trial -> attempt, epochs
         self.queue: list[tuple[float, int, int]] = []
         forever = StoppingCriterion(max_wallclock_time=math.inf)
-        self.tuning = Tuning(self.scheduler, SPACE, forever, n_workers=self.n_workers, max_equal_failures=None)
-        self.send(facts.Begin(0.0))
+        self.core = SearchCore(self.scheduler, SPACE, forever, n_workers=self.n_workers, max_equal_failures=None)
+        self.send(events.Begin(0.0))
         while self.queue and self.queue[0][0] <= until_s:
             now_s, _, trial_id = heapq.heappop(self.queue)
             attempt, epoch = self.attempts[trial_id]
@@ -75,30 +75,30 @@ class Table:
             self.epochs[trial_id] = self.epochs.get(trial_id, 0) + 1
             name = f"{trial_id}/{epoch + 1}" if self.saves else None
             values = {"loss": self.loss(trial_id, epoch + 1), "epoch": epoch + 1}
-            self.send(facts.Reported(now_s, trial_id, attempt, values, checkpoint=name))
+            self.send(events.Reported(now_s, trial_id, attempt, values, checkpoint=name))
         return self
 
-    def send(self, fact: Fact) -> None:
-        orders: list[Order] = []
-        handle(self.tuning, fact, self.scheduler.searcher, lambda _, more: orders.extend(more))
-        for order in orders:
-            if isinstance(order, Start):
-                self.attempts[order.trial_id] = order.attempt, order.from_iter
-                self.starts.append((fact.now_s, order.slot, order.trial_id))
-                self.next_epoch(fact.now_s, order.trial_id)
-            elif isinstance(order, Answer) and order.decision is Decision.CONTINUE:
-                self.next_epoch(fact.now_s, order.trial_id)
-            elif isinstance(order, Answer):
-                self.end(fact.now_s, order.trial_id, Outcome("stopped"))
-            elif isinstance(order, Judged) and order.status is not Status.PAUSED:
-                assert self.ends.setdefault(order.trial_id, order.status) is order.status, "it ends once"
-            elif isinstance(order, Finish):
-                self.finish = order
+    def send(self, event: Event) -> None:
+        actions: list[Action] = []
+        handle(self.core, event, self.scheduler.searcher, lambda _, more: actions.extend(more))
+        for action in actions:
+            if isinstance(action, Start):
+                self.attempts[action.trial_id] = action.attempt, action.from_iter
+                self.starts.append((event.now_s, action.slot, action.trial_id))
+                self.next_epoch(event.now_s, action.trial_id)
+            elif isinstance(action, Answer) and action.decision is Decision.CONTINUE:
+                self.next_epoch(event.now_s, action.trial_id)
+            elif isinstance(action, Answer):
+                self.end(event.now_s, action.trial_id, Outcome("stopped"))
+            elif isinstance(action, Judged) and action.status is not Status.PAUSED:
+                assert self.ends.setdefault(action.trial_id, action.status) is action.status, "it ends once"
+            elif isinstance(action, Finish):
+                self.finish = action
 
     def end(self, now_s: float, trial_id: int, outcome: Outcome) -> None:
         attempt, _ = self.attempts[trial_id]
-        self.send(facts.Ended(now_s, trial_id, attempt, outcome))
-        self.send(facts.Free(now_s, trial_id, attempt))
+        self.send(events.Ended(now_s, trial_id, attempt, outcome))
+        self.send(events.Free(now_s, trial_id, attempt))
 
     def next_epoch(self, now_s: float, trial_id: int) -> None:
         at_s = now_s + self.epoch_s(trial_id, self.attempts[trial_id][1] + 1)
@@ -226,4 +226,4 @@ def test_a_round_makes_do_with_what_the_searcher_has(number: int) -> None:
 
 def test_trials_that_do_not_go_on_are_over_at_once_and_their_checkpoints_go() -> None:
     table = Table(halving(80), 1).run(until_s=500.0)
-    assert len(table.tuning.checkpoints) <= 4 + 1, "those of a round that may go on, and the best"
+    assert len(table.core.checkpoints) <= 4 + 1, "those of a round that may go on, and the best"

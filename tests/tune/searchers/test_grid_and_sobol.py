@@ -9,10 +9,10 @@ import types
 import pytest
 
 from fanwise.testing.searcher_contract import begun
-from fanwise.tune.decisions.driving import handle
-from fanwise.tune.decisions.facts import Begin, Ended, Fact, Free, Ready, Reported
-from fanwise.tune.decisions.orders import Finish, Order, Start
-from fanwise.tune.decisions.tuning import Tuning
+from fanwise.tune.core.actions import Action, Finish, Start
+from fanwise.tune.core.events import Begin, Ended, Event, Free, Ready, Reported
+from fanwise.tune.core.inline import handle
+from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import GridSearcher, Searcher, SobolSearcher, SuggestContext, grid, sobol
 from fanwise.tune.space import Space, choice, finrange, loguniform, randint, uniform
@@ -69,19 +69,19 @@ def test_a_grid_search_ends_after_every_configuration_ran_once() -> None:
     space = Space({"x": randint(0, 6), "y": choice(["a", "b"])})
     scheduler = FIFO(GridSearcher(7), metric="loss")
     scheduler.begin(space, 0)
-    tuning = Tuning(scheduler, space, StoppingCriterion(max_wallclock_time=1e9), n_workers=3)
-    orders: list[Order] = []
-    facts: list[Fact] = [Begin(0.0)]
-    while facts:
-        fact, seen = facts.pop(0), len(orders)
-        handle(tuning, fact, scheduler.searcher, lambda fact, new: orders.extend(new))
-        for order in orders[seen:]:
-            if isinstance(order, Start):
-                who = (order.trial_id, order.attempt)
-                facts += [Ready(0.0, *who), Reported(0.0, *who, {"loss": 1.0}), Ended(0.0, *who), Free(0.0, *who)]
-    ran = [tuple(order.config.values()) for order in orders if isinstance(order, Start)]
+    core = SearchCore(scheduler, space, StoppingCriterion(max_wallclock_time=1e9), n_workers=3)
+    actions: list[Action] = []
+    events: list[Event] = [Begin(0.0)]
+    while events:
+        event, seen = events.pop(0), len(actions)
+        handle(core, event, scheduler.searcher, lambda event, new: actions.extend(new))
+        for action in actions[seen:]:
+            if isinstance(action, Start):
+                who = (action.trial_id, action.attempt)
+                events += [Ready(0.0, *who), Reported(0.0, *who, {"loss": 1.0}), Ended(0.0, *who), Free(0.0, *who)]
+    ran = [tuple(action.config.values()) for action in actions if isinstance(action, Start)]
     assert sorted(ran) == sorted(itertools.product(range(7), "ab"))
-    assert orders[-1] == Finish("searcher exhausted")
+    assert actions[-1] == Finish("searcher exhausted")
 
 
 def test_sixteen_points_of_sobol_fill_sixteen_cells_of_every_pair_of_axes() -> None:

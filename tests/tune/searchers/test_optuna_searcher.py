@@ -23,10 +23,10 @@ from fanwise.tune import (
     randint,
     uniform,
 )
-from fanwise.tune.decisions.facts import Fact
-from fanwise.tune.decisions.orders import Order, Start
+from fanwise.tune.core.actions import Action, Start
+from fanwise.tune.core.events import Event
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.schedulers.base import Scheduler
+from fanwise.tune.schedulers.scheduler import Scheduler
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext
 from fanwise.tune.searchers.by_name import resolve_searcher
 from fanwise.tune.searchers.first_points import FirstPoints
@@ -218,8 +218,8 @@ def tried(scheduler: Scheduler, train: Any, space: Any, number: int) -> list[Map
     """The configurations of so many trials, in the order in which they started."""
     found = list[Mapping[str, Any]]()
 
-    def note(fact: Fact, orders: list[Order]) -> None:
-        found.extend(order.config for order in orders if isinstance(order, Start))
+    def note(event: Event, actions: list[Action]) -> None:
+        found.extend(action.config for action in actions if isinstance(action, Start))
 
     stop = StoppingCriterion(max_num_trials_started=number)
     simulate(scheduler, FunctionTable(train, space), stop, n_workers=4, seed=0, on_event=note)

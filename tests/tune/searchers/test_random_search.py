@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.searchers import Observation, RandomSearcher, Searcher, SuggestContext, base
+from fanwise.tune.searchers import Observation, RandomSearcher, Searcher, SuggestContext, searcher
 from fanwise.tune.space import Space, choice, loguniform, parameter, randint, uniform
 
 SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
@@ -48,4 +48,4 @@ def test_a_searcher_without_both_methods_cannot_be_made() -> None:
 
 
 def test_the_examples_run() -> None:
-    assert doctest.testmod(base).failed == 0
+    assert doctest.testmod(searcher).failed == 0

@@ -1,4 +1,4 @@
-"""How trials are ranked of which a model learns the order."""
+"""How trials are ranked of which a model learns the action."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """What holds for every simulated search, whatever scheduler, faults and times: drawn by Hypothesis.
 
-The same settings give the same facts; the facts, handed in again, give the same orders; a worker has one trial at a
+The same settings give the same events; the events, handed in again, give the same actions; a worker has one trial at a
 time; the seconds of training are those of the attempts; a million trials leave no more behind than a thousand.
 """
 
@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from fanwise.errors import SearchFailedError
 from fanwise.testing.learning_curves import BEST, FASTEST, curves, least_loss, loss_at
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
-from fanwise.tune.decisions.facts import Fact
-from fanwise.tune.decisions.orders import Order
-from fanwise.tune.decisions.tuning import Tuning
+from fanwise.tune.core.actions import Action
+from fanwise.tune.core.events import Event
+from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate import Faults, FunctionTable, SimulatedSearch, simulate
 
-HISTORY = list[tuple[Fact, list[Order]]]
+HISTORY = list[tuple[Event, list[Action]]]
 MOST_EPOCHS = 9
 
 
@@ -67,11 +67,11 @@ STOPS = st.builds(StoppingCriterion, max_num_trials_started=st.integers(1, 25)) 
 
 
 def run(name: str, stop: StoppingCriterion, options: Mapping[str, Any]) -> tuple[SimulatedSearch | None, HISTORY]:
-    """The search, or None if all its trials failed, and its facts with their orders."""
+    """The search, or None if all its trials failed, and its events with their actions."""
     history: HISTORY = []
 
-    def note(fact: Fact, orders: list[Order]) -> None:
-        history.append((fact, list(orders)))
+    def note(event: Event, actions: list[Action]) -> None:
+        history.append((event, list(actions)))
 
     try:
         table = curves(MOST_EPOCHS)
@@ -95,19 +95,21 @@ def test_the_same_settings_give_the_same_search_and_its_facts_the_same_orders(
         assert first[0].reports().equals(second[0].reports())
     scheduler, table = SCHEDULERS[name](), curves(MOST_EPOCHS)
     scheduler.begin(table.space, options["seed"])
-    again = Tuning(
+    again = SearchCore(
         scheduler,
         table.space,
         stop,
         max_equal_failures=None,
         **{key: options[key] for key in ("n_workers", "seed", "retries", "asynchronous", "trial_timeout_s")},
     )
-    assert shown([(fact, again.handle(fact)) for fact, _ in first[1]]) == shown(first[1])
+    assert shown([(event, again.handle(event)) for event, _ in first[1]]) == shown(first[1])
 
 
 def shown(history: HISTORY) -> list[str]:
-    """As text: a question is told by its number and the facts of a NaN are not equal to themselves."""
-    return [f"{fact} {[order for order in orders if type(order).__name__ != 'Suggest']}" for fact, orders in history]
+    """As text: a question is told by its number and the events of a NaN are not equal to themselves."""
+    return [
+        f"{event} {[order for order in actions if type(order).__name__ != 'Suggest']}" for event, actions in history
+    ]
 
 
 @given(st.sampled_from(sorted(SCHEDULERS)), STOPS, SETTINGS)
@@ -116,13 +118,13 @@ def test_a_worker_has_one_trial_at_a_time_and_all_seconds_are_accounted_for(
     name: str, stop: StoppingCriterion, options: Mapping[str, Any]
 ) -> None:
     search, history = run(name, stop, options)
-    times_s = [fact.now_s for fact, _ in history]
+    times_s = [event.now_s for event, _ in history]
     assert times_s == sorted(times_s)
     if search is None:
         return
     frame = search.attempts()
     assert (
-        len(frame) == search.num_attempts == sum(type(o).__name__ == "Start" for _, orders in history for o in orders)
+        len(frame) == search.num_attempts == sum(type(o).__name__ == "Start" for _, actions in history for o in actions)
     )
     assert set(frame["worker"]) <= set(range(options["n_workers"]))
     for _, rows in frame.groupby("worker"):
@@ -132,9 +134,9 @@ def test_a_worker_has_one_trial_at_a_time_and_all_seconds_are_accounted_for(
     training_s = (frame["end_s"] - frame["ready_s"]).fillna(0.0)
     assert search.training_s == pytest.approx(training_s.sum())
     assert training_s.ge(0.0).all()
-    assert search.utilisation <= 1.0 + 1e-9
+    assert search.utilization <= 1.0 + 1e-9
     assert search.duration_s == times_s[-1]
-    assert search.num_facts == len(history)
+    assert search.num_events == len(history)
     assert sum(search.decisions.values()) == search.num_reports == len(search.reports())
     losses = search.reports()["loss"]
     assert [one.value for one in search.incumbents] == losses[losses < losses.cummin().shift(fill_value=1e9)].tolist()
@@ -149,8 +151,8 @@ def test_a_finished_trial_leaves_nothing(name: str) -> None:
         tracemalloc.start()
         bytes_at = []
 
-        def note(fact: Fact, orders: list[Order]) -> None:
-            if type(fact).__name__ == "Begin" or any(type(order).__name__ == "Finish" for order in orders):
+        def note(event: Event, actions: list[Action]) -> None:
+            if type(event).__name__ == "Begin" or any(type(action).__name__ == "Finish" for action in actions):
                 bytes_at.append(tracemalloc.get_traced_memory()[0])
 
         simulate(FIFO(metric="loss"), table, StoppingCriterion(max_num_trials_started=number), on_event=note)

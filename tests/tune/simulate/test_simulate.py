@@ -116,7 +116,7 @@ def test_three_trials_on_two_workers_run_when_they_should() -> None:
     ]
     assert search.duration_s == 12.0
     assert search.training_s == 4.0 + 10.0 + 6.0
-    assert search.utilisation == 1.0  # from 1 to 5, when the last trial started
+    assert search.utilization == 1.0  # from 1 to 5, when the last trial started
     assert [(one.time_s, one.value, one.trial_id, one.iter) for one in search.incumbents] == [
         (3.0, 3.0, 0, 1),
         (5.0, 2.5, 0, 2),
@@ -137,7 +137,7 @@ def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5))
     search = simulate(scheduler, TABLE, StoppingCriterion(max_wallclock_time=4.5), n_workers=2, keep="attempts")
     assert search.duration_s == 4.5
-    assert search.utilisation == 1.0
+    assert search.utilization == 1.0
     assert search.reason == "max_wallclock_time=4.5 s is over"
     assert search.num_reports == 2  # both of trial 0; trial 1 would have reported at 5
 
@@ -155,18 +155,18 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
     checkpoints: bool, end_s: float, reports_again: int
 ) -> None:
     # Trials 0 and 1 take 1 s and 2 s an epoch. One worker: 0 pauses at 1, 1 at 3; then 0 and 1 run on.
-    facts = 0
+    events = 0
 
-    def note(fact: Any, orders: Any) -> None:
-        nonlocal facts
-        facts += type(fact).__name__ == "Reported"
+    def note(event: Any, actions: Any) -> None:
+        nonlocal events
+        events += type(event).__name__ == "Reported"
 
     search = simulate(
         PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, keep="reports", on_event=note
     )
     assert search.duration_s == end_s
     assert search.num_reports == 4  # what is repeated does not count
-    assert facts == 4 + reports_again
+    assert events == 4 + reports_again
     assert (search.num_attempts, search.num_trials_completed) == (4, 2)
     assert search.decisions == {Decision.CONTINUE: 2, Decision.STOP: 0, Decision.PAUSE: 2}
 
@@ -182,8 +182,8 @@ def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() ->
 def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -> None:
     fallbacks: list[bool] = []
 
-    def note(fact: Any, orders: Any) -> None:
-        fallbacks.extend(order.fallback for order in orders if hasattr(order, "fallback"))
+    def note(event: Any, actions: Any) -> None:
+        fallbacks.extend(action.fallback for action in actions if hasattr(action, "fallback"))
 
     scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
     simulate(scheduler, TABLE, trials(3), n_workers=1, suggest_s=lambda ask: 100.0, on_event=note)
@@ -193,9 +193,9 @@ def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -
 def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
     answered_s: list[float] = []
 
-    def note(fact: Any, orders: Any) -> None:
-        if type(fact).__name__ == "Suggested":
-            answered_s.append(fact.now_s)
+    def note(event: Any, actions: Any) -> None:
+        if type(event).__name__ == "Suggested":
+            answered_s.append(event.now_s)
 
     scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
     stop = StoppingCriterion(max_wallclock_time=350)
@@ -225,15 +225,15 @@ def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, fl
     frees: list[tuple[float, float]] = []
     begun_s = [0.0]
 
-    def note(fact: Any, orders: Any) -> None:
-        kind = type(fact).__name__
+    def note(event: Any, actions: Any) -> None:
+        kind = type(event).__name__
         if kind == "Ready":
-            begun_s[0] = fact.now_s
+            begun_s[0] = event.now_s
         elif kind == "Ended":
-            ends.append((fact.outcome.kind, fact.now_s - begun_s[0]))
-            frees.append((fact.now_s, 0.0))
+            ends.append((event.outcome.kind, event.now_s - begun_s[0]))
+            frees.append((event.now_s, 0.0))
         elif kind == "Free":
-            frees[-1] = (frees[-1][0], fact.now_s)
+            frees[-1] = (frees[-1][0], event.now_s)
 
     with pytest.raises(SearchFailedError, match="the only trial failed"):
         simulate(scheduler, TABLE, trials(1), n_workers=1, retries=2, faults=faults, on_event=note)
@@ -368,9 +368,9 @@ def test_a_table_of_ones_own_needs_a_space_and_curves_alone() -> None:
     assert (search.duration_s, search.num_reports) == (6.0, 3)
 
 
-def test_the_utilisation_counts_what_that_of_an_experiment_counts() -> None:
+def test_the_utilization_counts_what_that_of_an_experiment_counts() -> None:
     # Trial 0 is ready at 1 and ends at 5, trial 2 is ready at 6; trial 1 is ready at 1. No trial starts after 8.
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
     stop = StoppingCriterion(max_wallclock_time=8.0)
     search = simulate(scheduler, TABLE, stop, n_workers=2, startup_s=1.0)
-    assert search.utilisation == (4.0 + 2.0 + 7.0) / (2 * 7.0)
+    assert search.utilization == (4.0 + 2.0 + 7.0) / (2 * 7.0)

@@ -249,7 +249,7 @@ def test_asha_on_lcbench_keeps_workers_busy_and_finds_what_random_search_finds()
         metric="val_accuracy", mode="max", resource_attr="epoch", max_resource_attr="max_epochs", reduction_factor=3
     )
     search = simulate(asha, table, stop, n_workers=10, startup_s=1.0)
-    assert search.utilisation > 0.9
+    assert search.utilization > 0.9
     random = simulate(FIFO(metric="val_accuracy", mode="max"), table, stop, n_workers=10, startup_s=1.0)
     assert search.num_trials_started > 2 * random.num_trials_started
 

@@ -59,7 +59,7 @@ function budget(data) {
   });
   renew($("budget"), el("div", { class: "big" }, seconds(data.elapsed_s)),
     el("dl", {}, ...limits, el("dt", {}, "workers"), el("dd", {}, number(data.n_workers)),
-      el("dt", {}, "utilisation"), el("dd", {}, percent(data.utilisation))));
+      el("dt", {}, "utilization"), el("dd", {}, percent(data.utilization))));
   $("budget").classList.remove("soft");
 }
 

@@ -19,14 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch.futures import Future
 
-from ...base.errors import (
-    ClosedError,
-    FanwiseError,
-    LinkLostError,
-    NotSendableError,
-    WireError,
-    WorkerLostError,
-)
+from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, WireError, WorkerLostError
 from ...links import Link, Request
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address

@@ -23,18 +23,7 @@ from ..agent_protocol import Agent
 from ..calling.outcomes import error_of
 from ..membership.members import Event, Left, Member, lives, no_member
 from ..worker_info import WorkerInfo, WorkerKey
-from .orders import (
-    Acknowledge,
-    Batch,
-    Confirmed,
-    FailRefs,
-    FailValue,
-    FreeValue,
-    GlobalId,
-    Order,
-    Refused,
-    Send,
-)
+from .orders import Acknowledge, Batch, Confirmed, FailRefs, FailValue, FreeValue, GlobalId, Order, Refused, Send
 from .rref import TIMED_OUT, Pending, UserState, owner_lost
 from .table import RefTable
 

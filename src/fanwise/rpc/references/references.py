@@ -38,15 +38,7 @@ from ..messages.metadata import Created
 from ..worker_info import WorkerInfo, WorkerKey
 from .keeper import Keeper
 from .orders import Fork, GlobalId, Order, Refused
-from .rref import (
-    NOT_IN_A_CALL,
-    Pending,
-    RRef,
-    UserState,
-    gave_up,
-    make,
-    owner_lost,
-)
+from .rref import NOT_IN_A_CALL, Pending, RRef, UserState, gave_up, make, owner_lost
 from .travel import now
 
 _log = logging.getLogger("fanwise.rpc")

@@ -15,19 +15,7 @@ from ..placement import find_device
 from . import tf
 from .arguments import Array, as_shape, as_tensor, checked, flat, ints, ndim_of, sizes_of
 from .devices import placed_on
-from .dtypes import (
-    ALL,
-    BOOL,
-    COMPLEX,
-    INTEGER,
-    DType,
-    Tensor,
-    as_dtype,
-    cast,
-    constant,
-    of_number,
-    result_type,
-)
+from .dtypes import ALL, BOOL, COMPLEX, INTEGER, DType, Tensor, as_dtype, cast, constant, of_number, result_type
 from .functions import broadcast_arrays
 
 # Any throughout: TensorFlow has no annotations, and functions take what NumPy can read.

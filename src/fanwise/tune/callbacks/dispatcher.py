@@ -18,10 +18,10 @@ from typing import Any, final
 
 from ...base.nearest import did_you_mean
 from ...base.text import counted, printable_line
-from ..decisions.facts import Fact, Reported
-from ..decisions.orders import Answer, Judged, Order, Start
-from ..schedulers.base import Status
-from .events import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
+from ..core.actions import Action, Answer, Judged, Start
+from ..core.events import Event, Reported
+from ..schedulers.scheduler import Status
+from .search_events import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 
 _log = logging.getLogger(__name__)
 # Lines about trials. The null handler keeps them from stderr, because the display shows them anyway.
@@ -35,7 +35,7 @@ _USER_FACTOR = 12
 _MAX_ERROR_LENGTH = 300
 METHODS = ("on_start", "on_trial_start", "on_report", "on_trial_end", "on_end")
 
-Event = SearchStarted | TrialStarted | TrialReported | TrialEnded | SearchEnded
+CallbackEvent = SearchStarted | TrialStarted | TrialReported | TrialEnded | SearchEnded
 
 
 def checked_callbacks(callbacks: object) -> tuple[object, ...]:
@@ -103,15 +103,15 @@ class CallbackDispatcher:
         """Dispatch the start of the search."""
         self._put("on_start", event)
 
-    def on_event(self, fact: Fact, orders: list[Order]) -> None:
-        """Dispatch the events that follow from a fact. Never blocks. Not needed without callbacks."""
-        for order in orders:
-            if type(order) is Answer:
-                self._on_answer(fact, order)
-            elif type(order) is Start:
-                self._on_started(fact.now_s, order)
-            elif type(order) is Judged:
-                self._on_judged(fact.now_s, order)
+    def on_event(self, event: Event, actions: list[Action]) -> None:
+        """Dispatch the events that follow from an event. Never blocks. Not needed without callbacks."""
+        for action in actions:
+            if type(action) is Answer:
+                self._on_answer(event, action)
+            elif type(action) is Start:
+                self._on_started(event.now_s, action)
+            elif type(action) is Judged:
+                self._on_judged(event.now_s, action)
 
     def on_line(self, line: str, is_failure: bool) -> None:
         """Log a line about the search. Never blocks."""
@@ -136,47 +136,49 @@ class CallbackDispatcher:
             if count > 1:
                 _log.error("%s raised %d times; the first is above", method, count)
 
-    def _on_answer(self, fact: Fact, order: Answer) -> None:
-        trial = self._trials.get(order.trial_id)
-        if trial is None or order.late or order.repeated or type(fact) is not Reported:
+    def _on_answer(self, event: Event, action: Answer) -> None:
+        trial = self._trials.get(action.trial_id)
+        if trial is None or action.late or action.repeated or type(event) is not Reported:
             return
-        trial.iter, trial.values = order.iter, fact.values
-        values: Any = fact.values
+        trial.iter, trial.values = action.iter, event.values
+        values: Any = event.values
         self._put(
             "on_report",
-            TrialReported(fact.now_s, fact.trial_id, fact.attempt, trial.config, order.iter, values, order.decision),
+            TrialReported(
+                event.now_s, event.trial_id, event.attempt, trial.config, action.iter, values, action.decision
+            ),
         )
 
-    def _on_started(self, now_s: float, order: Start) -> None:
-        trial = self._trials.setdefault(order.trial_id, _TrialState(order.config))
-        void_after = order.from_iter if order.attempt and not trial.is_paused else None
+    def _on_started(self, now_s: float, action: Start) -> None:
+        trial = self._trials.setdefault(action.trial_id, _TrialState(action.config))
+        void_after = action.from_iter if action.attempt and not trial.is_paused else None
         trial.is_paused = False
         event = TrialStarted(
-            now_s, order.trial_id, order.attempt, order.config, order.from_iter, order.source, void_after
+            now_s, action.trial_id, action.attempt, action.config, action.from_iter, action.source, void_after
         )
         self._put("on_trial_start", event)
 
-    def _on_judged(self, now_s: float, order: Judged) -> None:
-        trial = self._trials.get(order.trial_id)
+    def _on_judged(self, now_s: float, action: Judged) -> None:
+        trial = self._trials.get(action.trial_id)
         if trial is None:
             return
         event = TrialEnded(
             now_s,
-            order.trial_id,
-            order.attempt,
+            action.trial_id,
+            action.attempt,
             trial.config,
-            order.status,
+            action.status,
             trial.iter,
             trial.values,
-            order.reason,
-            order.will_retry,
+            action.reason,
+            action.will_retry,
         )
-        trial.is_paused = order.status is Status.PAUSED
+        trial.is_paused = action.status is Status.PAUSED
         if event.is_over:
-            del self._trials[order.trial_id]
+            del self._trials[action.trial_id]
         self._put("on_trial_end", event)
 
-    def _put(self, name: str, event: Event) -> None:
+    def _put(self, name: str, event: CallbackEvent) -> None:
         for worker, callback, method in self._methods[name]:
             worker.put(name, partial(self._call, worker, callback, name, method, event))
             if worker.busy_s > self._patience_s and not worker.reported_as_slow:
@@ -185,7 +187,12 @@ class CallbackDispatcher:
                 self._log_worker.put("log", partial(_log.warning, line, worker.current_call, worker.busy_s))
 
     def _call(
-        self, worker: "_CallbackWorker", callback: object, name: str, method: Callable[[Event], object], event: Event
+        self,
+        worker: "_CallbackWorker",
+        callback: object,
+        name: str,
+        method: Callable[[CallbackEvent], object],
+        event: CallbackEvent,
     ) -> None:
         try:
             method(event)

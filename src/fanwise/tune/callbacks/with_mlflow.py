@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...base.errors import NotInstalled
-from ..schedulers.base import Status
-from .events import SearchStarted, TrialEnded, TrialReported, TrialStarted
+from ..schedulers.scheduler import Status
+from .search_events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 
 _STATUS = {
     Status.COMPLETED: "FINISHED",

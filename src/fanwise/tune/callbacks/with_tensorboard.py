@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import NotInstalled
-from .events import SearchStarted, TrialEnded, TrialReported, TrialStarted
+from .search_events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 
 
 class TensorBoardCallback:

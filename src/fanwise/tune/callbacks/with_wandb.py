@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...base.errors import NotInstalled
-from .events import SearchStarted, TrialEnded, TrialReported, TrialStarted
+from .search_events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 
 
 class WandbCallback:

@@ -2,7 +2,7 @@
 
     {"seq":3,"t":0.25,"kind":"report","trial":0,"body":{...},"crc":"1c291ca3"}
 
-`crc` is the CRC-32 of the bytes before `,"crc"`, in hexadecimal. Event `n` is line `n`.
+`crc` is the CRC-32 of the bytes before `,"crc"`, in hexadecimal. RecordedEvent `n` is line `n`.
 """
 
 import json
@@ -20,7 +20,7 @@ _TAIL: Final = 18
 
 
 @frozen
-class Event:
+class RecordedEvent:
     """One line. `t_s` counts from the start of the search; see `rows.py` for the bodies."""
 
     seq: int
@@ -58,7 +58,7 @@ def kind_of(line: bytes) -> str:
     return head[2].decode()
 
 
-def events_of(lines: Sequence[bytes]) -> list[Event]:
+def events_of(lines: Sequence[bytes]) -> list[RecordedEvent]:
     """Decode intact lines, without line breaks. Raises ValueError, KeyError or TypeError if one is not an event."""
     decoded = json.loads(b"[%b]" % b",".join(lines))  # three times as fast as one call for each line
-    return [Event(one["seq"], one["t"], one["kind"], one["trial"], one["body"]) for one in decoded]
+    return [RecordedEvent(one["seq"], one["t"], one["kind"], one["trial"], one["body"]) for one in decoded]

@@ -46,15 +46,15 @@ class News:
         return lines
 
 
-def start_line(trial: Trial, order: Mapping[str, Any]) -> str:  # Any: JSON
+def start_line(trial: Trial, action: Mapping[str, Any]) -> str:  # Any: JSON
     settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
-    attempt, from_iter = order["attempt"], order.get("from_iter", 0)
+    attempt, from_iter = action["attempt"], action.get("from_iter", 0)
     suffix = f" again, attempt {attempt}" if attempt else ""
     if attempt and from_iter:
         suffix += f", from its checkpoint of report {from_iter}"
-    if "source" in order:
-        suffix += f", a clone of trial {order['source']}"
-    if order.get("fallback"):
+    if "source" in action:
+        suffix += f", a clone of trial {action['source']}"
+    if action.get("fallback"):
         suffix += ", drawn at random as the searcher took too long"
     return f"trial {trial.trial_id} scheduled{suffix}: {settings}"
 

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from ...base.errors import RecordError
 from ...base.home import RECORD_NAME
-from .lines import Event, events_of, is_intact, kind_of, seq_of
+from .lines import RecordedEvent, events_of, is_intact, kind_of, seq_of
 
 # [major, minor]: another major version cannot be read; a higher minor one has kinds of events that are skipped.
 FORMAT: Final = (3, 0)
@@ -53,12 +53,12 @@ def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:  # Any: JSON
     return meta if summary is None else {**meta, "summary": summary}
 
 
-def read_events(path: str | os.PathLike[str]) -> list[Event]:
+def read_events(path: str | os.PathLike[str]) -> list[RecordedEvent]:
     """Return all events. Raises as `read_meta` does."""
     return [event for chunk in iter_events(path) for event in chunk]
 
 
-def iter_events(path: str | os.PathLike[str], kinds: Sequence[str] = ()) -> Iterator[list[Event]]:
+def iter_events(path: str | os.PathLike[str], kinds: Sequence[str] = ()) -> Iterator[list[RecordedEvent]]:
     """Yield all events in lists, so that a large record needs little memory. `kinds`: only of these, if any are given.
 
     Raises as `read_meta` does.
@@ -82,7 +82,7 @@ class EventReader:
         self.offset = 0
         self.torn_bytes = 0
 
-    def read(self, kinds: Sequence[str] = ()) -> Iterator[list[Event]]:
+    def read(self, kinds: Sequence[str] = ()) -> Iterator[list[RecordedEvent]]:
         """Yield the new events in lists. `kinds`: only of these, if any are given.
 
         Raises:
@@ -120,7 +120,7 @@ class EventReader:
                 return index
         return len(lines)
 
-    def _decode(self, lines: Sequence[bytes], kinds: Sequence[str]) -> list[Event]:
+    def _decode(self, lines: Sequence[bytes], kinds: Sequence[str]) -> list[RecordedEvent]:
         """Decode intact lines and move on behind them."""
         if not lines:
             return []

@@ -7,10 +7,10 @@ the time, because the caches are warm. Everything else is added at once. Nothing
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
-from ..decisions.facts import Fact, Reported, Tick
-from ..decisions.orders import Order
+from ..core.actions import Action
+from ..core.events import Event, Reported, Tick
+from .event_codec import to_row
 from .log import Record
-from .rows import to_row
 from .state import SearchState
 
 # Reports that are not in the state yet, at most.
@@ -19,10 +19,10 @@ _MAX_PENDING: Final = 100
 
 @final
 class Recorder:
-    """See the module. `listener` is called with each fact and its orders, before the state has them; must not block."""
+    """See the module. `listener` is called with each event and its actions, before the state; must not block."""
 
     def __init__(
-        self, record: Record, state: SearchState, listener: Callable[[Fact, list[Order]], None] | None = None
+        self, record: Record, state: SearchState, listener: Callable[[Event, list[Action]], None] | None = None
     ) -> None:
         self._record = record
         self._state = state
@@ -44,15 +44,15 @@ class Recorder:
             reports.clear()
         return self._state
 
-    def write(self, fact: Fact, orders: list[Order]) -> None:
-        """Record a fact and its orders. A tick of the clock that led to nothing is not recorded."""
-        if not orders and type(fact) is Tick:
+    def write(self, event: Event, actions: list[Action]) -> None:
+        """Record an event and its actions. A tick of the clock that led to nothing is not recorded."""
+        if not actions and type(event) is Tick:
             return
-        kind, trial_id, body = to_row(fact, orders)
-        self._record.append(fact.now_s, kind, trial_id, body)
+        kind, trial_id, body = to_row(event, actions)
+        self._record.append(event.now_s, kind, trial_id, body)
         if self._listener is not None:
-            self._listener(fact, orders)
-        if type(fact) is Reported and len(orders) == 1 and len(self._reports) < _MAX_PENDING:
-            self._reports.append((fact.now_s, kind, trial_id, body))
+            self._listener(event, actions)
+        if type(event) is Reported and len(actions) == 1 and len(self._reports) < _MAX_PENDING:
+            self._reports.append((event.now_s, kind, trial_id, body))
         else:
-            self.state.add(fact.now_s, kind, trial_id, body)
+            self.state.add(event.now_s, kind, trial_id, body)

@@ -1,6 +1,6 @@
 """An experiment's decisions put together again from its record: as they began, and as they stood when it ended.
 
-meta  --fresh_tuning-->  Tuning and scheduler as they began         also for a search that begins now
+meta  --fresh_tuning-->  SearchCore and scheduler as they began         also for a search that begins now
 rows  --restore------->  the same, where the record ends            to go on
       --rehearse------>  whether all would be decided the same      `fanwise tune replay`
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 from ...base.errors import RecordError
 from ..constraints import checked_constraints
-from ..decisions.replay import Replayed, Row, replay
-from ..decisions.tuning import Tuning
-from ..schedulers.base import Scheduler, seed_of
-from ..searchers.base import Searcher
+from ..core.replay import Replayed, Row, replay
+from ..core.search_core import SearchCore
+from ..schedulers.scheduler import Scheduler, seed_of
+from ..searchers.searcher import Searcher
 from ..space import Space
 from ..stopping import StoppingCriterion
+from .event_codec import RecordedActions, event_of
 from .reading import iter_events, read_meta
-from .rows import RowOrders, fact_of
 from .state import SearchState
 
 _SETTINGS = (
@@ -31,7 +31,7 @@ _SETTINGS = (
 )
 
 
-def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # Any: JSON
+def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> SearchCore:  # Any: JSON
     """The decisions of the experiment as they begin; begins the scheduler.
 
     Args:
@@ -45,7 +45,7 @@ def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # An
     seed = seed_of(scheduler, meta["seed"], meta["seed"])
     scheduler.begin(space, seed)
     settings = meta.get("settings", {})
-    return Tuning(
+    return SearchCore(
         scheduler,
         space,
         StoppingCriterion.from_json(meta["stop"]),
@@ -56,7 +56,7 @@ def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # An
     )
 
 
-def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> SearchState:
+def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
     """Bring fresh decisions to where the record ends, and return its state, whose news are taken.
 
     Args:
@@ -67,7 +67,7 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> SearchSt
         RecordError: the scheduler does not decide as it did then, or the record is of a newer version.
     """
     state = SearchState(read_meta(folder))
-    replayed = replay(tuning, searcher, _rows(folder, state), asks_anew=False)
+    replayed = replay(core, searcher, _rows(folder, state), asks_anew=False)
     state.news.take()
     if replayed.differences:
         first = replayed.differences[0]
@@ -80,28 +80,28 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> SearchSt
     return state
 
 
-def rehearse(folder: Path, tuning: Tuning, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
+def rehearse(folder: Path, core: SearchCore, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
     """Decide everything again and compare; arguments and errors as `restore`, but differences raise nothing.
 
     `asks_anew`: the searcher, too, is asked again; False: its suggestions are taken from the record.
     """
-    return replay(tuning, searcher, _rows(folder, None), asks_anew=asks_anew)
+    return replay(core, searcher, _rows(folder, None), asks_anew=asks_anew)
 
 
 def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
-    for events in iter_events(folder):
-        for event in events:
-            kind, body = event.kind, event.body
+    for recorded_events in iter_events(folder):
+        for recorded in recorded_events:
+            kind, body = recorded.kind, recorded.body
             if state is not None:
-                state.add(event.t_s, kind, event.trial_id, body)
+                state.add(recorded.t_s, kind, recorded.trial_id, body)
             try:
-                fact = fact_of(kind, event.t_s, event.trial_id, body)
+                event = event_of(kind, recorded.t_s, recorded.trial_id, body)
             except (KeyError, TypeError, ValueError) as error:
                 raise RecordError(
-                    f"event {event.seq} ({kind}) of {folder} cannot be understood ({type(error).__name__}: {error}). "
+                    f"event {recorded.seq} ({kind}) of {folder} is invalid ({type(error).__name__}: {error}). "
                     f"Was it written by a newer version of fanwise?"
                 ) from error
-            yield event.seq, fact, RowOrders(kind, event.trial_id, body)
+            yield recorded.seq, event, RecordedActions(kind, recorded.trial_id, body)
 
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON

@@ -29,7 +29,7 @@ class SearchSnapshot:
         lost: trials that were running when their tuner was killed.
         best: value and trial id. violated: the constraints that it violates, if no report meets all.
         limit_s: the wall-clock limit, if any.
-        utilisation: the share of worker time spent inside the objective, 0 to 1.
+        utilization: the share of worker time spent inside the objective, 0 to 1.
     """
 
     name: str
@@ -44,7 +44,7 @@ class SearchSnapshot:
     best: tuple[float, int] | None
     elapsed_s: float
     limit_s: float | None = None
-    utilisation: float | None = None
+    utilization: float | None = None
     paused: int = 0
     lost: int = 0
     total: int = 0

@@ -23,14 +23,14 @@ from typing import Any, Final, final
 from ...base.errors import RecordError
 from ...base.text import counted
 from ..constraints import checked_constraints, infeasibility, violated, violations_of
-from ..schedulers.base import Status
-from ..searchers.base import Objective
+from ..schedulers.scheduler import Status
+from ..searchers.searcher import Objective
 from . import news
-from .lines import Event
+from .lines import RecordedEvent
 from .news import News
 from .snapshot import MAX_ROWS, SearchSnapshot, TrialRow
 from .trials import Attempt, Failure, RankedReport, Reports, Trial, worker_time_s
-from .utilisation import Utilisation
+from .utilization import Utilization
 
 _OVER: Final = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
 # Statuses of trials that run or may run again. Failed: it waits for its next attempt.
@@ -62,7 +62,7 @@ class SearchState:
         self._sign = 1.0 if self.mode == "min" else -1.0
         self._config_names = tuple(meta["space"])
         self._limit_s = _limit(meta.get("stop") or {})
-        self._utilisation = Utilisation(int(meta["n_workers"]))
+        self._utilization = Utilization(int(meta["n_workers"]))
         self._full = full
         self.trials: dict[int, Trial] = {}
         self._alive: dict[int, Trial] = {} if full else self.trials
@@ -86,7 +86,7 @@ class SearchState:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def fold(self, events: Iterable[Event]) -> None:
+    def fold(self, events: Iterable[RecordedEvent]) -> None:
         """Take in events, which must follow those taken in before.
 
         Raises:
@@ -108,7 +108,7 @@ class SearchState:
             if "decision" in body and "late" not in body:
                 self._add_report(t_s, trial_id, body)
         elif kind == "ready":
-            self._utilisation.ready(_known(trial_id), body["attempt"], t_s)
+            self._utilization.ready(_known(trial_id), body["attempt"], t_s)
             if attempt := self._attempt(trial_id, body["attempt"]):
                 attempt.ready_s = t_s
         elif kind == "ended":
@@ -119,10 +119,10 @@ class SearchState:
         elif kind == "resumed":
             self._resume(t_s, body)
         elif kind == "workers":
-            self._utilisation.workers(body["n_workers"], t_s)
+            self._utilization.workers(body["n_workers"], t_s)
             self.news.add(lambda: f"{counted(body['n_workers'], 'trial')} at a time from now on")
-        for order in body.get("orders", ()):
-            self._order(order, t_s, body)
+        for action in body.get("actions", ()):
+            self._action(action, t_s, body)
         self.last_s = t_s
 
     def _attempt(self, trial_id: int | None, number: int) -> Attempt | None:
@@ -176,7 +176,7 @@ class SearchState:
 
     def _end(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:  # Any: JSON
         threads = tuple(body.get("outcome", {}).get("threads", ()))
-        took_s = self._utilisation.ended(trial_id, body["attempt"], t_s, body["objective_s"])
+        took_s = self._utilization.ended(trial_id, body["attempt"], t_s, body["objective_s"])
         if attempt := self._attempt(trial_id, body["attempt"]):
             trial = self.trials[trial_id]
             attempt.ended_s, attempt.objective_s, attempt.threads = t_s, body["objective_s"], threads
@@ -188,7 +188,7 @@ class SearchState:
 
     def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
         """A new tuner resumes the search: trials that were running were lost with the previous one."""
-        for trial_id, took_s in self._utilisation.resumed(self.last_s).items():
+        for trial_id, took_s in self._utilization.resumed(self.last_s).items():
             if trial_id in self.trials:
                 self.trials[trial_id].earlier_s += took_s
         for trial in self.trials.values():
@@ -200,33 +200,33 @@ class SearchState:
         self.finished, self.reason, self.stop_s = False, None, None
         self.news.add(lambda: "the search is resumed")
         if body["n_workers"] is not None:
-            self._utilisation.workers(body["n_workers"], t_s)
+            self._utilization.workers(body["n_workers"], t_s)
         if body["stop"] is not None:
             self._limit_s = _limit(body["stop"])
 
-    def _order(self, order: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
-        kind = order["order"]
+    def _action(self, action: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
+        kind = action["action"]
         if kind == "start":
-            self._start(order, t_s)
+            self._start(action, t_s)
         elif kind == "judged":
-            self._judge(order, body)
+            self._judge(action, body)
         elif kind == "stop":
-            self.reason = order["reason"]
+            self.reason = action["reason"]
             self.stop_s = t_s if self.stop_s is None else self.stop_s
-            self._utilisation.stopped(t_s)
-            self.news.add(lambda: f"no more trials are started: {order['reason']}")
+            self._utilization.stopped(t_s)
+            self.news.add(lambda: f"no more trials are started: {action['reason']}")
         elif kind == "finish":
-            self.finished, self.reason = True, order["reason"]
+            self.finished, self.reason = True, action["reason"]
 
-    def _start(self, order: Mapping[str, Any], t_s: float) -> None:  # Any: JSON
-        trial_id, from_iter, checkpoint = order["trial"], order.get("from_iter", 0), order.get("checkpoint")
-        attempt = Attempt(order["attempt"], order["slot"], t_s, from_iter, checkpoint)
+    def _start(self, action: Mapping[str, Any], t_s: float) -> None:  # Any: JSON
+        trial_id, from_iter, checkpoint = action["trial"], action.get("from_iter", 0), action.get("checkpoint")
+        attempt = Attempt(action["attempt"], action["slot"], t_s, from_iter, checkpoint)
         trial = self._alive.get(trial_id)
         if trial is None:
-            if order["attempt"]:
-                raise KeyError(f"attempt {order['attempt']} of trial {trial_id}, which never started")
-            source, fallback = order.get("source"), order.get("fallback", False)
-            trial = Trial(trial_id, order["config"], [attempt], source, fallback, checkpoint)
+            if action["attempt"]:
+                raise KeyError(f"attempt {action['attempt']} of trial {trial_id}, which never started")
+            source, fallback = action.get("source"), action.get("fallback", False)
+            trial = Trial(trial_id, action["config"], [attempt], source, fallback, checkpoint)
             self.trials[trial_id] = self._alive[trial_id] = trial
             self.num_trials += 1
         else:
@@ -240,10 +240,10 @@ class SearchState:
                 trial.attempts[0] = attempt
         self._set_status(trial, Status.IN_PROGRESS)
         trial.num_reports = from_iter
-        self.news.add(lambda: news.start_line(trial, order))
-        if "source" in order and "checkpoint" not in order and not self._warned_of_clones:
+        self.news.add(lambda: news.start_line(trial, action))
+        if "source" in action and "checkpoint" not in action and not self._warned_of_clones:
             self._warned_of_clones = True
-            self.news.add(lambda: news.clone_line(trial_id, order["source"]))
+            self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
     def _roll_back(self, trial: Trial, to_iter: int) -> None:
         """Reports of a trial since its last checkpoint become void."""
@@ -256,20 +256,20 @@ class SearchState:
                 if one.best is not None and one.best.is_before(self._best_alive):
                     self._best_alive = one.best
 
-    def _judge(self, order: Mapping[str, Any], body: Mapping[str, Any]) -> None:  # Any: JSON
+    def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:  # Any: JSON
         """An attempt has ended, with a status."""
-        trial = self._alive.get(order["trial"])
+        trial = self._alive.get(action["trial"])
         if trial is None:
             if self._full:
-                raise KeyError(order["trial"])
+                raise KeyError(action["trial"])
             return
-        attempt = trial.attempt(order["attempt"])
-        attempt.status, attempt.will_retry = order["status"], order.get("will_retry", False)
-        reason = order.get("reason")
+        attempt = trial.attempt(action["attempt"])
+        attempt.status, attempt.will_retry = action["status"], action.get("will_retry", False)
+        reason = action.get("reason")
         if reason is not None:
             outcome = body.get("outcome", {})
             attempt.failure = Failure(reason[0], reason[1], outcome.get("traceback"), outcome.get("last_output"))
-        self._set_status(trial, Status(order["status"]))
+        self._set_status(trial, Status(action["status"]))
         row = _row(trial, trial.status)
         self.news.add(
             lambda: news.end_line(row, self.metric, reason, will_retry=attempt.will_retry),
@@ -322,18 +322,18 @@ class SearchState:
             return "Lost" if dead else Status.IN_PROGRESS.value
         return attempt.status
 
-    def utilisation(self, now_s: float | None = None) -> float | None:
-        """See `Utilisation.share`; None takes the time of the last event."""
-        return self._utilisation.share(self.last_s if now_s is None else now_s)
+    def utilization(self, now_s: float | None = None) -> float | None:
+        """See `Utilization.share`; None takes the time of the last event."""
+        return self._utilization.share(self.last_s if now_s is None else now_s)
 
-    def utilisation_windows(self) -> list[tuple[float, float, int]]:
-        """The time that the utilization counts, up to the last event; see `Utilisation.windows`."""
-        return self._utilisation.windows(self.last_s)
+    def utilization_windows(self) -> list[tuple[float, float, int]]:
+        """The time that the utilization counts, up to the last event; see `Utilization.windows`."""
+        return self._utilization.windows(self.last_s)
 
     @property
     def first_ready_s(self) -> float | None:
         """The time at which the first objective began."""
-        return self._utilisation.first_ready_s
+        return self._utilization.first_ready_s
 
     def worker_time_s(self, trial: Trial, until_s: float = math.inf) -> float:
         """Seconds that the trial spent inside its objective up to `until_s`, all attempts together."""
@@ -393,7 +393,7 @@ class SearchState:
             constraints=list(map(str, self.constraints)),
             elapsed_s=at_s,
             limit_s=self._limit_s,
-            utilisation=self.utilisation(at_s),
+            utilization=self.utilization(at_s),
         )
 
     # -- all reports -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..constraints import format_violations
-from ..schedulers.base import Status
+from ..schedulers.scheduler import Status
 
 
 class RankedReport(NamedTuple):

@@ -18,12 +18,12 @@ from itertools import accumulate
 from typing import Literal, TypeAlias, Unpack, final
 
 from ..rng import KeyedRandom
-from ..searchers.base import Observation, Searcher, SuggestContext
+from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
 from ..values import checked_int
-from .base import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
 from .resources import ResourceOptions, ResourceScheduler, num_reached
 from .rungs import Key, PromotionRung, QuantileRung, StoppingRung
+from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
 
 Kind: TypeAlias = Literal["stopping", "promotion", "quantile"]
 

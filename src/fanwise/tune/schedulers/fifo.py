@@ -2,8 +2,8 @@
 
 from typing import ClassVar, final
 
-from ..searchers.base import Observation, SuggestContext
-from .base import CONTINUE, Decision, New, NextTrial, Scheduler
+from ..searchers.searcher import Observation, SuggestContext
+from .scheduler import CONTINUE, Decision, New, NextTrial, Scheduler
 
 
 @final

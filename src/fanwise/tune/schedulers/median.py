@@ -15,10 +15,10 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import ClassVar, Unpack, final
 
-from ..searchers.base import Observation, Searcher, SuggestContext
+from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
 from ..values import checked_int, is_number, round_resource
-from .base import CONTINUE, STOP, Decision, New, NextTrial, Scheduler, SchedulerOptions
+from .scheduler import CONTINUE, STOP, Decision, New, NextTrial, Scheduler, SchedulerOptions
 
 
 @dataclass(slots=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, Unpack, final
 
 from ..pareto import best_of
-from ..searchers.base import Observation, Searcher, SuggestContext
+from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
-from .base import CONTINUE, STOP, Decision, New, NextTrial, Status
 from .resources import ResourceOptions, ResourceScheduler, num_reached
+from .scheduler import CONTINUE, STOP, Decision, New, NextTrial, Status
 
 _Result: TypeAlias = tuple[float, tuple[float, ...]]  # infeasibility, losses
 

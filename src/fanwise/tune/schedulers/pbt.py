@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Unpack, final
 
 from ..rng import KeyedRandom
-from ..searchers.base import Observation, Searcher, SuggestContext
+from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Domain, Space
 from ..space.categories import Ordinal
 from ..space.conditions import exists
 from ..space.domains import FiniteDomain, is_finite
 from ..space.numeric import Interval
 from ..values import Value, checked_int, checked_probability, round_resource
-from .base import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, SchedulerOptions, Status, Wait
 from .resources import ResourceLevels, checked_positive
+from .scheduler import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, SchedulerOptions, Status, Wait
 
 _FACTORS = (0.8, 1.2)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Unpack, final
 
 from ...base.nearest import did_you_mean
-from ..searchers.base import Searcher
+from ..searchers.searcher import Searcher
 from ..space import Space
 from ..values import is_number, round_resource
-from .base import CONTINUE, STOP, Decision, Scheduler, SchedulerOptions, checked_name
+from .scheduler import CONTINUE, STOP, Decision, Scheduler, SchedulerOptions, checked_name
 
 
 @final

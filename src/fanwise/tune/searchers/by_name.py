@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ...base.nearest import must_be_one_of
-from .base import Searcher
 from .forest import ForestSearcher
 from .grid import GridSearcher
 from .optuna_searcher import OptunaSearcher
 from .random_search import RandomSearcher
+from .searcher import Searcher
 from .sobol import SobolSearcher
 from .tpe import TPESearcher
 

@@ -20,7 +20,7 @@ from ..space import Domain, Space
 from ..space.categories import Ordinal
 from ..space.conditions import parents_first
 from ..space.numeric import Multiples
-from .base import SuggestContext
+from .searcher import SuggestContext
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from ..space import Space
 from ..values import plain_json_or_name
-from .base import Observation, Searcher, SuggestContext
+from .searcher import Observation, Searcher, SuggestContext
 
 
 @final

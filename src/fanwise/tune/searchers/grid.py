@@ -7,7 +7,7 @@ from typing import ClassVar, final
 from ...base.nearest import did_you_mean
 from ..space import Space
 from ..values import checked_int
-from .base import Observation, Searcher, SuggestContext
+from .searcher import Observation, Searcher, SuggestContext
 
 _DEFAULT_POINTS = 5
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..space import Space
 from ..values import checked_int, is_number
-from .base import Observation, Searcher, SuggestContext
+from .searcher import Observation, Searcher, SuggestContext
 
 if TYPE_CHECKING:
     import numpy as np

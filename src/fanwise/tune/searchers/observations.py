@@ -25,8 +25,8 @@ from scipy.special import ndtri
 
 from ..pareto import crowding_distances, non_dominated_sort
 from ..values import round_resource
-from .base import Observation
 from .encoding import Encoder, Floats, Rows
+from .searcher import Observation
 
 _INITIAL_CAPACITY = 64
 

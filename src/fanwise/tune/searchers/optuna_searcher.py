@@ -20,7 +20,7 @@ from ...base.extras import check_installed
 from ..rng import KeyedRandom
 from ..space import Space
 from ..values import checked_seconds, plain_json
-from .base import Observation, Searcher, SuggestContext
+from .searcher import Observation, Searcher, SuggestContext
 
 if TYPE_CHECKING:
     from .with_optuna import LastReport, OptunaStudy

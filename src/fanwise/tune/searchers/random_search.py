@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 from ..rng import KeyedRandom
 from ..space import Space
-from .base import Observation, Searcher, SuggestContext
+from .searcher import Observation, Searcher, SuggestContext
 
 _MAX_CONFIGS = 4096  # larger spaces rarely repeat a configuration
 _MAX_DRAWS = 20

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, final
 
 from ..rng import KeyedRandom
 from ..space import Space
-from .base import Observation, Searcher, SuggestContext
 from .random_search import SeenConfigs
+from .searcher import Observation, Searcher, SuggestContext
 
 _BLOCK = 64  # a power of two, at which the sequence is balanced
 

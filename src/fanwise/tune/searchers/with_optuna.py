@@ -260,7 +260,7 @@ class OptunaStudy:
 
     def resume(self, number: int) -> None:
         """Resume a paused trial."""
-        for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna requires this order
+        for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna requires this action
             self._storage.set_trial_state_values(self._id(number), state)
 
     def end(self, number: int, status: str, last: LastReport | None) -> None:

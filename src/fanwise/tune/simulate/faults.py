@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from ..decisions.facts import Outcome
+from ..core.events import Outcome
 from ..rng import KeyedRandom
 from ..values import checked_seconds, is_number
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
-from ..decisions.orders import Best
-from ..schedulers.base import Decision
-from ..searchers.base import Objective
+from ..core.actions import BestReport
+from ..schedulers.scheduler import Decision
+from ..searchers.searcher import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,14 +47,14 @@ class SimulatedSearch:
         num_facts: number of events passed to the state machine.
         decisions: number of decisions of each kind on valid reports.
         training_s: total seconds of training on all workers, including work that was lost or repeated.
-        utilisation: share of worker time spent in training, as in `Experiment.utilisation`.
+        utilization: share of worker time spent in training, as in `Experiment.utilization`.
     """
 
     objective: Objective
     n_workers: int
     duration_s: float
     reason: str
-    best: Best | None
+    best: BestReport | None
     incumbents: Sequence[Incumbent] = field(repr=False)
     num_trials_started: int
     num_trials_completed: int
@@ -62,12 +62,12 @@ class SimulatedSearch:
     num_trials_failed: int
     num_attempts: int
     num_reports: int
-    num_facts: int
+    num_events: int
     decisions: Mapping[Decision, int]
     training_s: float
-    utilisation: float
-    _attempts: "Columns | None" = field(repr=False, default=None)
-    _reports: "Columns | None" = field(repr=False, default=None)
+    utilization: float
+    _attempts: "ResultColumns | None" = field(repr=False, default=None)
+    _reports: "ResultColumns | None" = field(repr=False, default=None)
 
     def incumbent_at(self, time_s: float) -> float | None:
         """Return the best value up to this virtual time, or None."""
@@ -99,17 +99,17 @@ class SimulatedSearch:
         return _frame(self._reports, "reports")
 
 
-def _frame(columns: "Columns | None", kind: Keep) -> "pd.DataFrame":
+def _frame(columns: "ResultColumns | None", kind: Keep) -> "pd.DataFrame":
     if columns is None:
         raise ValueError(f"the {kind} were not kept; use simulate(..., keep={kind!r})")
     return columns.frame()
 
 
 @final
-class Columns:
+class ResultColumns:
     """A table of numbers in arrays. `types`: "q" for integers, "d" for floats.
 
-    >>> columns = Columns({"trial_id": "q", "time_s": "d"})
+    >>> columns = ResultColumns({"trial_id": "q", "time_s": "d"})
     >>> columns.add(0, 1.5)
     >>> columns.frame().to_dict("records")
     [{'trial_id': 0, 'time_s': 1.5}]

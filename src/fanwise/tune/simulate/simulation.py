@@ -6,10 +6,10 @@ from typing import Any
 
 from ...base.errors import SearchFailedError
 from ..constraints import constraints_of
-from ..decisions.orders import Finish
-from ..decisions.tuning import Tuning
-from ..schedulers.base import Scheduler, seed_of
-from ..searchers.base import SuggestContext
+from ..core.actions import Finish
+from ..core.search_core import SearchCore
+from ..schedulers.scheduler import Scheduler, seed_of
+from ..searchers.searcher import SuggestContext
 from ..stopping import StoppingCriterion
 from ..values import check_bool, checked_int, checked_seconds
 from ..warm_start import WarmStart, read_warm_start
@@ -62,7 +62,7 @@ def simulate(
         max_equal_failures: the search fails if its first trials, this many, all fail with the same error; None: never.
         warm_start: earlier experiments and data frames, as for a Tuner.
         keep: data kept in the result: "incumbent", "attempts" (rows for each attempt), or "reports" (both).
-        on_event: called with every fact and the resulting orders of the state machine.
+        on_event: called with every event and the resulting actions of the state machine.
 
     Raises:
         TypeError, ValueError: a setting of the wrong type or size, or the scheduler or warm start does not fit the
@@ -77,7 +77,7 @@ def simulate(
     >>> table = FunctionTable(train, {"x": uniform(-1, 1), "max_epochs": 10})
     >>> stop = StoppingCriterion(max_wallclock_time=8 * 3600)
     >>> search = simulate(FIFO(metric="loss"), table, stop, n_workers=100)
-    >>> search.num_trials_completed, search.utilisation
+    >>> search.num_trials_completed, search.utilization
     (4800, 1.0)
     """
     if keep not in _KEEP_VALUES:
@@ -87,7 +87,7 @@ def simulate(
     earlier, _ = read_warm_start(warm_start, table.space, scheduler, constraints_of(scheduler))
     seed = seed_of(scheduler, seed, 0)
     scheduler.begin(table.space, seed)
-    tuning = Tuning(
+    core = SearchCore(
         scheduler,
         table.space,
         stop,
@@ -107,7 +107,7 @@ def simulate(
         keep_reports=keep == "reports",
     )
     workers = SimulatedWorkers(
-        tuning,
+        core,
         scheduler.searcher,
         table,
         tally=tally,
@@ -121,13 +121,13 @@ def simulate(
     )
     duration_s, finish = workers.run()
     _raise_failure(finish)
-    counts = tuning.counts
+    counts = core.counts
     return SimulatedSearch(
         objective=objective,
         n_workers=n_workers,
         duration_s=duration_s,
         reason=finish.reason,
-        best=tuning.best,
+        best=core.best,
         incumbents=tally.incumbents,
         num_trials_started=counts.num_trials_started,
         num_trials_completed=counts.num_trials_completed,
@@ -135,10 +135,10 @@ def simulate(
         num_trials_failed=counts.num_trials_failed,
         num_attempts=tally.num_attempts,
         num_reports=counts.num_evaluations,
-        num_facts=tally.num_facts,
+        num_events=tally.num_events,
         decisions=tally.decisions,
         training_s=tally.training_s,
-        utilisation=tally.utilisation.share(duration_s) or 0.0,
+        utilization=tally.utilization.share(duration_s) or 0.0,
         _attempts=tally.attempts,
         _reports=tally.reports,
     )

@@ -126,7 +126,7 @@ def _parent_values(
 
 
 def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple[str, ...]:
-    """Sort names topologically, so that parents precede children; otherwise the order is kept.
+    """Sort names topologically, so that parents precede children; otherwise the action is kept.
 
     Raises:
         ValueError: the conditions form a cycle.

@@ -212,7 +212,7 @@ def logfinrange(lower: float, upper: float, size: int, cast_int: bool = False) -
 
 
 def choice(categories: Sequence[Any]) -> Choice:
-    """Categories without an order, uniformly distributed.
+    """Categories without an action, uniformly distributed.
 
     A category is text, a number, a boolean, None, or any other Python object, such as a list, function or class. The
     objective receives the object; lists, tuples and dicts are copied for each trial. Elsewhere (records, tables,

@@ -1,0 +1,525 @@
+"""The ask-and-tell interface: a search for programs that run trials in their own loop.
+
+    ask()    -> TrialRequested             -> Start   -> a trial
+    report() -> Reported          -> Answer  -> CONTINUE, STOP or PAUSE; the latter two end this run of the trial
+    tell()   -> Reported, Ended, Free
+    fail()   -> Ended, Free
+
+It uses the same state machine, searcher and record as `Tuner`, but no worker processes. Every call commits its effects
+before it returns, so a killed program loses nothing and gets the trials in flight again. Ctrl-C during a call is
+delayed until the call is done, so that the record always agrees with the decisions.
+"""
+
+import logging
+import os
+import secrets
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+from ..base.errors import ClosedError, SearchFailedError
+from ..base.uninterrupted import Uninterrupted
+from ..pool.reporting import plain_metrics
+from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
+from .callbacks.search_events import SearchEnded, SearchStarted
+from .constraints import Constraint, constraints_of
+from .core import events
+from .core.actions import Action, Answer, Finish, Judged, Start
+from .core.events import Event, Outcome
+from .core.inline import handle
+from .core.transfer import Taken
+from .core.validation import problem_with
+from .default_searcher import SearcherChoice
+from .experiment import Experiment
+from .opening import check_same, checked_stop, copied, described, scheduler_for, space_of, versions_of
+from .program import ASKED, Program, asked_and_told, load_program, save_program
+from .record.log import Record
+from .record.names import check_name, experiments_folder, new_name
+from .record.reading import read_meta
+from .record.recorder import Recorder
+from .record.restoring import fresh_tuning, restore
+from .record.state import SearchState
+from .runtime.commands import check_may_enqueue, completed
+from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives, checked_seed, seed_of
+from .searchers.searcher import Mode, Objective, Searcher
+from .space import Space
+from .stopping import StoppingCriterion
+from .values import with_objects
+from .warm_start import WarmStart, read_warm_start, summaries_to_json
+
+_log = logging.getLogger("fanwise")
+
+# Without workers there are no timeouts, crashes or retries.
+_TIMING: Mapping[str, Any] = {  # Any: settings of `SearchCore`
+    "trial_timeout_s": None,
+    "stop_grace_s": 5.0,
+    "max_equal_failures": None,
+    "retries": 0,
+    "keep_checkpoints": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTrial:
+    """A trial to run now.
+
+    Args:
+        config: the configuration, including constants.
+        attempt: 0, 1, ...: number of earlier attempts of this trial.
+        from_iter: number of valid reports from earlier attempts. The next report has number `from_iter + 1`.
+        checkpoint: the `checkpoint` passed to `report` at `from_iter`, by the source trial if this one is a clone.
+            None: start from scratch.
+    """
+
+    trial_id: int
+    config: Mapping[str, Any]  # Any: values of the space
+    attempt: int = 0
+    from_iter: int = 0
+    checkpoint: str | None = None
+
+
+@final
+class OpenSearch:
+    """An ask-and-tell search, returned by `open_search`.
+
+    Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes
+    and for the searcher. As a context manager, the search is closed at the end of the block.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        space: Space,
+        scheduler: Scheduler,
+        stop: StoppingCriterion | None,
+        *,
+        chosen: SearcherChoice | None,
+        constraints: Sequence[Constraint],
+        seed: int | None,
+        warm_start: WarmStart | None,
+        callbacks: Sequence[object],
+    ) -> None:
+        self.path = path
+        self._space = space
+        self._objects = space.objects
+        self._scheduler = copied(scheduler)
+        self._chosen = chosen
+        self._constraints = constraints
+        self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
+        self._reported: set[int] = set()  # ids of trials in flight that have reported
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._finish: Finish | None = None
+        restored = path.exists()
+        earlier, summaries = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
+        with Uninterrupted():
+            self._record = self._reopen(scheduler, seed) if restored else self._create(scheduler, stop, seed, summaries)
+            try:
+                self._begin(stop, earlier, callbacks, restored=restored)
+            except BaseException:
+                self._record.close()
+                raise
+        _open_searches.add(self)
+
+    def _begin(
+        self, stop: StoppingCriterion | None, earlier: Sequence[Event], callbacks: Sequence[object], *, restored: bool
+    ) -> None:
+        for line in self._record.notices:
+            _log.warning("%s: %s", self.name, line)
+        meta = read_meta(self.path)
+        self.seed = int(meta["seed"])
+        self._tuning = fresh_tuning(meta, self._scheduler)
+        state = restore(self.path, self._tuning, self._scheduler.searcher) if restored else SearchState(meta)
+        self._zero_s = time.monotonic() - state.last_s
+        self._listening = CallbackDispatcher(checked_callbacks(callbacks), state.alive())
+        state.news.on_line = self._listening.on_line
+        self._recorder = Recorder(self._record, state, self._listening.on_event)
+        objectives = self._scheduler.objectives
+        self._listening.start(
+            SearchStarted(
+                self.name,
+                self.path,
+                self._space,
+                objectives,
+                self.seed,
+                0,
+                resumed=restored,
+                created_s=float(meta["created_s"]),
+            )
+        )
+        for event in earlier:
+            self._hand_in(event)
+        self._hand_in(
+            events.Resumed(
+                self._now_s(), stop=None if stop is None else stop.to_json(), versions=versions_of(self._scheduler)
+            )
+            if restored
+            else events.Begin(self._now_s())
+        )
+        self._record.commit()
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment."""
+        return self.path.name
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, including the last call."""
+        return Experiment(self.path)
+
+    @property
+    def finished(self) -> bool:
+        """True if the search has ended and `ask` will only return None."""
+        return self._finish is not None
+
+    def ask(self) -> AskedTrial | None:
+        """Return the next trial to run, new or resumed. Several trials may be in flight at a time.
+
+        Return None if there is no trial to run now: the search is over or about to end, or the scheduler waits for a
+        trial in flight. If no trial is in flight, None means that the search is over.
+
+        Raises:
+            ClosedError: the search is closed.
+            Exception: an exception of the scheduler or its searcher, in its original type.
+        """
+        with self._lock, Uninterrupted():
+            self._check_open()
+            next_s = self._tuning.next_tick_s
+            if next_s is not None and next_s <= self._now_s():
+                self._hand_in(events.Tick(self._now_s()))
+            actions = [] if self._finish is not None else self._hand_in(events.TrialRequested(self._now_s()))
+            start = next((action for action in actions if isinstance(action, Start)), None)
+            if start is None:
+                self._record.commit()
+                self._raise_failure()
+                return None
+            trial = AskedTrial(
+                start.trial_id,
+                with_objects(start.config, self._objects),
+                start.attempt,
+                start.from_iter,
+                start.checkpoint,
+            )
+            now_s = self._now_s()
+            self._in_flight[trial.trial_id] = trial, now_s
+            self._hand_in(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
+            self._record.commit()
+            return trial
+
+    def report(self, trial: AskedTrial | int, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:
+        """Report values of a trial and return the decision. Stop running the trial after STOP or PAUSE.
+
+        Args:
+            trial: the trial returned by `ask`, or its id.
+            checkpoint: a name or path of your choice to resume from. `ask` returns it when the trial is resumed.
+            metrics: names and numbers, including the scheduler's metric. Strings are kept as notes.
+
+        Raises:
+            ValueError: the trial is not in flight, or the metric is missing or not a number.
+            TypeError: a value is neither a number nor a string.
+            ClosedError: the search is closed.
+        """
+        values = plain_metrics(metrics)
+        with self._lock, Uninterrupted():
+            current, began_s = self._check(trial, values)
+            decision = self._report(current, values, began_s, checkpoint)
+            if decision is not Decision.CONTINUE:
+                self._end(current, Outcome("stopped"))
+            self._record.commit()
+            return decision
+
+    def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
+        """Finish a trial that ran to its end. Return its status: Completed, or the scheduler's decision.
+
+        Args:
+            trial: the trial returned by `ask`, or its id.
+            value: a last report: the metric, or a dict that contains it. None: no further report.
+
+        Raises:
+            ValueError: as `report`, or there is no value and the trial has reported nothing.
+            TypeError: a value is neither a number nor a string.
+            ClosedError: the search is closed.
+        """
+        metric = self._scheduler.objectives[0].metric
+        values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
+        with self._lock, Uninterrupted():
+            current, began_s = self._check(trial, values)
+            if values is not None:
+                self._report(current, values, began_s, None)
+            elif not current.from_iter and current.trial_id not in self._reported:
+                raise ValueError(
+                    f"trial {current.trial_id} has reported nothing: tell(trial, value), "
+                    f"or fail(trial, why) if it failed"
+                )
+            status = self._end(current, Outcome("returned"))
+            self._record.commit()
+            return status
+
+    def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
+        """Finish a trial that failed.
+
+        Raises:
+            ValueError: the trial is not in flight.
+            ClosedError: the search is closed.
+        """
+        with self._lock, Uninterrupted():
+            current, _ = self._check(trial, None)
+            if isinstance(error, str):
+                outcome = Outcome("exception", error)
+            else:
+                text = "".join(traceback.format_exception(error))
+                outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
+            self._end(current, outcome)
+            self._record.commit()
+
+    def enqueue(self, config: Mapping[str, object]) -> None:
+        """Use this configuration for the next new trial. Missing values are drawn at random.
+
+        Raises:
+            TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
+            ClosedError: the search is closed.
+        """
+        with self._lock, Uninterrupted():
+            self._check_open()
+            check_may_enqueue(self._recorder.state)
+            self._hand_in(events.Enqueued(self._now_s(), completed(config, self._space, self.seed)))
+            self._record.commit()
+
+    def close(self) -> None:
+        """Suspend the search and close its record. Reopening it returns the trials in flight again. Idempotent."""
+        with self._lock, Uninterrupted():
+            if self._is_closed:
+                return
+            try:
+                if self._finish is None:
+                    self._hand_in(events.Interrupt(self._now_s(), "closed"))
+                for trial, _ in list(self._in_flight.values()):
+                    self._end(trial, Outcome("stopped"))
+                self._record.set_summary(self._recorder.state.summary())
+            finally:
+                self._is_closed = True
+                try:
+                    self._record.close()
+                finally:
+                    reason = "closed" if self._finish is None else self._finish.reason
+                    error = None if self._finish is None else self._finish.error
+                    end = SearchEnded(self._recorder.state.last_s, self.name, self.path, reason, error)
+                    self._listening.close(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def _create(
+        self, scheduler: Scheduler, stop: StoppingCriterion | None, seed: int | None, summaries: Sequence[Taken]
+    ) -> Record:
+        meta = described(
+            name=self.name,
+            objective=ASKED,
+            space=self._space,
+            scheduler=scheduler,
+            constraints=self._constraints,
+            seed=seed_of(scheduler, seed, secrets.randbits(31)),
+            n_workers=0,
+            stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
+            chosen=self._chosen,
+        )
+        more = {"warm_start": summaries_to_json(summaries), "asynchronous": True}
+        record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
+        try:
+            save_program(self.path, Program(asked_and_told, scheduler, self._space))
+        except BaseException:
+            record.close()
+            raise
+        return record
+
+    def _reopen(self, scheduler: Scheduler, seed: int | None) -> Record:
+        check_same(read_meta(self.path), ASKED, self._space, scheduler, self._constraints, seed)
+        return Record.reopen(self.path)
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._zero_s
+
+    def _hand_in(self, event: Event) -> list[Action]:
+        """Apply the event and the resulting suggestions, record them, and return all their actions."""
+        all_actions: list[Action] = []
+
+        def note(event: Event, actions: list[Action]) -> None:
+            self._recorder.write(event, actions)
+            all_actions.extend(actions)
+
+        handle(self._tuning, event, self._scheduler.searcher, note)
+        self._finish = next((action for action in all_actions if isinstance(action, Finish)), self._finish)
+        return all_actions
+
+    def _report(
+        self, trial: AskedTrial, values: Mapping[str, object], began_s: float, checkpoint: str | None
+    ) -> Decision:
+        now_s = self._now_s()
+        self._reported.add(trial.trial_id)
+        event = events.Reported(now_s, trial.trial_id, trial.attempt, values, now_s - began_s, checkpoint)
+        answer = self._hand_in(event)[0]
+        assert isinstance(answer, Answer), "the values were looked at"
+        return answer.decision
+
+    def _end(self, trial: AskedTrial, outcome: Outcome) -> Status:
+        _, began_s = self._in_flight.pop(trial.trial_id)
+        self._reported.discard(trial.trial_id)
+        now_s = self._now_s()
+        actions = self._hand_in(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, now_s - began_s))
+        self._hand_in(events.Free(now_s, trial.trial_id, trial.attempt))
+        return next(action.status for action in actions if isinstance(action, Judged))
+
+    def _check(self, trial: object, values: Mapping[str, object] | None) -> tuple[AskedTrial, float]:
+        """Return the trial in flight and its start time, or raise if the trial or the values are invalid."""
+        self._check_open()
+        if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
+            raise TypeError(f"a trial is what ask() returned, or its id, got {trial!r}")
+        trial_id = trial if isinstance(trial, int) else trial.trial_id
+        current, began_s = self._in_flight.get(trial_id, (None, 0.0))
+        if current is None or trial not in (current, trial_id):
+            known = ", ".join(map(str, self._in_flight)) or "none"
+            raise ValueError(
+                f"trial {trial_id} is not in flight: it was told, stopped, paused or asked for anew. "
+                f"In flight: {known}."
+            )
+        if values is not None:
+            scheduler = self._scheduler
+            problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._constraints)
+            if problem is not None:
+                raise ValueError(problem)
+        return current, began_s
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the search {self.name!r} is closed; open_search(..., name={self.name!r}) goes on.")
+
+    def _raise_failure(self) -> None:
+        """Raise the error of the scheduler or the searcher, if any."""
+        finish = self._finish
+        if finish is not None and finish.cause is not None:
+            raise finish.cause
+        if finish is not None and finish.error is not None and finish.kind in ("scheduler", "searcher"):
+            raise SearchFailedError(finish.error)
+
+
+# Another thread may hold the locks of these searches during a fork.
+_open_searches: "weakref.WeakSet[OpenSearch]" = weakref.WeakSet()
+
+
+def _unlock_in_child() -> None:
+    """Replace the locks after a fork, so that calls in the child raise an error instead of blocking."""
+    for search in list(_open_searches):
+        search._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
+def open_search(
+    space: Space | Mapping[str, Any],  # Any: domains and constants
+    scheduler: Scheduler | str | Sequence[str],
+    *,
+    mode: Mode | Sequence[Mode] = "min",
+    searcher: Searcher | str | None = None,
+    constraints: Sequence[str] = (),
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    name: str | None = None,
+    stop: StoppingCriterion | None = None,
+    random_seed: int | None = None,
+    warm_start: WarmStart | None = None,
+    callbacks: Sequence[object] = (),
+) -> OpenSearch:
+    """Open a search whose trials run in your own loop: ask for a trial, run it, tell its result.
+
+    If an ask-and-tell experiment of this name exists, it is resumed; `ask` first returns the trials that were in
+    flight.
+
+    Args:
+        space: dict of names to domains and constants, or a `Space`.
+        scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
+            trial runs to its end.
+        mode: "min" or "max", one for all metrics or one per metric. Only used if `scheduler` is given as names.
+        searcher: a searcher, or its name ("random", "forest", ...). None: one is chosen and recorded; a resumed
+            experiment keeps it. Only used if `scheduler` is given as names.
+        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
+        points_to_evaluate: configurations to try first. Only used if `scheduler` is given as names.
+        name: name of the experiment. None: derived from the time.
+        stop: the stopping criterion. None: no limit.
+        random_seed: random seed of the search. None: the scheduler's, else a random one. A resumed experiment keeps
+            its seed.
+        warm_start, callbacks: as for `Tuner`. A resumed experiment ignores `warm_start`.
+
+    Raises:
+        TypeError, ValueError: invalid arguments, or a space, scheduler or seed that differs from the experiment's.
+        RecordError: another process has the experiment open, or its record cannot be read or written.
+
+    >>> with open_search({"x": uniform(0, 1)}, "loss", name="by-hand") as search:
+    ...     for _ in range(20):
+    ...         trial = search.ask()
+    ...         search.tell(trial, (trial.config["x"] - 0.3) ** 2)
+    ...     print(search.experiment.best.config)
+    """
+    whole = space_of(space)
+    if stop is not None:
+        checked_stop(stop)
+    folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)
+    path = experiments_folder() / folder_name
+    metric = scheduler if isinstance(scheduler, str | list | tuple) else None
+    is_resumed = metric is not None and searcher is None and points_to_evaluate is None and path.exists()
+    before = _kept(path, checked_objectives(metric, mode)) if is_resumed and metric is not None else None
+    if before is not None:
+        used, chosen = before, None
+    else:
+        used, chosen = scheduler_for(
+            None if isinstance(scheduler, str | list | tuple) else scheduler,  # type: ignore[arg-type]  # checked there
+            metric=metric,
+            mode=mode,
+            searcher=searcher,
+            points_to_evaluate=points_to_evaluate,
+            space=whole,
+            stop=stop,
+            n_workers=1,
+        )
+    if stop is not None:
+        stop.reference_losses(used.objectives)
+    used.check(whole)
+    checked_callbacks(callbacks)
+    return OpenSearch(
+        path,
+        whole,
+        used,
+        stop,
+        chosen=chosen,
+        constraints=constraints_of(used, constraints),
+        seed=checked_seed(random_seed),
+        warm_start=warm_start,
+        callbacks=callbacks,
+    )
+
+
+def _kept(path: Path, objectives: Sequence[Objective]) -> Scheduler:
+    """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
+    scheduler = load_program(path).scheduler
+    if scheduler.objectives != tuple(objectives):
+        both = (scheduler.objectives, objectives)
+        old, new = (" and ".join(f"{one.metric!r} ({one.mode})" for one in group) for group in both)
+        raise ValueError(
+            f"the experiment {path.name!r} cannot go on with something else: it optimises {old}, and not {new}"
+        )
+    return scheduler

@@ -1,0 +1,110 @@
+"""Events passed to callbacks.
+
+    on_start(SearchStarted)                 before the first trial
+      on_trial_start(TrialStarted)          an attempt of a trial started on a worker
+        on_report(TrialReported)            a valid report was answered
+      on_trial_end(TrialEnded)              the attempt has ended; `is_over` tells if the trial has
+    on_end(SearchEnded)                     after the last trial
+
+`now_s` is seconds since the search began, excluding time in which it was not running.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.actions import Reason
+from ..schedulers.scheduler import Decision, Status
+from ..searchers.searcher import Objective
+from ..space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStarted:
+    """A search was started or resumed.
+
+    Args:
+        path: folder of the experiment.
+        created_s: Unix time at which the experiment was created. Together with the seed it identifies the search.
+    """
+
+    name: str
+    path: Path
+    space: Space
+    objectives: tuple[Objective, ...]
+    seed: int
+    n_workers: int
+    resumed: bool
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """An attempt of a trial started.
+
+    Args:
+        attempt: number of the attempt, from 0; paused and retried trials have several.
+        from_iter: last iteration included in the checkpoint from which it continues; 0: from scratch.
+        source: the trial from which it was cloned, or None.
+        void_after: reports of earlier attempts after this iteration are discarded, because the trial restarts from an
+            earlier checkpoint; None: all remain valid.
+    """
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    config: Mapping[str, Any]
+    from_iter: int
+    source: int | None
+    void_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReported:
+    """A trial reported. `iter`: number of the report within the trial, from 1; `decision`: the scheduler's answer."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    config: Mapping[str, Any]
+    iter: int
+    values: Mapping[str, float | int | str]
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """An attempt of a trial completed, failed, or was stopped or paused.
+
+    Args:
+        iter, values: the last report; 0 and empty if this process received none.
+        reason: why it failed, or None.
+        will_retry: whether a failed trial is retried.
+    """
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    config: Mapping[str, Any]
+    status: Status
+    iter: int
+    values: Mapping[str, float | int | str]
+    reason: Reason | None
+    will_retry: bool
+
+    @property
+    def is_over(self) -> bool:
+        """True unless the trial is paused or will be retried."""
+        return self.status is not Status.PAUSED and not self.will_retry
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnded:
+    """The search ended. `reason`: why, in one line; `error`: the error that made it fail, or None."""
+
+    now_s: float
+    name: str
+    path: Path
+    reason: str
+    error: str | None

@@ -1,0 +1,165 @@
+"""The output actions of the state machine of a search, as frozen plain values.
+
+    Start      start an attempt of a trial in a slot      Suggest           ask the searcher for a configuration
+    Answer     answer a report                            Discard           delete a checkpoint
+    Reject     refuse a report                            StopStarting      start no more new trials
+    Judged     set the outcome of an attempt              Finish            end the search; nothing is running
+    Terminate, Kill   send a signal to the trial's process
+
+The record stores the actions of each event, so that readers need not decide again and replay can compare them.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from ...base.frozen import frozen
+from ..schedulers.scheduler import Decision, Status
+from ..searchers.searcher import SuggestContext
+
+ReasonKind: TypeAlias = Literal[
+    "exception", "exit", "signal", "out-of-memory", "gpu-fault", "time-out", "no-report", "nan", "lost"
+]  # fmt: skip
+FinishKind: TypeAlias = Literal["limit", "no-metric", "equal-failures", "all-failed", "scheduler", "searcher"]
+
+
+@frozen
+class Reason:
+    """Why a trial failed."""
+
+    kind: ReasonKind
+    text: str
+    traceback: str = ""
+    last_output: str = ""
+
+
+@frozen
+class BestReport:
+    """The best report so far. `value` is the metric as reported.
+
+    `infeasibility` is 0, unless no report is feasible; then this report has the smallest one.
+    """
+
+    value: float
+    trial_id: int
+    config: Mapping[str, object]
+    iter: int
+    infeasibility: float = 0.0
+
+
+@frozen
+class Start:
+    """Start this attempt of the trial in the slot, which is free.
+
+    Args:
+        from_iter: number of its valid reports. The next report has number from_iter + 1.
+        checkpoint: name of the checkpoint saved at from_iter. None: start from scratch.
+        source: the trial that it is a clone of, or None.
+        fallback: the searcher exceeded its time budget, and the configuration was drawn at random.
+    """
+
+    trial_id: int
+    attempt: int
+    config: Mapping[str, object]
+    slot: int
+    from_iter: int = 0
+    checkpoint: str | None = None
+    source: int | None = None
+    fallback: bool = False
+
+
+@frozen
+class Answer:
+    """Answer the report.
+
+    Args:
+        iter: number of the report in its trial.
+        late: the trial was over or asked to stop; the report is not part of the search.
+        repeated: a resumed trial repeats an earlier report; the report is not part of the search.
+    """
+
+    trial_id: int
+    decision: Decision
+    iter: int = 0
+    late: bool = False
+    repeated: bool = False
+
+
+@frozen
+class Reject:
+    """Refuse the report; report() raises ValueError with this message in the trial."""
+
+    trial_id: int
+    message: str
+
+
+@frozen
+class Terminate:
+    """SIGTERM to the trial's process."""
+
+    trial_id: int
+    why: str
+
+
+@frozen
+class Kill:
+    """SIGKILL to the trial's process tree."""
+
+    trial_id: int
+    why: str
+
+
+@frozen
+class Judged:
+    """The outcome of an attempt. With will_retry the trial starts again, after a resume if the search stops first.
+
+    If a user stops the trial before the retry, a second order without will_retry follows.
+    """
+
+    trial_id: int
+    attempt: int
+    status: Status
+    reason: Reason | None = None
+    will_retry: bool = False
+
+
+@frozen
+class Suggest:
+    """Ask the searcher, after it has received all observations so far. It answers with the event `Suggested`."""
+
+    number: int
+    ask: SuggestContext
+
+
+@frozen
+class Discard:
+    """Delete the checkpoint. `trial_id`: the last trial that used it, possibly a clone of the one that saved it."""
+
+    trial_id: int
+    checkpoint: str
+
+
+@frozen
+class StopStarting:
+    """No new trial starts from now on."""
+
+    reason: str
+
+
+@frozen
+class Finish:
+    """The search is over and nothing runs.
+
+    Args:
+        reason: the reason in one line.
+        error: message of the error that made the search fail, or None.
+        cause: the exception of the scheduler or searcher, to be raised to the user. Not recorded.
+        kind: `limit` if the search ended normally; otherwise the kind of failure.
+    """
+
+    reason: str
+    error: str | None = None
+    cause: Exception | None = None
+    kind: FinishKind = "limit"
+
+
+Action: TypeAlias = Start | Answer | Reject | Terminate | Kill | Judged | Suggest | Discard | StopStarting | Finish

@@ -1,0 +1,80 @@
+"""Detects that the trials of a search all fail alike, which points to the program and not to the configurations.
+
+Messages are compared without their numbers: "boom 0.16" and "boom 0.92" are alike.
+"""
+
+import re
+from collections import Counter
+from typing import final
+
+from ..tracebacks import before_traceback
+from .actions import Reason
+
+_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+_MOST_REASONS = 100
+ADVICE = "Repair the objective; or set max_equal_failures=None to go on whatever happens."
+
+
+def alike(reason: Reason) -> tuple[str, str]:
+    """Return a key that is equal for reasons that differ only in numbers."""
+    return reason.kind, _NUMBER.sub("#", reason.text.partition("\n")[0])
+
+
+@final
+class Failures:
+    """Counts the outcomes of trials, each once, when it first pauses or finishes.
+
+    A pause counts as a success, because the trial has reported.
+
+    Args:
+        max_equal: the search fails if this many trials come first and all fail alike. None: it never fails.
+    """
+
+    def __init__(self, max_equal: int | None) -> None:
+        self._max_equal = max_equal
+        self._num_known = 0
+        self._failed = 0
+        self._reasons: Counter[tuple[str, str]] = Counter()
+        self._examples: dict[tuple[str, str], Reason] = {}
+
+    def add(self, reason: Reason | None, *, has_reported: bool) -> str | None:
+        """Count the outcome of a trial. Return the message if the search should fail now, or None.
+
+        A timeout after a report does not count as a failure.
+
+        Args:
+            reason: why the trial failed. None: it paused or succeeded.
+            has_reported: True if the trial has reported.
+        """
+        self._num_known += 1
+        if reason is None or (reason.kind == "time-out" and has_reported):
+            return None
+        self._failed += 1
+        key = alike(reason)
+        if key in self._reasons or len(self._reasons) < _MOST_REASONS:
+            self._reasons[key] += 1
+            self._examples.setdefault(key, reason)
+        if self._num_known == self._max_equal and self._reasons[key] == self._max_equal:
+            alike_text = f"the first {self._max_equal} trials to finish all failed alike"
+            text = _text("the first trial to finish failed" if self._max_equal == 1 else alike_text, reason)
+            return f"{text}\n{ADVICE}"
+        return None
+
+    def all_failed(self, num_started: int) -> str | None:
+        """Return the message for the end of a search if all started trials have failed, or None."""
+        if self._max_equal is None or not num_started or self._failed < num_started:
+            return None
+        key, count = self._reasons.most_common(1)[0]
+        how_many = "the only trial" if num_started == 1 else f"all {num_started} trials"
+        often = "" if count == num_started else f"; the commonest reason, {count} times,"
+        return _text(f"{how_many} failed{often}", self._examples[key])
+
+
+def _text(summary: str, reason: Reason) -> str:
+    """Return the summary with the failure, its traceback, and the other output of the trial."""
+    text = f"{summary} ({reason.kind}): {reason.text}"
+    if reason.traceback:
+        text += f"\n{reason.traceback.rstrip()}"
+    if output := before_traceback(reason.traceback, reason.last_output):
+        text += f"\nlast output:\n{output}"
+    return text

@@ -1,0 +1,201 @@
+"""The input events of the state machine of a search. The record stores them, and replay applies them again.
+
+    Begin                       the search begins                Tick        time has passed
+    Suggested                   the searcher has answered        Interrupt   a user ends the search
+    Ready, Reported, Ended,     events of an attempt             Command     a user pauses, resumes or stops a trial
+      Free                                                       Enqueued    a user enqueues a configuration
+                                                                 Workers     a user changes the number of workers
+    TrialRequested                       a program offers to run one      Resumed     a new process resumes the search
+                                trial itself
+    Earlier                     a trial of an earlier search, before Begin
+
+Events are frozen and consist of JSON values. `now_s` is in seconds since the search began, excluding interruptions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Literal, TypeAlias
+
+from ...base.frozen import frozen
+from ...pool.contract import OutcomeKind
+
+
+@frozen
+class Outcome:
+    """The outcome of an attempt. `text` starts with its summary line.
+
+    `threads`: threads that the objective left running, one line each with name and location.
+    """
+
+    kind: OutcomeKind
+    text: str = ""
+    traceback: str = ""
+    last_output: str = ""
+    threads: tuple[str, ...] = ()
+
+
+@frozen
+class Earlier:
+    """A trial of an earlier search, passed to the searcher before `Begin`.
+
+    Args:
+        trial_id: negative; the last earlier trial has -1.
+        config: a complete configuration of this space.
+        reports: its reported values in order, each with all the numbers that this search requires.
+        status: its final status.
+    """
+
+    now_s: float
+    trial_id: int
+    config: Mapping[str, object]
+    reports: Sequence[Mapping[str, object]]
+    status: str
+
+
+@frozen
+class Begin:
+    """The search begins."""
+
+    now_s: float
+
+
+@frozen
+class Suggested:
+    """The searcher's answer to `Suggest` number `number`.
+
+    Args:
+        config: the suggestion. None: the searcher has none at present.
+        seen: sequence number of the last event that it takes into account.
+        error: message of the searcher's exception, or None.
+    """
+
+    now_s: float
+    number: int
+    config: Mapping[str, object] | None
+    seen: int = 0
+    error: str | None = None
+
+
+@frozen
+class Ready:
+    """The worker is about to call the objective."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    pid: int = 0
+    process_started_s: float = 0.0
+    how: str = ""
+
+
+@frozen
+class Reported:
+    """A trial has reported and waits for the answer. `checkpoint`: name of the checkpoint saved with the report."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    values: Mapping[str, object]
+    worker_time_s: float = 0.0
+    checkpoint: str | None = None
+
+
+@frozen
+class Ended:
+    """The attempt has ended. Its slot stays busy until Free. `objective_s`: seconds inside the objective."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    outcome: Outcome = field(default_factory=lambda: Outcome("returned"))
+    objective_s: float | None = None
+
+
+@frozen
+class Free:
+    """The attempt's process tree is reaped and its lease is returned, so the slot can be reused."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+
+
+@frozen
+class Tick:
+    """A deadline has passed, such as a trial's timeout or grace period, or the time limit of the search."""
+
+    now_s: float
+
+
+@frozen
+class Interrupt:
+    """A user ends the search by Ctrl-C or `stop()`. The first asks all trials to stop, the second kills them."""
+
+    now_s: float
+    who: str = "interrupted"
+
+
+@frozen
+class Command:
+    """A user's command about one trial: pause it at its next report, resume it, or stop it."""
+
+    now_s: float
+    what: Literal["pause", "resume", "stop"]
+    trial_id: int
+
+
+@frozen
+class Enqueued:
+    """A user's complete configuration for the next new trial."""
+
+    now_s: float
+    config: Mapping[str, object]
+
+
+@frozen
+class Workers:
+    """The number of trials that may run at a time changes. Running trials are not affected."""
+
+    now_s: float
+    n_workers: int
+
+
+@frozen
+class TrialRequested:
+    """A program offers to run one trial in its own loop. The offer expires if no trial starts at once."""
+
+    now_s: float
+
+
+@frozen
+class Resumed:
+    """A new process resumes the search. The trials that were interrupted run again.
+
+    Args:
+        n_workers: the new number of workers. None: unchanged.
+        stop: the new stopping criterion. None: unchanged.
+        versions: versions of the libraries in the new process. None: unchanged or unknown.
+    """
+
+    now_s: float
+    n_workers: int | None = None
+    stop: Mapping[str, object] | None = None
+    versions: Mapping[str, str] | None = None
+
+
+Event: TypeAlias = (
+    Earlier
+    | Begin
+    | Suggested
+    | Ready
+    | Reported
+    | Ended
+    | Free
+    | Tick
+    | Interrupt
+    | Command
+    | Enqueued
+    | Workers
+    | TrialRequested
+    | Resumed
+)

@@ -1,0 +1,137 @@
+"""Replays recorded events, to resume a search or to check that it is deterministic.
+
+In a live search, the searcher answers at once or later from its thread. In a replay, answers come from the record. The
+searcher is still called at the time of each action, which restores its state and allows comparing its answers. Rows are
+read ahead only up to the recorded answer, so a long record needs little memory.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, final
+
+from ..searchers.searcher import Searcher
+from .actions import Action, Suggest
+from .events import Event, Resumed, Suggested
+from .inline import suggested
+from .search_core import SearchCore
+
+_MOST_KEPT = 20
+
+
+class Recorded(Protocol):
+    """The actions of a row, decoded lazily."""
+
+    def matches(self, actions: Sequence[Action]) -> bool:
+        """Return True if these actions would have produced the same row."""
+
+    def actions(self) -> list[Action]:
+        """Return the actions, as far as rows store them."""
+
+
+Row: TypeAlias = tuple[int, Event, Recorded]
+
+
+@final
+@dataclass(slots=True)
+class Difference:
+    """A difference between the record and the replay. `recorded` and `replayed` are actions or suggestions.
+
+    `seq`: sequence number of the row.
+    """
+
+    seq: int
+    event: Event
+    recorded: object
+    replayed: object
+
+
+@final
+@dataclass(slots=True)
+class Replayed:
+    """The result of a replay: the numbers of compared events, decisions and suggestions, and the first differences.
+
+    `other_versions`: libraries of the searcher whose recorded and installed versions differ, with both versions. If
+    there are any, suggestions were taken from the record and not compared.
+    """
+
+    num_events: int = 0
+    num_decisions: int = 0
+    num_suggestions: int = 0
+    num_different: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    other_versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def differ(self, seq: int, event: Event, recorded: object, replayed: object) -> None:
+        self.num_different += 1
+        if len(self.differences) < _MOST_KEPT:
+            self.differences.append(Difference(seq, event, recorded, replayed))
+
+
+def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, asks_anew: bool) -> Replayed:
+    """Apply recorded events, which brings `tuning` and `searcher` to their recorded states.
+
+    Args:
+        tuning, searcher: fresh ones, made with the same settings.
+        rows: sequence number, event and recorded actions.
+        asks_anew: ask the searcher again and compare its answers. False: pass it the recorded answers.
+    """
+    result = Replayed()
+    answers: dict[int, object] = {}
+    ahead = _Ahead(rows)
+    for seq, event, recorded in ahead:
+        result.num_events += 1
+        if type(event) is Suggested and event.number in answers:
+            result.num_suggestions += 1
+            config = answers.pop(event.number)
+            if event.error is None and config != event.config:
+                result.differ(seq, event, event.config, config)
+        actions = core.handle(event)
+        if not recorded.matches(actions):
+            replayed = [action for action in actions if type(action) is not Suggest]
+            result.differ(seq, event, recorded.actions(), replayed)
+        for action in actions:
+            if type(action) is not Suggest:
+                result.num_decisions += 1
+                continue
+            if searcher is not None and (answer := ahead.answer_to(action.number)) is not None:
+                if asks_anew:
+                    answers[action.number] = suggested(searcher, action, event.now_s).config
+                elif answer.error is None:
+                    searcher.replay_suggestion(action.ask, answer.config)
+                else:
+                    with suppress(Exception):  # the recorded call raised and ended that run
+                        searcher.replay_suggestion(action.ask, None)
+    return result
+
+
+@final
+class _Ahead:
+    """Iterator over rows that can look ahead for the answer to a suggestion order."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = iter(rows)
+        self._read: deque[Row] = deque()
+
+    def __iter__(self) -> "_Ahead":
+        return self
+
+    def __next__(self) -> Row:
+        return self._read.popleft() if self._read else next(self._rows)
+
+    def answer_to(self, number: int) -> Suggested | None:
+        """Return the recorded answer to this action, or None if the tuner ended before it arrived."""
+        for _, event, _ in self._read:
+            if type(event) is Suggested and event.number == number:
+                return event
+            if type(event) is Resumed:
+                return None
+        for row in self._rows:
+            self._read.append(row)
+            event = row[1]
+            if type(event) is Suggested and event.number == number:
+                return event
+            if type(event) is Resumed:
+                return None
+        return None

@@ -1,0 +1,101 @@
+"""Validates the return values of schedulers and searchers and the reports of objectives."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from ...base.nearest import nearest
+from ..constraints import Constraint
+from ..schedulers.scheduler import Clone, Decision, Done, New, NextTrial, Resume, Stop, Wait
+from ..searchers.searcher import Objective
+from ..space import Space
+from ..values import is_number
+
+_ANSWER_TYPES: Final = (New, Wait, Resume, Clone, Stop, Done)
+_ANSWERS = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
+
+
+class Refused(Exception):
+    """A return value is invalid. `cause`: the exception to raise to the user."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
+    """Validate a decision about a report. Raise Refused if it is invalid."""
+    if isinstance(decision, str) and decision in Decision.__members__:
+        return Decision(decision)
+    allowed = ", ".join(f"Decision.{member.name}" for member in Decision)
+    raise Refused(TypeError(f"{who}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}"))
+
+
+def checked_answer(answer: object, who: str, may_resume: Callable[[int], bool], paused: Callable[[], str]) -> NextTrial:
+    """Validate an answer of `Scheduler.next`, except its configuration. Raise Refused if it is invalid."""
+    if isinstance(answer, (Resume, Stop)) and not may_resume(answer.trial_id):
+        raise Refused(
+            ValueError(f"{who}.next() returned {answer!r}, but that trial is not paused; paused are: {paused()}")
+        )
+    if isinstance(answer, _ANSWER_TYPES):
+        return answer
+    raise Refused(TypeError(f"{who}.next() must return {_ANSWERS}, got {answer!r}"))
+
+
+def checked_config(config: object, space: Space, who: str, trial_id: int) -> dict[str, object]:
+    """Return the configuration, validated and in plain Python values. Raise Refused if it is invalid.
+
+    `who`: name of its source, for the message.
+    """
+    if not isinstance(config, Mapping):
+        raise Refused(TypeError(f"{who} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"))
+    try:
+        return space.check(config)
+    except (TypeError, ValueError) as error:
+        raise Refused(ValueError(f"{who} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
+
+
+def problem_with(
+    values: Mapping[str, object],
+    objectives: Sequence[Objective],
+    resource: str | None,
+    constraints: Sequence[Constraint] = (),
+) -> str | None:
+    """Return the problem with the reported values, or None.
+
+    Every report must contain the metrics and the constrained values, because every report may become the best.
+    """
+    for objective in objectives:
+        value = values.get(objective.metric)
+        if type(value) is not float and type(value) is not int:
+            return _problem(values, objective.metric, f"the scheduler's metric {objective.metric!r}")
+    for constraint in constraints:
+        value = values.get(constraint.metric)
+        if type(value) is not float and type(value) is not int:
+            label = f"{constraint.metric!r} of the constraint '{constraint}'"
+            return _problem(values, constraint.metric, label, "report it, or change the constraint")
+    if resource is not None:
+        value = values.get(resource)
+        if (type(value) is not float and type(value) is not int) or math.isnan(value):
+            return _problem(values, resource, f"the scheduler's resource_attr {resource!r}", called="the resource")
+    return None
+
+
+def _problem(
+    values: Mapping[str, object],
+    name: str,
+    label: str,
+    otherwise: str = "report it under this name, or give the scheduler another one",
+    *,
+    called: str = "the metric",
+) -> str | None:
+    if name not in values:
+        names = ", ".join(map(repr, values)) or "nothing"
+        near = nearest(name, values)
+        hint = f"did you mean {near!r}?" if near else otherwise
+        return f"the objective reported {names}, but not {label}; {hint}"
+    value = values[name]
+    if is_number(value) and not math.isnan(value):
+        return None
+    kind = type(value).__name__
+    return f"{called} {name!r} must be a number, got {value!r} of type {kind}"

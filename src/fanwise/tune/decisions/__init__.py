@@ -1,1 +1,0 @@
-"""The decisions of a search, apart from everything that does something: facts in, orders out."""

@@ -1,0 +1,148 @@
+"""The calling thread during a search: displays it and forwards Ctrl-C.
+
+    hub's thread:     Search ------------------------------------> finished
+                        ^ interrupt      | look
+    caller's thread:  Ctrl-C ---------> watch() --> Screen          leave(): ends the search in any case
+
+The first Ctrl-C stops the trials and keeps all results, the second kills the trials, the third raises KeyboardInterrupt
+at once. A search that fails or is killed gets a few seconds to end. If it does not, for example because a process
+cannot be killed or an import hangs, `watch` returns, and closing the pool ends the remaining processes.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+from ...base.errors import ClosedError
+from ...links import Hub
+from ..core.events import Interrupt
+from ..record.snapshot import SearchSnapshot
+from ..runtime.runner import Search
+from .screen import Screen
+
+T = TypeVar("T")
+Look = tuple[list[str], SearchSnapshot]
+
+# Seconds that a search may take to end after it was killed or has failed.
+_LAST_WAIT_S = 3.0
+# Seconds between checks that the hub is still running.
+_CHECK_S = 0.25
+
+_HINTS = (
+    "Ctrl-C: the trials are stopped and everything is kept; once more kills them.",
+    "Ctrl-C: the trials are killed.",
+)
+
+
+class Interrupts:
+    """Counts Ctrl-C. The third one raises KeyboardInterrupt in the main thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def press(self, _number: int, _frame: FrameType | None) -> None:
+        """Signal handler. It must not call the hub, because the interrupted thread may hold one of the hub's locks."""
+        self.count += 1
+        if self.count > 2:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def counting_interrupts() -> Iterator[Interrupts]:
+    """Count Ctrl-C inside the block, if this is the main thread and SIGINT is not ignored or handled by C code."""
+    interrupts = Interrupts()
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before is None or before is signal.SIG_IGN:  # None: C code handles it
+        yield interrupts
+        return
+    signal.signal(signal.SIGINT, interrupts.press)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def watch(
+    hub: Hub, search: Search, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _LAST_WAIT_S
+) -> None:
+    """Display the search until it is over, and forward Ctrl-C to it.
+
+    Return early if a failed or killed search does not end in time (see the module); call `leave` then.
+
+    Raises:
+        ClosedError: the pool was closed during the search.
+        KeyboardInterrupt: the third Ctrl-C.
+    """
+    num_sent = 0
+    until_s: float | None = None
+    while True:
+        while num_sent < min(interrupts.count, len(_HINTS)):
+            hub.call_soon(lambda: search.command(Interrupt))
+            screen.say(_HINTS[num_sent])
+            num_sent += 1
+        if search.finished.wait(screen.pause_s):
+            return
+        if until_s is None and (num_sent > 1 or search.failure is not None):
+            until_s = time.monotonic() + last_wait_s
+        if until_s is not None and time.monotonic() > until_s:
+            return
+        if screen.is_blank:
+            hub.check_usable()
+        else:
+            screen.show(*look(hub, search))
+
+
+def look(hub: Hub, search: Search) -> Look:
+    """Return the news since the last call and a snapshot, taken on the hub's thread.
+
+    Raises:
+        ClosedError: the hub's thread has ended.
+    """
+    return call_on(hub, search.look)
+
+
+def call_on(hub: Hub, function: Callable[[], T]) -> T:
+    """Call a function on the hub's thread, block until it has ended, and return its result or raise its exception.
+
+    Raises:
+        ClosedError: the hub's thread has ended.
+    """
+    if hub.is_loop_thread:
+        return function()
+    results: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def call() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+        done.set()
+
+    _run_on(hub, call, done)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def leave(hub: Hub, search: Search) -> None:
+    """Abandon the search if it is not over, so that its record can be closed. Blocks for one turn of the hub."""
+    if search.finished.is_set():
+        return
+    try:
+        _run_on(hub, search.abandon, search.finished)
+    except ClosedError:
+        search.abandon()  # the hub's thread has ended, so this thread may call it
+
+
+def _run_on(hub: Hub, call: Callable[[], None], done: threading.Event) -> None:
+    hub.check_usable()
+    hub.call_soon(call)
+    while not done.wait(_CHECK_S):
+        hub.check_usable()

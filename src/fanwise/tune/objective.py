@@ -1,0 +1,157 @@
+"""Functions for use inside an objective: reports, checkpoints, and the trial's id, configuration and folder.
+
+    report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> the tuner keeps the name with the report
+    load_checkpoint() -------------------------> the folder of those files, in the process that resumes the trial
+
+Outside a tuner, there is no checkpoint to load, and saved files are deleted.
+"""
+
+import atexit
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import CheckpointError
+from ..pool.current import current, in_job
+from ..pool.reporting import send_report
+from .runtime.checkpoint_store import is_local, open_checkpoint, save_checkpoint
+
+_log = logging.getLogger(__name__)
+
+# The current job and the number of checkpoints it has saved. The job is kept because processes can be reused.
+_saved: tuple[int, int] = (-1, 0)
+
+
+def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **dict[str, float] would not be typed
+    """Report values of this trial and block until the tuner has decided whether it continues.
+
+    Args:
+        checkpoint: a function that writes files into the folder it is given. It is called before the report is sent.
+            The trial resumes from these files after a pause, a crash or the end of its tuner.
+        metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. Every report must contain the
+            scheduler's metric. Strings are kept as notes of the trial, shown in tables, callbacks and
+            `fanwise tune show`. Notes longer than 1,000 characters are truncated and end with "...".
+
+    Raises:
+        TrialStopped: the trial must stop or pause. A BaseException: clean up if necessary, and let it propagate.
+        TypeError: a value is neither a number nor a string.
+        ValueError: there are no values, a name is reserved, or the metric is missing or not a number.
+        CheckpointError: the checkpoint cannot be written.
+        ClosedError: called in a fork of the worker, such as a DataLoader worker.
+
+    >>> report(epoch=1, validation_error=0.25)
+    """
+    if checkpoint is None:
+        send_report(metrics)
+        return
+    if not callable(checkpoint):
+        raise TypeError(
+            f"checkpoint= must be a function that writes files into a folder, got a {type(checkpoint).__name__}.\n"
+            f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
+        )
+    if not in_job() or "checkpoints" not in current().context:
+        with tempfile.TemporaryDirectory(prefix="fanwise-checkpoint-") as folder:
+            checkpoint(Path(folder))
+        send_report(metrics)
+        return
+    name = _next_name()
+    save_checkpoint(current().context["checkpoints"], name, checkpoint, trial_folder)
+    send_report(metrics, checkpoint=name)
+
+
+def load_checkpoint() -> Path | None:
+    """Return the read-only folder of this trial's last checkpoint, or None to start from scratch.
+
+    The checkpoint was saved with report number `from_iter()`.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read.
+
+    >>> load_checkpoint() is None
+    True
+    """
+    if not in_job():
+        return None
+    context = current().context
+    name = context.get("checkpoint")
+    if name is None:
+        return None
+    try:
+        return open_checkpoint(context["checkpoints"], name, trial_folder)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"trial {current().number} cannot go on: {error.message} Catch CheckpointError to begin from scratch."
+        ) from error
+
+
+def trial_id() -> int | None:
+    """Return the id of the trial that this process runs, or None outside a tuner."""
+    return current().number if in_job() else None
+
+
+def trial_config() -> Mapping[str, Any]:  # Any: values of the space
+    """Return the configuration of this trial, with the names of categories that are objects; empty outside a tuner."""
+    return dict(current().context.get("config", {})) if in_job() else {}
+
+
+def from_iter() -> int:
+    """Return the number of valid reports from earlier attempts of this trial, 0 if it starts from scratch."""
+    return int(current().context.get("from_iter", 0)) if in_job() else 0
+
+
+def trial_folder() -> Path:
+    """Return a private folder of this trial in the experiment's folder, the same in all attempts. Create it if missing.
+
+    Outside a tuner, or on a node without access to the experiment, return a temporary folder that is deleted when the
+    process ends.
+    """
+    experiment = _experiment()
+    if experiment is None or not experiment.is_dir():
+        return _scratch_folder()
+    folder = experiment / "trials" / str(current().number)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def check_place() -> None:
+    """Raise CheckpointError on a node without access to the experiment or to a checkpoint root."""
+    experiment = _experiment()
+    if experiment is None or experiment.is_dir():
+        return
+    root = str(current().context["checkpoints"])
+    if is_local(root) and not os.path.isdir(root):
+        raise CheckpointError(
+            f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
+            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
+            f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
+        )
+
+
+def _experiment() -> Path | None:
+    """Return the folder of the experiment, or None outside a tuner."""
+    context = current().context if in_job() else {}
+    return Path(context["experiment"]) if "experiment" in context else None
+
+
+_scratch: Path | None = None
+
+
+def _scratch_folder() -> Path:
+    global _scratch
+    if _scratch is None:
+        _scratch = Path(tempfile.mkdtemp(prefix="fanwise-trial-"))
+        atexit.register(shutil.rmtree, _scratch, ignore_errors=True)
+    return _scratch
+
+
+def _next_name() -> str:
+    global _saved
+    job = current()
+    number = _saved[1] + 1 if _saved[0] == job.id else 1
+    _saved = (job.id, number)
+    return f"{job.number}-{job.attempt}-{number}"

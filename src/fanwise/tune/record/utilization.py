@@ -1,0 +1,85 @@
+"""The share of worker time that went into objectives, and the time that it is a share of.
+
+Each run of the tuner counts from its first objective's beginning to the moment when no more trials are started; a
+resumed search has several runs. The start-up of the first trials and winding down are not part of it. Live tables,
+`Experiment.utilization` and simulated searches use `share`; figures clip the workers' timeline to `windows`.
+"""
+
+from typing import final
+
+
+@final
+class Utilization:
+    """Adds up the time in which workers were available, and the time they spent in objectives.
+
+    All times are seconds since the search began.
+    """
+
+    def __init__(self, n_workers: int) -> None:
+        self._n_workers = n_workers
+        self._width = n_workers  # of the window that is open; more than n_workers while more trials run than that
+        self._windows: list[tuple[float, float, int]] = []  # closed: begin, end, number of workers
+        self._began_s: float | None = None  # of the window that is open
+        self._stop_s: float | None = None
+        self._busy_s = 0.0
+        self._ready: dict[tuple[int, int], float] = {}
+        self.first_ready_s: float | None = None
+
+    def ready(self, trial_id: int, attempt: int, now_s: float) -> None:
+        """An objective begins."""
+        self._ready[trial_id, attempt] = now_s
+        self._set_width(now_s)
+        if self._began_s is None:
+            self._began_s = now_s
+        if self.first_ready_s is None:
+            self.first_ready_s = now_s
+
+    def ended(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
+        """An attempt ended. Return its seconds: `objective_s`, as its worker measured it, if there is one."""
+        ready_s = self._ready.pop((trial_id, attempt), None)
+        if ready_s is None:
+            return 0.0
+        self._set_width(now_s)
+        took_s = now_s - ready_s if objective_s is None else objective_s
+        # The objective begins a moment before the message arrives, so the worker may measure slightly more.
+        self._busy_s += max(0.0, took_s if self._stop_s is None else min(took_s, self._stop_s - ready_s))
+        return max(0.0, took_s)
+
+    def stopped(self, now_s: float) -> None:
+        """No trial is started from now on."""
+        if self._stop_s is None:
+            self._stop_s = now_s
+
+    def workers(self, n_workers: int, now_s: float) -> None:
+        """The number of workers changes. A worker that is no longer wanted counts until its objective ends."""
+        self._n_workers = n_workers
+        self._set_width(now_s)
+
+    def _set_width(self, now_s: float) -> None:
+        width = max(self._n_workers, len(self._ready)) if self._n_workers else 0
+        if width != self._width:
+            windows = self.windows(now_s)
+            if self._began_s is not None:
+                self._windows, self._began_s = windows, now_s
+            self._width = width
+
+    def resumed(self, last_s: float) -> dict[int, float]:
+        """A new run of the tuner begins; the last one ended by `last_s`. Return the seconds of each lost trial."""
+        took_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
+        self._windows = self.windows(last_s)
+        self._began_s = self._stop_s = None
+        return took_s
+
+    def windows(self, now_s: float) -> list[tuple[float, float, int]]:
+        """The time that counts, as (begin_s, end_s, number of workers), in order."""
+        end_s = now_s if self._stop_s is None else self._stop_s
+        if self._began_s is None or end_s <= self._began_s:
+            return self._windows
+        return [*self._windows, (self._began_s, end_s, self._width)]
+
+    def share(self, now_s: float) -> float | None:
+        """Busy over available time, 0 to 1; None before the first objective began."""
+        until_s = now_s if self._stop_s is None else self._stop_s
+        capacity_s = sum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in self.windows(now_s))
+        busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())
+        return min(1.0, busy_s / capacity_s) if capacity_s > 0 else None

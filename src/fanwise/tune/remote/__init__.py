@@ -1,1 +1,0 @@
-"""Steering a running search from another process of the same user."""

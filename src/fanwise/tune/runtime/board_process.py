@@ -1,0 +1,98 @@
+"""The board of a tuner: a process that serves its experiments in a browser while it runs.
+
+A separate process, so that serving pages does not delay the answers to reports. The socket is opened here, so the
+address is known at once and browsers wait until the board is ready. The process ends when the pipe to it closes, even
+if the tuner is killed.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+from ...base.extras import check_installed
+from ...base.text import printable
+
+_log = logging.getLogger(__name__)
+
+_END_S = 10.0
+_MOST_SAID = 2_000
+
+
+def check_board_is_there() -> None:
+    """Raise NotInstalled if a library of the board is missing. Imports none of them."""
+    check_installed("the board needs", "starlette", "uvicorn", "plotly", extra="board")
+
+
+@contextmanager
+def own_board(folder: Path) -> Iterator[str | None]:
+    """Run a board for this experiment inside the block. Give the local address of its page.
+
+    The page is opened in a browser if there is a display. If the board cannot start or ends early, a warning is logged
+    and the search continues. Give None if it cannot start.
+    """
+    with ExitStack() as stack:
+        try:
+            listening = stack.enter_context(socket.socket())
+            said = stack.enter_context(tempfile.TemporaryFile())
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(128)
+            address = f"http://127.0.0.1:{listening.getsockname()[1]}/experiments/{quote(folder.name)}"
+            process = _start(listening, folder.parent, said.fileno())
+        except OSError as error:
+            _log.warning("the board cannot be started: %s", error)
+            yield None
+            return
+        listening.close()  # otherwise browsers would wait after the board has ended
+        is_closing = threading.Event()
+        watcher = threading.Thread(
+            target=_warn_at_end, args=(process, said, is_closing), name="fanwise-board", daemon=True
+        )
+        watcher.start()
+        try:
+            if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+                webbrowser.open(address)
+            yield address
+        finally:
+            is_closing.set()
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            watcher.join()
+
+
+def _warn_at_end(process: "subprocess.Popen[bytes]", said: IO[bytes], is_closing: threading.Event) -> None:
+    """Wait for the board's process to end, and log a warning unless the end was expected."""
+    status = process.wait()
+    if not is_closing.is_set():
+        said.seek(0)
+        text = said.read()[-_MOST_SAID:].decode("utf-8", "replace")
+        _log.warning("the board ended with status %d; the search continues without it: %s", status, printable(text))
+
+
+def _start(listening: socket.socket, home: Path, said: int) -> "subprocess.Popen[bytes]":
+    package = str(Path(__file__).resolve().parents[2])
+    found = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        # -P: do not import modules from the working folder, such as a json.py of the user.
+        [sys.executable, "-P", "-m", "fanwise.board", str(listening.fileno()), str(home)],
+        stdin=subprocess.PIPE,
+        stdout=said,
+        stderr=said,
+        pass_fds=[listening.fileno()],
+        env={**os.environ, "PYTHONPATH": found},
+        start_new_session=True,  # Ctrl-C must reach the search only, which then ends the board
+    )

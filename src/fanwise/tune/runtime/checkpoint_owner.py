@@ -1,0 +1,134 @@
+"""Ownership of checkpoint folders. An experiment writes to, and deletes from, its own folder only.
+
+    <checkpoints=>/<name>/fanwise-experiment.json     the owner: id, folder and machine of the experiment
+
+An experiment claims its folder when it begins and when it is resumed. The folder must be empty then, or be its own.
+Checkpoints inside the experiment's folder need no claim: they are deleted with it.
+"""
+
+import json
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+from ...base.errors import CheckpointError, RecordError
+from ...base.urls import filesystem_of
+from ..record.reading import FILE_NAME, read_meta
+from .checkpoint_store import MARKER, delete_checkpoints, is_local, names_in
+
+
+def claim(root: str, experiment_id: str, folder: Path) -> None:
+    """Make the folder for an experiment's checkpoints and mark it as the experiment's own.
+
+    Args:
+        root: the folder, or a URL.
+        experiment_id: `id` in the experiment's meta.
+        folder: the experiment's folder.
+
+    Raises:
+        CheckpointError: the root has files of others, or cannot be written.
+    """
+    if is_inside(root, folder):
+        return
+    try:
+        if conflict := conflict_in(root, experiment_id, folder):
+            raise CheckpointError(
+                f"checkpoints cannot be kept in {root}: {conflict}\n"
+                f"Choose another name= or checkpoints=, or remove what is there."
+            )
+        _write_owner(root, {"id": experiment_id, "folder": os.path.realpath(folder), "machine": platform.node()})
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoints cannot be written to {root}: {error.strerror or error}. "
+            f"Look at the disk (full?), or set checkpoints= to another place."
+        ) from error
+
+
+def delete_owned(root: str) -> None:
+    """Delete the checkpoints in a folder without a conflict, and the folder itself if nothing else is in it.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    if _read_owner(root) is None:
+        return
+    delete_checkpoints(root, names_in(root))
+    if is_local(root):
+        (Path(root) / MARKER).unlink(missing_ok=True)
+        with suppress(OSError):  # it has other files, or is a link
+            os.rmdir(root)
+        return
+    filesystem, base = filesystem_of(root)
+    with suppress(FileNotFoundError):
+        filesystem.rm_file(f"{base}/{MARKER}")
+    if not names_in(root):
+        with suppress(OSError):
+            filesystem.rmdir(base)  # nothing happens where folders exist by their files only
+
+
+def is_inside(root: str, folder: Path) -> bool:
+    """Return True if the checkpoints are in the experiment's folder."""
+    return is_local(root) and Path(root).is_relative_to(os.path.abspath(folder))
+
+
+def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
+    """Return why the experiment may neither write to the root nor delete from it, or None if it may.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    owner = _read_owner(root)
+    if owner is None:
+        return "it has files that this experiment did not put there." if names_in(root) else None
+    if owner.get("id") != experiment_id:
+        return f"it belongs to another experiment, {owner.get('folder')} on {owner.get('machine')!r}."
+    here = os.path.realpath(folder)
+    if owner.get("folder") == here or _was_moved(owner):
+        return None
+    return (
+        f"it belongs to {owner.get('folder')} on {owner.get('machine')!r}, and {here} is a copy of that experiment. "
+        f"If the original is gone, write this folder into {root}/{MARKER}."
+    )
+
+
+def _was_moved(owner: dict[str, object]) -> bool:
+    """Return True if the experiment is no longer in the owner's folder. Another machine's folders cannot be seen."""
+    folder = Path(str(owner.get("folder")))
+    if owner.get("machine") != platform.node():
+        return False
+    try:
+        return not (folder / FILE_NAME).exists() or read_meta(folder).get("id") != owner.get("id")
+    except RecordError:
+        return False
+
+
+def _read_owner(root: str) -> dict[str, object] | None:
+    """Return the contents of the marker, or None if it is missing. An unreadable marker names no owner."""
+    try:
+        if is_local(root):
+            text = (Path(root) / MARKER).read_bytes()
+        else:
+            filesystem, base = filesystem_of(root)
+            filesystem.invalidate_cache()
+            text = filesystem.cat_file(f"{base}/{MARKER}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        owner = json.loads(text)
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _write_owner(root: str, owner: dict[str, object]) -> None:
+    text = json.dumps(owner).encode()
+    if is_local(root):
+        os.makedirs(root, exist_ok=True)
+        has_owner = (Path(root) / MARKER).exists()
+        with open(Path(root) / MARKER, "wb" if has_owner else "xb") as file:  # x: two may claim it at one time
+            file.write(text)
+        return
+    filesystem, base = filesystem_of(root)
+    filesystem.makedirs(base, exist_ok=True)
+    filesystem.pipe_file(f"{base}/{MARKER}", text)

@@ -1,0 +1,339 @@
+"""Base class of schedulers, which decide which trial runs next and what happens after each report.
+
+A scheduler is a pure state machine: no clock, no I/O, and random numbers only from `SuggestContext.random` or keyed by
+the seed. So the same object runs live, in replay and in the simulator. Its searcher chooses the configurations of new
+trials: the tuner asks the searcher when the scheduler returns `New()` without a configuration. The tuner validates all
+answers.
+"""
+
+import abc
+import enum
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    Required,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    final,
+)
+
+from ...base.nearest import did_you_mean
+from ..constraints import checked_constraints
+from ..searchers.by_name import resolve_searcher
+from ..searchers.first_points import FirstPoints
+from ..searchers.random_search import RandomSearcher
+from ..searchers.searcher import Mode, Objective, Observation, Searcher, SuggestContext
+from ..space import Space
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Self = TypeVar("_Self")
+
+
+class Decision(enum.StrEnum):
+    """The answer to a report. The text "STOP" is accepted for STOP, and so on."""
+
+    CONTINUE = "CONTINUE"
+    STOP = "STOP"
+    PAUSE = "PAUSE"
+
+
+# Module constants for code that runs at every report: attribute access on an enum is as slow as a call in Python 3.11.
+CONTINUE: Final = Decision.CONTINUE
+STOP: Final = Decision.STOP
+PAUSE: Final = Decision.PAUSE
+
+
+class Status(enum.StrEnum):
+    """Status of a trial; the values are those of Syne Tune."""
+
+    IN_PROGRESS = "InProgress"
+    PAUSED = "Paused"
+    COMPLETED = "Completed"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+
+
+EndStatus: TypeAlias = Literal[Status.COMPLETED, Status.STOPPED, Status.FAILED]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class New:
+    """Start a new trial with id `context.trial_id`. `config`: its configuration; None: the searcher chooses it."""
+
+    config: Mapping[str, object] | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume a paused trial from its last checkpoint; without one it starts from scratch.
+
+    Reports that it repeats are recorded but not passed to the scheduler.
+    """
+
+    trial_id: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """Start a new trial with id `context.trial_id` and this configuration from the last checkpoint of `trial_id`.
+
+    Without a checkpoint it starts from scratch. Its iterations continue from those of the checkpoint.
+    """
+
+    trial_id: int
+    config: Mapping[str, object]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End a paused trial; its checkpoint can be deleted. The tuner then asks again."""
+
+    trial_id: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Start nothing until the next event. If no trial is running, the search ends."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Start no more trials; the search ends when the running trials have ended."""
+
+
+NextTrial: TypeAlias = New | Resume | Clone | Stop | Wait | Done
+
+
+class SchedulerOptions(TypedDict, total=False):
+    """Keyword options of all schedulers; see `Scheduler`."""
+
+    metric: Required[str | Sequence[str]]
+    mode: Mode | Sequence[Mode]
+    constraints: Sequence[str]
+    resource_attr: str | None
+    points_to_evaluate: Sequence[Mapping[str, object]] | None
+    random_seed: int | None
+
+
+def _checks_options(method: Callable[Concatenate[_Self, _P], _R]) -> Callable[Concatenate[_Self, _P], _R]:
+    """Decorate the constructor of a scheduler: an unknown option is an error with the closest name.
+
+    A space argument, as in Syne Tune, is an error that points to the Tuner.
+    """
+    parameters = inspect.signature(method).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    takes_searcher = [*parameters][1:2] == ["searcher"]
+
+    @functools.wraps(method)
+    def checked(self: _Self, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        name = type(self).__name__
+        has_space = takes_searcher and any(isinstance(value, Space | Mapping) for value in args)
+        unknown = [] if takes_any else [option for option in options if option not in parameters]
+        if has_space or "config_space" in unknown or "space" in unknown:
+            raise TypeError(
+                f"{name} got a space, which belongs to the Tuner.\n"
+                f"  right:  Tuner(objective, space, {name}(metric=...), stop)"
+            )
+        if unknown:
+            known = [*inspect.signature(type(self)).parameters]
+            raise TypeError(f"{name} has no option {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+        return method(self, *args, **options)
+
+    return checked
+
+
+def _merged_signature(constructor: Callable[..., None], base: Callable[..., None]) -> inspect.Signature:
+    """Return the signature of a constructor with the keyword options of its base class in place of **options."""
+    signature, inherited = inspect.signature(constructor), inspect.signature(base).parameters.values()
+    own = [*signature.parameters.values()]
+    if own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+        return signature
+    positional = [parameter for parameter in own[:-1] if parameter.kind is not parameter.KEYWORD_ONLY]
+    options = {parameter.name: parameter for parameter in inherited if parameter.kind is parameter.KEYWORD_ONLY}
+    options |= {parameter.name: parameter for parameter in own[:-1] if parameter.kind is parameter.KEYWORD_ONLY}
+    return signature.replace(parameters=[*positional, *options.values()])
+
+
+class Scheduler(abc.ABC):
+    """Base class of schedulers. Subclasses implement `next` and `on_report`.
+
+    The tuner runs a copy of a scheduler, so that one object can be passed to several tuners.
+
+    Args:
+        searcher: a `Searcher`, or the name of one ("random", "forest", ...); None: random search.
+        metric: name of the reported value to optimize, or several names.
+        mode: "min" or "max", for all metrics or one for each.
+        constraints: conditions on reported values, such as ["latency_ms <= 20"]. A report that violates one ranks
+            behind all reports that do not.
+        resource_attr: name of the reported value that measures the progress of a trial, e.g. "epoch"; None: the number
+            of its reports.
+        points_to_evaluate: configurations to try first, in this action; omitted values are sampled.
+        random_seed: seed of the search; None: the seed of the Tuner.
+
+    Raises:
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    Attributes:
+        objectives: metrics with their modes, at least one. Every report must have them.
+        max_resource: the resource at which trials end, if the scheduler knows it. A trial that is stopped at or beyond
+            it counts as completed.
+        clones: True if `next` may answer `Clone`. The last checkpoint of every trial is then kept until the end.
+        multiple_objectives: True if the scheduler accepts several metrics.
+    """
+
+    clones: ClassVar[bool] = False
+    multiple_objectives: ClassVar[bool] = False
+    max_resource: float | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        constructor = cls.__dict__.get("__init__")
+        if constructor is not None:
+            checked = _checks_options(constructor)
+            checked.__signature__ = _merged_signature(constructor, super(cls, cls).__init__)  # type: ignore[attr-defined]
+            cls.__init__ = checked  # type: ignore[method-assign]
+
+    @_checks_options
+    def __init__(
+        self,
+        searcher: Searcher | str | None = None,
+        *,
+        metric: str | Sequence[str],
+        mode: Mode | Sequence[Mode] = "min",
+        constraints: Sequence[str] = (),
+        resource_attr: str | None = None,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        random_seed: int | None = None,
+    ) -> None:
+        self.objectives = checked_objectives(metric, mode)
+        if len(self.objectives) > 1 and not self.multiple_objectives:
+            raise TypeError(
+                f"{type(self).__name__} needs one metric, got {metric!r}. For several: MOASHA, or FIFO, which stops no "
+                f"trial early"
+            )
+        self.constraints = checked_constraints(constraints)
+        self.resource_attr = checked_name("resource_attr", resource_attr)
+        self.random_seed = checked_seed(random_seed)
+        self._learns_at_levels = isinstance(searcher, str)
+        searcher = resolve_searcher(searcher)
+        if searcher is None:
+            searcher = RandomSearcher()
+        if not isinstance(searcher, Searcher):
+            raise TypeError(f"searcher must be a Searcher, such as TPESearcher(), or the name of one, got {searcher!r}")
+        self.searcher: Searcher = searcher
+        if points_to_evaluate is not None:
+            self.searcher = FirstPoints(points_to_evaluate, searcher)
+
+    def check(self, space: Space) -> None:
+        """Raise ValueError if the settings do not fit the space. Changes nothing."""
+        self.searcher.check(space)
+
+    def begin(self, space: Space, seed: int) -> None:
+        """Begin a search and reset all state."""
+        if self._learns_at_levels:
+            self.searcher.levels = self.levels(space)
+        self.searcher.begin(space, seed)
+
+    def levels(self, space: Space) -> tuple[float, ...]:
+        """Return the resource levels, in increasing order, at which trials are compared.
+
+        A searcher that was given by name learns from each trial's first report at the highest level that enough trials
+        have reached. A searcher that was given as an object, or without levels, learns from each trial's last report.
+        """
+        return ()
+
+    @abc.abstractmethod
+    def next(self, context: SuggestContext) -> NextTrial:
+        """Return the next action of a free worker. Respect `context.no_new_configs` and `context.can_start_trial`."""
+
+    @abc.abstractmethod
+    def on_report(self, observation: Observation) -> Decision:
+        """Decide about a running trial after a report. Each (trial, iteration) is passed once unless rolled back."""
+
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
+        """Discard the reports of a trial after iteration `to_iter`, because an attempt was lost."""
+
+    def on_end(self, trial_id: int, status: Status) -> None:  # noqa: B027  # optional
+        """Handle the final end of a trial: COMPLETED, STOPPED or FAILED. Not called for paused trials."""
+
+    def describe(self) -> dict[str, object]:
+        """Return name and settings as JSON, for the record. Equal descriptions must mean equal behavior."""
+        constraints = {"constraints": list(map(str, self.constraints))} if self.constraints else {}
+        return {
+            "name": type(self).__name__,
+            "metric": [objective.metric for objective in self.objectives],
+            "mode": [objective.mode for objective in self.objectives],
+            **constraints,
+            "resource_attr": self.resource_attr,
+            "searcher": self.searcher.describe(),
+            "random_seed": self.random_seed,
+        }
+
+
+def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
+    """Return one objective per metric. A single mode applies to all metrics.
+
+    Raises:
+        TypeError, ValueError: metric is not a name or a list of distinct names, or a mode is not "min" or "max".
+    """
+    metrics = [metric] if isinstance(metric, str) else metric
+    if not isinstance(metrics, list | tuple) or not all(isinstance(name, str) for name in metrics):
+        raise TypeError(f"metric must be the name of a reported value, got {metric!r} of type {type(metric).__name__}")
+    if not metrics or "" in metrics or len(set(metrics)) < len(metrics):
+        raise ValueError(f"metric must be the name of a reported value (or a list of distinct names), got {metric!r}")
+    modes = [mode] * len(metrics) if isinstance(mode, str) else list(mode)
+    if len(modes) != len(metrics) or not all(item in ("min", "max") for item in modes):
+        raise ValueError(f"mode must be 'min' or 'max' (or one of them for each metric), got {mode!r}")
+    return tuple(map(Objective, metrics, modes))
+
+
+def checked_name(option: str, name: str | None) -> str | None:
+    """Return the name, or None. Raises TypeError if it is neither."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{option} must be a name or None, got {name!r} of type {type(name).__name__}")
+    return name
+
+
+def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
+    """Return the seed, or None. Raises TypeError if it is neither."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"{name} must be an int or None, got {seed!r} of type {type(seed).__name__}")
+    return seed
+
+
+def seed_of(scheduler: Scheduler, seed: int | None, default: int) -> int:
+    """Return the seed of a search, which its scheduler, searcher and trials share.
+
+    Args:
+        scheduler: its `random_seed` is used if `seed` is None.
+        seed: seed passed to the search, or None.
+        default: used if neither is set.
+
+    Raises:
+        ValueError: the search and its scheduler have different seeds.
+    """
+    if scheduler.random_seed is None:
+        return default if seed is None else seed
+    if seed is not None and seed != scheduler.random_seed:
+        raise ValueError(
+            f"a search has one seed, but the search was given {seed} and its {type(scheduler).__name__} was given "
+            f"random_seed={scheduler.random_seed}. Remove one of them."
+        )
+    return scheduler.random_seed

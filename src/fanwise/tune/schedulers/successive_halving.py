@@ -1,0 +1,324 @@
+"""Synchronous successive halving: SuccessiveHalving, Hyperband and BOHB.
+
+    rung 0   n_0 new trials pause at level 0; when all have arrived, the best n_1 continue
+    rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 continue     ... until the last level
+
+`SuccessiveHalving` repeats one bracket, which is a list of levels and numbers of trials; `Hyperband` cycles through
+several. A free worker resumes a promoted trial of the oldest round, else starts a trial of the incomplete round, else
+starts a new round. So a round never waits for a later one, and no worker idles while a straggler runs. Trials are
+compared within their round only.
+
+A trial that fails, is stopped or ends before its level leaves the round. Of the m remaining trials of n_i, the best
+m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with the trials it has.
+Trials that do not continue are ended, so that their checkpoints can be deleted.
+"""
+
+import abc
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Unpack, final
+
+from ..searchers.searcher import Observation, Searcher, SuggestContext
+from ..searchers.tpe import TPESearcher
+from ..space import Space
+from ..values import is_number, round_resource
+from .resources import ResourceOptions, ResourceScheduler
+from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status, Stop, Wait
+
+_EPSILON = 1e-9  # log_10(1000) is 2.9999999999999996; 3 ** -1 * 81 * 3 is not always 81
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """The shape of a round: `sizes[i]` trials run to `levels[i]`; the last level is the maximum."""
+
+    levels: tuple[float, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """The report with which a trial arrived at the current rung, and its rank: infeasibility, loss, arrival number."""
+
+    iter: int
+    rank: tuple[float, float, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """A round at one of its rungs. `running` and `arrived` are trials below and at the level of the rung."""
+
+    number: int
+    bracket: Bracket
+    rung: int = 0
+    num_started: int = 0
+    is_complete: bool = False  # no more trials start in it
+    running: set[int] = field(default_factory=set)
+    arrived: dict[int, _Arrival] = field(default_factory=dict)
+
+    @property
+    def level(self) -> float:
+        return self.bracket.levels[self.rung]
+
+    def promote(self) -> tuple[list[int], list[int]]:
+        """Move to the next rung. Return the trials that continue, best first, and those that do not."""
+        ranked = sorted(self.arrived, key=lambda trial_id: self.arrived[trial_id].rank)
+        sizes, rung = self.bracket.sizes, self.rung
+        num_promoted = 0
+        if ranked and rung + 1 < len(sizes):
+            num_promoted = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
+        self.rung += 1
+        self.arrived = {}
+        return ranked[:num_promoted], ranked[num_promoted:]
+
+
+class SynchronousHalving(ResourceScheduler):
+    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`, which differ in their brackets."""
+
+    @abc.abstractmethod
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        """Return the brackets for this maximum resource, at least one; round i uses bracket i modulo their number."""
+
+    def levels(self, space: Space) -> tuple[float, ...]:
+        brackets = self.brackets(self._resources.maximum(space))
+        return tuple(sorted({level for bracket in brackets for level in bracket.levels}))
+
+    def begin(self, space: Space, seed: int) -> None:
+        super().begin(space, seed)
+        self._brackets = self.brackets(self._maximum)
+        self._num_rounds = 0
+        self._num_arrived = 0
+        self._round_of: dict[int, _Round] = {}  # rounds of active trials
+        self._incomplete: _Round | None = None
+        self._offered: int | None = None  # trial of the last New(), until it is known to have started
+        self._promoted: list[tuple[int, int, int]] = []  # heap of (round, rank, trial)
+        self._is_promoted: set[int] = set()
+        self._eliminated: deque[int] = deque()  # paused trials that do not continue
+        self._is_eliminated: set[int] = set()
+
+    def next(self, context: SuggestContext) -> NextTrial:
+        if self._offered is not None and self._offered == context.trial_id:  # there was no suggestion for it
+            self._withdraw(self._offered)
+        self._offered = None
+        incomplete = self._incomplete
+        if context.no_new_configs and incomplete is not None and incomplete.num_started and not incomplete.running:
+            self._incomplete = None
+            incomplete.is_complete = True
+            self._close_rung(incomplete)
+        while self._eliminated:
+            trial_id = self._eliminated.popleft()
+            if trial_id in self._is_eliminated:
+                self._is_eliminated.remove(trial_id)
+                return Stop(trial_id)
+        while self._promoted:
+            _, _, trial_id = heapq.heappop(self._promoted)
+            if trial_id in self._is_promoted:
+                self._is_promoted.remove(trial_id)
+                return Resume(trial_id)
+        if context.no_new_configs:
+            return Wait()
+        self._offer(context.trial_id)
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        trial_id, resource = observation.trial_id, observation.resource
+        if resource >= self._maximum:
+            self._leave(trial_id)
+            return self._resources.decide_at_maximum(resource, self._maximum)
+        round_ = self._round_of.get(trial_id)
+        if round_ is None or resource < round_.level:
+            return CONTINUE
+        round_.running.remove(trial_id)
+        rank = (observation.infeasibility, observation.loss, self._num_arrived)
+        round_.arrived[trial_id] = _Arrival(observation.iter, rank)
+        self._num_arrived += 1
+        self._close_rung(round_)
+        if trial_id in self._is_promoted:  # the last trial to arrive need not pause
+            self._is_promoted.remove(trial_id)
+            return CONTINUE
+        if trial_id in self._is_eliminated:
+            self._is_eliminated.remove(trial_id)
+            return STOP
+        return PAUSE
+
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        # Decisions of a closed rung are final.
+        round_ = self._round_of.get(trial_id)
+        arrival = None if round_ is None else round_.arrived.get(trial_id)
+        if round_ is not None and arrival is not None and arrival.iter > to_iter:
+            del round_.arrived[trial_id]
+            round_.running.add(trial_id)
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        if trial_id == self._offered:
+            self._offered = None
+        self._is_promoted.discard(trial_id)
+        self._is_eliminated.discard(trial_id)
+        self._leave(trial_id)
+
+    def _offer(self, trial_id: int) -> None:
+        """Add the next new trial to the incomplete round, or to a new one."""
+        round_ = self._incomplete
+        if round_ is None:
+            round_ = _Round(self._num_rounds, self._brackets[self._num_rounds % len(self._brackets)])
+            self._num_rounds += 1
+        round_.num_started += 1
+        round_.is_complete = round_.num_started == round_.bracket.sizes[0]
+        round_.running.add(trial_id)
+        self._round_of[trial_id] = round_
+        self._incomplete = None if round_.is_complete else round_
+        self._offered = trial_id
+
+    def _withdraw(self, trial_id: int) -> None:
+        """Undo `_offer`."""
+        round_ = self._round_of.pop(trial_id)
+        round_.running.remove(trial_id)
+        round_.num_started -= 1
+        round_.is_complete = False
+        self._incomplete = round_
+
+    def _leave(self, trial_id: int) -> None:
+        """Remove a trial from its round."""
+        round_ = self._round_of.pop(trial_id, None)
+        if round_ is not None:
+            round_.running.discard(trial_id)
+            round_.arrived.pop(trial_id, None)
+            self._close_rung(round_)
+
+    def _close_rung(self, round_: _Round) -> None:
+        """Promote the best trials if all trials of the round have arrived."""
+        if round_.running or not round_.is_complete:
+            return
+        promoted, eliminated = round_.promote()
+        for rank, trial_id in enumerate(promoted):
+            heapq.heappush(self._promoted, (round_.number, rank, trial_id))
+            round_.running.add(trial_id)
+        self._is_promoted.update(promoted)
+        self._eliminated.extend(eliminated)
+        self._is_eliminated.update(eliminated)
+        for trial_id in eliminated:
+            del self._round_of[trial_id]
+
+
+@final
+class SuccessiveHalving(SynchronousHalving):
+    """Synchronous successive halving: rounds in which the best trials of each rung continue when the rung is complete.
+
+    As in Dive into Deep Learning, 19.4: a round starts with prefact * eta^K trials, and int(prefact * eta^(K-i)) trials
+    continue to level i. The levels are grace_period * eta^k and the maximum; K is the number of levels below it.
+
+    Args:
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t: resource at which trials end.
+        max_resource_attr: alternatively, name in the space of the value with that resource, e.g. "max_epochs"; the
+            objective then ends by itself.
+        grace_period: the first level.
+        reduction_factor: eta; one trial in eta continues, to eta times the resource.
+        prefact: factor of the number of trials in a round.
+
+    Raises:
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
+    >>> space = Space({"depth": 3})
+    >>> scheduler.begin(space, seed=0)
+    >>> scheduler.next(SuggestContext(0, 0, space)), scheduler.next(SuggestContext(1, 1, space))
+    (New(config=None), New(config=None))
+    >>> [str(scheduler.on_report(Observation(i, {}, 1, 1, (0.5 + i,), {}))) for i in (0, 1)]
+    ['PAUSE', 'STOP']
+    >>> scheduler.next(SuggestContext(2, 2, space))
+    Resume(trial_id=0)
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher | str | None = None,
+        *,
+        prefact: float = 1,
+        **options: Unpack[ResourceOptions],
+    ) -> None:
+        super().__init__(searcher, **options)
+        if not is_number(prefact):
+            raise TypeError(f"prefact must be a number, got {prefact!r} of type {type(prefact).__name__}")
+        if not prefact > 0:
+            raise ValueError(f"prefact must be above 0, got {prefact!r}")
+        self._prefact = float(prefact)
+
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        levels = (*self._resources.rungs(maximum), maximum)
+        eta, top = self._resources.reduction_factor, len(levels) - 1
+        return (Bracket(levels, tuple(max(1, int(self._prefact * eta ** (top - i))) for i in range(top + 1))),)
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), "prefact": self._prefact}
+
+
+@final
+class Hyperband(SynchronousHalving):
+    """Hyperband (Li et al., arXiv 1603.06560): rounds of successive halving that differ in the first level.
+
+    The brackets are those of Algorithm 1, where R is the maximum:
+
+        s_max = floor(log_eta(R / grace_period))
+        for s in s_max, s_max - 1, ..., 0:      n = ceil((s_max + 1) / (s + 1) * eta^s),   r = R * eta^-s
+            for i in 0 ... s:                   floor(n * eta^-i) trials run to r * eta^i
+
+    Args:
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
+
+    Raises:
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> for bracket in Hyperband(metric="loss", max_t=9).brackets(9):
+    ...     print(bracket)
+    Bracket(levels=(1.0, 3.0, 9), sizes=(9, 3, 1))
+    Bracket(levels=(3.0, 9), sizes=(5, 1))
+    Bracket(levels=(9,), sizes=(3,))
+    """
+
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        return _hyperband_brackets(maximum, self._resources.grace_period, self._resources.reduction_factor)
+
+
+@final
+class BOHB(SynchronousHalving):
+    """BOHB (Falkner et al., arXiv 1807.01774): Hyperband with TPE as the searcher.
+
+    The model learns from each trial's first report at one resource level, the highest at which `num_init` trials have a
+    result. Until a level has that many, the space is covered evenly.
+
+    Args:
+        metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
+        num_init: see `TPESearcher`.
+
+    Raises:
+        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> scheduler = BOHB(metric="validation_error", max_t=81)
+    """
+
+    def __init__(self, *, num_init: int = 10, **options: Unpack[ResourceOptions]) -> None:
+        super().__init__(TPESearcher(num_init), **options)
+        self._learns_at_levels = True
+
+    def brackets(self, maximum: float) -> Sequence[Bracket]:
+        return _hyperband_brackets(maximum, self._resources.grace_period, self._resources.reduction_factor)
+
+
+def _hyperband_brackets(maximum: float, grace_period: float, eta: float) -> Sequence[Bracket]:
+    s_max = math.floor(math.log(maximum / grace_period) / math.log(eta) + _EPSILON)
+    brackets = []
+    for s in range(s_max, -1, -1):
+        size = math.ceil((s_max + 1) / (s + 1) * eta**s - _EPSILON)
+        sizes = tuple(max(1, math.floor(size / eta**i + _EPSILON)) for i in range(s + 1))
+        brackets.append(Bracket((*(round_resource(maximum / eta ** (s - i)) for i in range(s)), maximum), sizes))
+    return tuple(brackets)

@@ -34,12 +34,11 @@ from fanwise.testing.learning_curves import curves
 from fanwise.testing.simulated_loop import SimulatedLoop
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core import events
-from fanwise.tune.opening import described
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.restoring import fresh_tuning
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.runtime.runner import Plan, Search
 from fanwise.tune.schedulers import ASHA
+from fanwise.tune.search_settings import SearchSettings
 from fanwise.tune.simulate.tables import Curve
 
 N_WORKERS, CPUS_A_HOST = 10_000, 8
@@ -210,22 +209,14 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     """The measured process: one search to its end."""
     family, scheduler = curves(MAX_EPOCHS[kind]), scheduler_of(kind)
     stop = StoppingCriterion(max_num_trials_started=num_trials)
-    meta = described(
-        name="crowd",
-        objective="train",
-        space=family.space,
-        scheduler=scheduler,
-        constraints=(),
-        seed=0,
-        n_workers=n_workers,
-        stop=stop,
-    )
+    settings = SearchSettings.create(family.space, scheduler, stop, n_workers=n_workers, random_seed=0)
+    meta = settings.new_metadata("crowd", "train")
     record = Record.create(folder / "crowd", meta)
     progress = SearchState(meta)
     crowd = Crowd(n_workers, lambda request: family.curve(dict(request.keywords or {})))
     plan = Plan("crowd", pack(print), Resources(), 0, False, record.folder, str(folder / "checkpoints"))
     running = Search(crowd, record, plan, progress, checkpoints=NoFiles())
-    core = fresh_tuning(meta, scheduler)
+    core = settings.new_core(scheduler)
     core.listen(running.suggester(scheduler.searcher))
     crowd.loop.call_soon(lambda: running.begin(core, events.Begin))
 

@@ -11,6 +11,7 @@ from .base.errors import ClosedError as ClosedError
 from .base.errors import ClusterError as ClusterError
 from .base.errors import DataFileError as DataFileError
 from .base.errors import DeadlineExceeded as DeadlineExceeded
+from .base.errors import ExperimentExistsError as ExperimentExistsError
 from .base.errors import FanwiseError as FanwiseError
 from .base.errors import JoinError as JoinError
 from .base.errors import LeaseError as LeaseError

@@ -444,7 +444,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ((*RUN, "--trial-timeout", "0"), 2, "--trial-timeout must be above 0, got 0"),
         ((*RUN, "--trials", "0"), 2, "Invalid value for '--trials'"),
         ((*RUN, "--name", "../up"), 2, "--name: '../up' cannot name an experiment."),
-        ((*RUN, "--name", "good"), 1, "go on with it: fanwise tune resume good"),
+        ((*RUN, "--name", "good"), 1, "resume it with fanwise tune resume good"),
         ((*RUN, "--metrics", "x"), 2, "No such option '--metrics'. Did you mean '--metric'?"),
         ((*RUN, "--zzz", "x"), 2, "No such option: --zzz"),
         (("tune", "plot", "good", "--format", "jpg"), 2, "--format must be one of png, svg, pdf, got 'jpg'"),

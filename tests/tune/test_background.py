@@ -86,7 +86,7 @@ def test_commands_about_what_is_no_trial_are_refused(pool: Pool) -> None:
         searching.set_workers(0)
     running.stop()
     running.wait(60)
-    with pytest.raises(ClosedError, match="the search 'b' does not run"):
+    with pytest.raises(ClosedError, match="the search 'b' is not running"):
         searching.set_workers(3)
 
 

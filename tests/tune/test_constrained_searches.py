@@ -131,7 +131,7 @@ def test_an_optuna_study_has_the_constraints() -> None:
 
 def test_a_search_that_is_asked_and_told_goes_on_only_with_the_same_constraints() -> None:
     told(MIXED)
-    with pytest.raises(ValueError, match=r"constraints were \['latency_ms <= 20'\], and are \[\]"):
+    with pytest.raises(ValueError, match=r"constraints: was \['latency_ms <= 20'\], is \[\]"):
         open_search(SPACE, "loss", name="bound")
     with open_search(SPACE, "loss", constraints=BOUND, name="bound") as opened:
         trial = opened.ask()

@@ -121,7 +121,7 @@ def test_a_search_that_is_asked_and_told_keeps_its_searcher_likewise() -> None:
         tell_some(search, 6)
         assert search.experiment.metadata["scheduler"]["searcher"] == {"name": "SobolSearcher"}
     assert replay_experiment("asked").num_different == 0
-    with pytest.raises(ValueError, match=r"it optimises 'loss' \(min\), and not 'loss' \(max\)"):
+    with pytest.raises(ValueError, match=r"optimizes 'loss' \(min\), so it cannot be resumed with 'loss' \(max\)"):
         open_search(SPACE, "loss", mode="max", name="asked")
 
 
@@ -135,11 +135,11 @@ def tell_some(search: OpenSearch, count: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "complaint"),
     [
-        ({}, TypeError, "needs the name of the value to look at"),
+        ({}, TypeError, "needs the name of the value to optimize"),
         ({"metric": "loss", "searcher": "forrest"}, ValueError, "did you mean 'forest'"),
         ({"metric": "loss", "scheduler": ASHA(metric="loss", max_t=3)}, TypeError, "leave out metric="),
         ({"searcher": "tpe", "scheduler": ASHA(metric="loss", max_t=3)}, TypeError, "leave out metric="),
-        ({"metric": "loss", "stop": None}, ValueError, "would run for ever"),
+        ({"metric": "loss", "stop": None}, ValueError, "needs an end"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_anything_starts(

@@ -59,8 +59,8 @@ def test_another_scheduler_brings_its_own_metric(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "complaint"),
     [
-        ({"n_trials": 3}, TypeError, "needs the name of the value to look at"),
-        ({"metric": "loss"}, ValueError, "would run for ever: say n_trials=20"),
+        ({"n_trials": 3}, TypeError, "needs the name of the value to optimize"),
+        ({"metric": "loss"}, ValueError, "needs an end: n_trials=20"),
         ({"metric": "loss", "scheduler": FIFO(metric="loss"), "n_trials": 3}, TypeError, "leave out metric="),
         ({"metric": "loss", "n_trial": 3}, TypeError, "did you mean 'n_trials'"),
         ({"metric": "loss", "n_trials": 3, "workers": 2}, TypeError, "did you mean 'n_workers'"),

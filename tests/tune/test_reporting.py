@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fanwise.tune.reporting import is_plain, plain_metrics, report, run_objective
+from fanwise.pool.reporting import is_plain, plain_metrics
+from fanwise.tune.objective import report, run_objective
 
 NUMBERS: list[tuple[Any, float | int]] = [  # Any: scalars of three libraries
     (0.25, 0.25),

@@ -59,16 +59,16 @@ def kept(searched: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": another}, "the objective was 'train', and is 'another'"),
-        ({"space": {"x": uniform(0, 2), "epochs": 3}}, r"the space had 'x': .*, and has 'x'|the space had 'x'"),
-        ({"space": {"x": uniform(0, 1)}}, "the space had 'epochs': .* and has None"),
-        ({"scheduler": FIFO(metric="error")}, "the scheduler was .*'loss'.* and is .*'error'"),
+        ({"objective": another}, "objective: was 'train', is 'another'"),
+        ({"space": {"x": uniform(0, 2), "epochs": 3}}, r"'x' in the space: was .*, is "),
+        ({"space": {"x": uniform(0, 1)}}, "'epochs' in the space: was .*, is None"),
+        ({"scheduler": FIFO(metric="error")}, "scheduler: was .*'loss'.*, is .*'error'"),
     ],
 )
 def test_another_search_is_refused_with_what_differs(kept: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         Tuner.resume(kept, **changes)
-    assert "the experiment 'kept' cannot go on with something else" in str(caught.value)
+    assert "the experiment 'kept' can only be resumed with the same settings" in str(caught.value)
 
 
 def gone(file: Path) -> None:
@@ -142,11 +142,12 @@ def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(
         return len([pool for pool in opened if "closed" not in repr(pool)])
 
     save_cluster(kept, arguments)
-    monkeypatch.setattr("fanwise.tune.tuner.Pool", LocalPool)
+    for module in ("tuner", "runtime.search_run"):
+        monkeypatch.setattr(f"fanwise.tune.{module}.Pool", LocalPool)
     tuner = Tuner.resume(kept, stop=MORE, quiet=True)
     assert num_open() == 0
     with monkeypatch.context() as patch:
-        patch.setattr(tuner, "_packed", lambda: 1 / 0)
+        patch.setattr(tuner._run, "_pack_objective", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tuner.run()
     assert num_open() == 0
@@ -212,7 +213,7 @@ def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool
         second = Tuner.resume("twice", pool=pool, quiet=True)
         with pytest.raises(RecordError, match=r"twice is being written by another tuner\. One experiment has one"):
             second.run()
-        with pytest.raises(FileExistsError, match="twice exists already"):
+        with pytest.raises(FileExistsError, match="the experiment 'twice' exists"):
             quiet_tuner(waits, {**SPACE, "folder": str(tmp_path)}, pool=pool, name="twice")
     finally:
         (tmp_path / "go on").touch()

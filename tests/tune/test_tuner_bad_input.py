@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from record_edits import edit_meta
 
-from fanwise.base.errors import ClosedError, LeaseError, NotInstalled, NotSendableError, RecordError, SearchFailedError
+from fanwise.base.errors import (
+    ClosedError,
+    ExperimentExistsError,
+    LeaseError,
+    NotInstalled,
+    NotSendableError,
+    RecordError,
+    SearchFailedError,
+)
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.processes import running_processes
@@ -154,19 +162,19 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
             TypeError,
             "A searcher goes into FIFO(searcher, metric=...).",
         ),
-        ({"stop": 720}, TypeError, "stop must be a StoppingCriterion, got 720."),
+        ({"stop": 720}, TypeError, "stop must be a StoppingCriterion, got 720"),
         ({"n_workers": 0}, ValueError, "n_workers must be at least 1, got 0"),
         ({"n_workers": "2"}, TypeError, "n_workers must be an int, got '2' of type str"),
         ({"retries": -1}, ValueError, "retries must be at least 0, got -1"),
         (
             {"trial_timeout_s": 0},
             ValueError,
-            "trial_timeout_s must be above 0; None lets a trial take as long as it likes",
+            "trial_timeout_s must be above 0; None sets no limit",
         ),
         ({"stop_grace_s": -1}, ValueError, "stop_grace_s must be finite and at least 0 seconds, got -1"),
         ({"max_equal_failures": 0}, ValueError, "max_equal_failures must be at least 1, got 0"),
         ({"print_update_interval": 0}, ValueError, "print_update_interval must be above 0 seconds, got 0"),
-        ({"print_update_interval": "30"}, TypeError, "print_update_interval must be seconds, got '30'"),
+        ({"print_update_interval": "30"}, TypeError, "print_update_interval must be a number of seconds, got '30'"),
         ({"asynchronous": "no"}, TypeError, "asynchronous must be True or False, got 'no' of type str"),
         ({"reuse": 1}, TypeError, "reuse must be True or False, got 1 of type int"),
         ({"quiet": None}, TypeError, "quiet must be True or False, got None of type NoneType"),
@@ -180,14 +188,14 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
         ({"stop_grace_s": float("nan")}, ValueError, "stop_grace_s must be finite and at least 0 seconds, got nan"),
         ({"stop_grace_s": None}, TypeError, "stop_grace_s must be seconds, got None of type NoneType"),
         ({"print_update_interval": float("nan")}, ValueError, "must be above 0 seconds, got nan"),
-        ({"print_update_interval": True}, TypeError, "print_update_interval must be seconds, got True"),
+        ({"print_update_interval": True}, TypeError, "print_update_interval must be a number of seconds, got True"),
         ({"devices_per_trial": True}, TypeError, "devices_per_trial must be a number, got True"),
         ({"devices_per_trial": -1}, ValueError, "devices_per_trial must be a number of at least 0, got -1"),
         ({"devices_per_trial": float("nan")}, ValueError, "devices_per_trial must be a number of at least 0, got nan"),
         ({"devices_per_trial": "2"}, TypeError, "devices_per_trial must be a number, got '2'"),
         ({"random_seed": "7"}, TypeError, "random_seed must be an int or None, got '7' of type str"),
         ({"pool": 4}, TypeError, "pool must be a Pool or None, got 4"),
-        ({"name": 4}, TypeError, "name must be text or None, got 4"),
+        ({"name": 4}, TypeError, "name must be a str or None, got 4"),
         ({"name": "../up"}, ValueError, "'../up' cannot name an experiment."),
         ({"space": [0, 1]}, TypeError, "a space must be a dict, got [0, 1] of type list"),
     ],
@@ -339,7 +347,7 @@ def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_
     (nothing_is_made / "kept" / "mine.txt").write_text("mine")
     scheduler = FIFO(metric="loss")
     stop = StoppingCriterion(max_num_trials_started=1)
-    with pytest.raises(FileExistsError, match=r"kept exists already\. Give the experiment another name"):
+    with pytest.raises(FileExistsError, match=r"the experiment 'kept' exists"):
         Tuner(train, SPACE, scheduler, stop, name="kept")
     assert os.listdir(nothing_is_made / "kept") == ["mine.txt"]
     (nothing_is_made / "kept" / "mine.txt").unlink()
@@ -353,10 +361,8 @@ def test_a_name_that_was_taken_after_the_tuner_was_made_is_refused_by_run(nothin
     (nothing_is_made / "kept").mkdir(parents=True)
     with pytest.raises(FileExistsError) as caught:
         tuner.run()  # says so before it makes a pool; the record would say it later, in other words
-    assert str(caught.value) == (
-        f"{nothing_is_made / 'kept'} exists already. Give the experiment another name, remove the folder, or go on "
-        f"with it: Tuner.resume('kept')."
-    )
+    assert isinstance(caught.value, ExperimentExistsError) and caught.value.path == str(nothing_is_made / "kept")
+    assert "the experiment 'kept' exists" in str(caught.value) and "Tuner.resume('kept')" in str(caught.value)
     (nothing_is_made / "kept").rmdir()
     assert tuner.run().finished
 

@@ -192,7 +192,7 @@ def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everyth
     assert text.count("Traceback") == text.count('raise ValueError("no such layer")') == 1
     assert "last output:\nthis trial raises\nRepair the objective" in text
     assert "set max_equal_failures=None to go on whatever happens." in text
-    assert "All that was reported is kept: load_experiment('alike')." in text
+    assert "All reports are saved: load_experiment('alike')." in text
     experiment = load_experiment("alike")
     assert list(experiment.trials["status"]) == ["Failed"] * 3
     assert experiment.finished
@@ -349,7 +349,7 @@ def test_a_disk_that_fills_up_ends_the_search_with_one_error_and_keeps_what_was_
     with FullDisk(after_bytes=200_000) as disk:
         with pytest.raises(RecordError, match=r"events\.jsonl cannot be written: .*limit on file sizes") as caught:
             quiet_tuner(fill, {"folder": str(tmp_path / "kept")}, trials=2, name="full", callbacks=[disk]).run()
-    assert "All that was reported is kept: load_experiment('full')." in caught.value.__notes__
+    assert "All reports are saved: load_experiment('full')." in caught.value.__notes__
     known = load_experiment("full").results["trial_id"].value_counts()
     kept = {int(path.name): path.stat().st_size for path in (tmp_path / "kept").iterdir()}
     assert len(kept) == 2

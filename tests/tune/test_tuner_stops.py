@@ -61,7 +61,7 @@ def test_a_synchronous_batch_waits_for_the_whole_last_one(pool: Pool) -> None:
     for batch in (0, 2):
         last_free_s = max(spans[number].free_s or float("inf") for number in (batch, batch + 1))
         assert last_free_s <= min(spans[number].started_s for number in (batch + 2, batch + 3))
-    assert experiment.metadata["asynchronous"] is False
+    assert experiment.metadata["settings"]["asynchronous"] is False
 
 
 # Being stopped.

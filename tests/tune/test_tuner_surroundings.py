@@ -136,7 +136,7 @@ def run_a_search_inside() -> str:
 
 
 def test_a_search_inside_a_job_is_refused_and_leaves_nothing(pool: Pool, home: Path) -> None:
-    assert pool.submit(run_a_search_inside).result(within_s=30).startswith("a search cannot be run inside a job")
+    assert pool.submit(run_a_search_inside).result(within_s=30).startswith("a search cannot run inside a job")
     assert not home.exists()
 
 

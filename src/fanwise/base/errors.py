@@ -22,6 +22,7 @@
     +-- DataFileError                     a file of a data set is missing, cut short, or not what its name says
     +-- CheckpointError                   a checkpoint cannot be written or read
     +-- SearchFailedError                 the first trials of a search, or all of them, failed
+    +-- ExperimentExistsError (FileExistsError)   an experiment of this name exists
 
     TrialStopped (BaseException)          not an error: this job was told to end
     CallCancelled (BaseException)         not an error: nobody waits for the call that runs this function
@@ -175,9 +176,38 @@ class CheckpointError(FanwiseError):
 
 
 class SearchFailedError(FanwiseError):
-    """The first trials of a search all failed in the same way, so going on would waste the machine; or all failed."""
+    """The first trials of a search, or all of them, failed, or its scheduler or searcher did.
+
+    Attributes:
+        reason: why the search failed, without advice.
+        kind: "equal-failures", "all-failed", "scheduler" or "searcher".
+    """
 
     anchor = "search-failed"
+
+    def __init__(self, message: str, *, reason: str = "", kind: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+        self.kind = kind
+
+
+class ExperimentExistsError(FanwiseError, FileExistsError):
+    """An experiment of this name exists.
+
+    Attributes:
+        path: folder of the existing experiment.
+        name: its name.
+    """
+
+    anchor = "experiment-exists"
+
+    def __init__(self, path: object) -> None:
+        self.path = str(path)
+        self.name = self.path.rpartition("/")[2]
+        super().__init__(
+            f"the experiment {self.name!r} exists ({self.path}). Choose another name, resume it with "
+            f"Tuner.resume({self.name!r}), or delete it"
+        )
 
 
 class SearchInterrupted(KeyboardInterrupt):

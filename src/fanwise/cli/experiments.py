@@ -12,7 +12,6 @@ from ..plot.data import worker_timeline
 from ..pool import Pool
 from ..tune import Best, Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
-from ..tune.core.equal_failures import ADVICE
 from .usage import UsageError
 
 # What a shell gives a program that Ctrl-C ended.
@@ -40,9 +39,8 @@ def run_to_its_end(tuner: Tuner) -> Experiment:
     except SearchInterrupted:
         return Experiment(tuner.path)
     except SearchFailedError as error:
-        text = error.message.replace(ADVICE, "Repair the objective.")
-        shown = f"fanwise tune show {tuner.name}"
-        raise SearchFailedError(text.replace(f"load_experiment({tuner.name!r})", shown)) from error
+        message = f"{error.reason}\nAll reports are saved: fanwise tune show {tuner.name}"
+        raise SearchFailedError(message, reason=error.reason, kind=error.kind) from error
 
 
 @contextlib.contextmanager

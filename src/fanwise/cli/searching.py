@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from ..base.errors import FanwiseError
+from ..base.errors import ExperimentExistsError, FanwiseError
 from ..base.text import printable_line
 from ..pool import Pool
 from ..tune import Space, StoppingCriterion, Tuner
@@ -107,12 +107,14 @@ def _tuner(
             pool=pool,
             quiet=settings.json,
         )
+    except ExperimentExistsError as error:
+        name = error.name
+        raise FileExistsError(
+            f"the experiment {name!r} exists ({error.path}). Choose another --name, resume it with "
+            f"fanwise tune resume {name}, or delete it with fanwise tune rm {name}"
+        ) from error
     except FanwiseError:  # what this machine has not, such as a library
         raise
-    except FileExistsError as error:
-        raise FileExistsError(
-            str(error).replace(f"Tuner.resume({settings.name!r})", f"fanwise tune resume {settings.name}")
-        ) from error
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..tune.constraints import constraints_of
 from ..tune.core.actions import Action
 from ..tune.core.events import Event
-from ..tune.opening import copied, described
 from ..tune.program import Program, save_program
 from ..tune.record.event_codec import to_row
 from ..tune.record.log import Record
-from ..tune.schedulers.scheduler import Scheduler, seed_of
+from ..tune.schedulers.scheduler import Scheduler
+from ..tune.search_settings import SearchSettings
 from ..tune.simulate import Faults, simulate
 from ..tune.simulate.tables import Table
 from ..tune.stopping import StoppingCriterion
@@ -37,20 +36,11 @@ def record_simulated(
     **settings: Any,  # Any: those of `simulate` that `SearchCore` has too
 ) -> None:
     """Simulate and record. `keep`: says of each event whether it is recorded; the first that is not ends the record."""
-    seed = seed_of(scheduler, None, seed)
-    meta = described(
-        name=folder.name,
-        objective=getattr(objective, "__name__", "objective"),
-        space=table.space,
-        scheduler=scheduler,
-        constraints=constraints_of(scheduler),
-        seed=seed,
-        n_workers=n_workers,
-        stop=stop,
-    )
-    known = {"asynchronous": True, "devices_per_trial": 1, "checkpoints": None, "reuse": False, **settings}
-    with Record.create(folder, {**meta, "asynchronous": known["asynchronous"], "settings": known}) as record:
-        save_program(folder, Program(objective, copied(scheduler), table.space))
+    options = {name: value for name, value in settings.items() if name != "checkpoints"}  # of `simulate`: a bool
+    recorded = SearchSettings.create(table.space, scheduler, stop, n_workers=n_workers, default_seed=seed, **options)
+    meta = recorded.new_metadata(folder.name, getattr(objective, "__name__", "objective"))
+    with Record.create(folder, meta) as record:
+        save_program(folder, Program(objective, recorded.scheduler, table.space))
         is_open = True
 
         def note(event: Event, actions: list[Action]) -> None:
@@ -66,7 +56,7 @@ def record_simulated(
             table,
             stop,
             n_workers=n_workers,
-            seed=seed,
+            seed=recorded.seed,
             faults=faults,
             suggest_s=suggest_s,
             on_event=note,

@@ -33,7 +33,6 @@ from .objective import report as report
 from .objective import trial_config as trial_config
 from .objective import trial_folder as trial_folder
 from .objective import trial_id as trial_id
-from .one_call import search as search
 from .pareto_results import ParetoPoint as ParetoPoint
 from .record.names import list_experiments as list_experiments
 from .replaying import replay_experiment as replay_experiment
@@ -86,3 +85,4 @@ from .space import reverseloguniform as reverseloguniform
 from .space import uniform as uniform
 from .stopping import StoppingCriterion as StoppingCriterion
 from .tuner import Tuner as Tuner
+from .tuner import search as search

@@ -12,7 +12,6 @@ delayed until the call is done, so that the record always agrees with the decisi
 
 import logging
 import os
-import secrets
 import threading
 import time
 import traceback
@@ -28,25 +27,23 @@ from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from .callbacks.search_events import SearchEnded, SearchStarted
-from .constraints import Constraint, constraints_of
 from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
 from .core.inline import handle
 from .core.transfer import Taken
 from .core.validation import problem_with
-from .default_searcher import SearcherChoice
 from .experiment import Experiment
-from .opening import check_same, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.log import Record
 from .record.names import check_name, experiments_folder, new_name
 from .record.reading import read_meta
 from .record.recorder import Recorder
-from .record.restoring import fresh_tuning, restore
+from .record.restoring import restore
 from .record.state import SearchState
 from .runtime.commands import check_may_enqueue, completed
-from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives, checked_seed, seed_of
+from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
+from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
@@ -55,14 +52,7 @@ from .warm_start import WarmStart, read_warm_start, summaries_to_json
 
 _log = logging.getLogger("fanwise")
 
-# Without workers there are no timeouts, crashes or retries.
-_TIMING: Mapping[str, Any] = {  # Any: settings of `SearchCore`
-    "trial_timeout_s": None,
-    "stop_grace_s": 5.0,
-    "max_equal_failures": None,
-    "retries": 0,
-    "keep_checkpoints": True,
-}
+_NO_LIMIT = StoppingCriterion(max_wallclock_time=float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,73 +85,73 @@ class OpenSearch:
     def __init__(
         self,
         path: Path,
-        space: Space,
-        scheduler: Scheduler,
-        stop: StoppingCriterion | None,
+        settings: SearchSettings,
         *,
-        chosen: SearcherChoice | None,
-        constraints: Sequence[Constraint],
+        stop: StoppingCriterion | None,
         seed: int | None,
         warm_start: WarmStart | None,
         callbacks: Sequence[object],
     ) -> None:
+        """`stop` and `seed` are the user's, which an existing experiment must agree with. None: not given."""
         self.path = path
-        self._space = space
-        self._objects = space.objects
-        self._scheduler = copied(scheduler)
-        self._chosen = chosen
-        self._constraints = constraints
+        self._settings = settings
+        self._objects = settings.space.objects
+        self._scheduler = settings.copy_scheduler()
         self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
         self._reported: set[int] = set()  # ids of trials in flight that have reported
         self._lock = threading.RLock()
         self._is_closed = False
         self._finish: Finish | None = None
-        restored = path.exists()
-        earlier, summaries = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
+        is_resumed = path.exists()
+        earlier, summaries = ([], []) if is_resumed else read_warm_start(warm_start, settings)
         with Uninterrupted():
-            self._record = self._reopen(scheduler, seed) if restored else self._create(scheduler, stop, seed, summaries)
+            self._record = self._reopen(seed) if is_resumed else self._create(summaries)
             try:
-                self._begin(stop, earlier, callbacks, restored=restored)
+                self._begin(earlier, stop, checked_callbacks(callbacks), is_resumed=is_resumed)
             except BaseException:
                 self._record.close()
                 raise
         _open_searches.add(self)
 
     def _begin(
-        self, stop: StoppingCriterion | None, earlier: Sequence[Event], callbacks: Sequence[object], *, restored: bool
+        self,
+        earlier: Sequence[Event],
+        stop: StoppingCriterion | None,
+        callbacks: Sequence[object],
+        *,
+        is_resumed: bool,
     ) -> None:
         for line in self._record.notices:
             _log.warning("%s: %s", self.name, line)
-        meta = read_meta(self.path)
-        self.seed = int(meta["seed"])
-        self._tuning = fresh_tuning(meta, self._scheduler)
-        state = restore(self.path, self._tuning, self._scheduler.searcher) if restored else SearchState(meta)
+        meta, settings, scheduler = read_meta(self.path), self._settings, self._scheduler
+        self.seed = settings.seed
+        self._core = settings.new_core(scheduler)
+        state = restore(self.path, self._core, scheduler.searcher) if is_resumed else SearchState(meta)
         self._zero_s = time.monotonic() - state.last_s
-        self._listening = CallbackDispatcher(checked_callbacks(callbacks), state.alive())
-        state.news.on_line = self._listening.on_line
-        self._recorder = Recorder(self._record, state, self._listening.on_event)
-        objectives = self._scheduler.objectives
-        self._listening.start(
+        self._dispatcher = CallbackDispatcher(callbacks, state.alive())
+        state.news.on_line = self._dispatcher.on_line
+        self._recorder = Recorder(self._record, state, self._dispatcher.on_event)
+        created_s = float(meta["created_s"])
+        self._dispatcher.start(
             SearchStarted(
                 self.name,
                 self.path,
-                self._space,
-                objectives,
+                settings.space,
+                scheduler.objectives,
                 self.seed,
                 0,
-                resumed=restored,
-                created_s=float(meta["created_s"]),
+                resumed=is_resumed,
+                created_s=created_s,
             )
         )
         for event in earlier:
-            self._hand_in(event)
-        self._hand_in(
-            events.Resumed(
-                self._now_s(), stop=None if stop is None else stop.to_json(), versions=versions_of(self._scheduler)
-            )
-            if restored
-            else events.Begin(self._now_s())
-        )
+            self._apply(event)
+        now_s = self._now_s()
+        if is_resumed:
+            new_stop = None if stop is None else stop.to_json()
+            self._apply(events.Resumed(now_s, stop=new_stop, versions=settings.versions()))
+        else:
+            self._apply(events.Begin(now_s))
         self._record.commit()
 
     @property
@@ -191,10 +181,10 @@ class OpenSearch:
         """
         with self._lock, Uninterrupted():
             self._check_open()
-            next_s = self._tuning.next_tick_s
+            next_s = self._core.next_tick_s
             if next_s is not None and next_s <= self._now_s():
-                self._hand_in(events.Tick(self._now_s()))
-            actions = [] if self._finish is not None else self._hand_in(events.TrialRequested(self._now_s()))
+                self._apply(events.Tick(self._now_s()))
+            actions = [] if self._finish is not None else self._apply(events.TrialRequested(self._now_s()))
             start = next((action for action in actions if isinstance(action, Start)), None)
             if start is None:
                 self._record.commit()
@@ -209,7 +199,7 @@ class OpenSearch:
             )
             now_s = self._now_s()
             self._in_flight[trial.trial_id] = trial, now_s
-            self._hand_in(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
+            self._apply(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
             self._record.commit()
             return trial
 
@@ -289,7 +279,7 @@ class OpenSearch:
         with self._lock, Uninterrupted():
             self._check_open()
             check_may_enqueue(self._recorder.state)
-            self._hand_in(events.Enqueued(self._now_s(), completed(config, self._space, self.seed)))
+            self._apply(events.Enqueued(self._now_s(), completed(config, self._settings.space, self.seed)))
             self._record.commit()
 
     def close(self) -> None:
@@ -299,7 +289,7 @@ class OpenSearch:
                 return
             try:
                 if self._finish is None:
-                    self._hand_in(events.Interrupt(self._now_s(), "closed"))
+                    self._apply(events.Interrupt(self._now_s(), "closed"))
                 for trial, _ in list(self._in_flight.values()):
                     self._end(trial, Outcome("stopped"))
                 self._record.set_summary(self._recorder.state.summary())
@@ -311,7 +301,7 @@ class OpenSearch:
                     reason = "closed" if self._finish is None else self._finish.reason
                     error = None if self._finish is None else self._finish.error
                     end = SearchEnded(self._recorder.state.last_s, self.name, self.path, reason, error)
-                    self._listening.close(end)
+                    self._dispatcher.close(end)
 
     def __enter__(self) -> Self:
         return self
@@ -321,33 +311,23 @@ class OpenSearch:
     ) -> None:
         self.close()
 
-    # -- opening ---------------------------------------------------------------------------------------------------
+    # -- the record ------------------------------------------------------------------------------------------------
 
-    def _create(
-        self, scheduler: Scheduler, stop: StoppingCriterion | None, seed: int | None, summaries: Sequence[Taken]
-    ) -> Record:
-        meta = described(
-            name=self.name,
-            objective=ASKED,
-            space=self._space,
-            scheduler=scheduler,
-            constraints=self._constraints,
-            seed=seed_of(scheduler, seed, secrets.randbits(31)),
-            n_workers=0,
-            stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
-            chosen=self._chosen,
-        )
-        more = {"warm_start": summaries_to_json(summaries), "asynchronous": True}
-        record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
+    def _create(self, summaries: Sequence[Taken]) -> Record:
+        settings = self._settings
+        meta = settings.new_metadata(self.name, ASKED)
+        record = Record.create(self.path, {**meta, "warm_start": summaries_to_json(summaries)})
         try:
-            save_program(self.path, Program(asked_and_told, scheduler, self._space))
+            save_program(self.path, Program(asked_and_told, settings.scheduler, settings.space))
         except BaseException:
             record.close()
             raise
         return record
 
-    def _reopen(self, scheduler: Scheduler, seed: int | None) -> Record:
-        check_same(read_meta(self.path), ASKED, self._space, scheduler, self._constraints, seed)
+    def _reopen(self, seed: int | None) -> Record:
+        meta, settings = read_meta(self.path), self._settings
+        settings.check_equal(meta, objective=ASKED, seed=seed)
+        self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
         return Record.reopen(self.path)
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -355,7 +335,7 @@ class OpenSearch:
     def _now_s(self) -> float:
         return time.monotonic() - self._zero_s
 
-    def _hand_in(self, event: Event) -> list[Action]:
+    def _apply(self, event: Event) -> list[Action]:
         """Apply the event and the resulting suggestions, record them, and return all their actions."""
         all_actions: list[Action] = []
 
@@ -363,7 +343,7 @@ class OpenSearch:
             self._recorder.write(event, actions)
             all_actions.extend(actions)
 
-        handle(self._tuning, event, self._scheduler.searcher, note)
+        handle(self._core, event, self._scheduler.searcher, note)
         self._finish = next((action for action in all_actions if isinstance(action, Finish)), self._finish)
         return all_actions
 
@@ -373,7 +353,7 @@ class OpenSearch:
         now_s = self._now_s()
         self._reported.add(trial.trial_id)
         event = events.Reported(now_s, trial.trial_id, trial.attempt, values, now_s - began_s, checkpoint)
-        answer = self._hand_in(event)[0]
+        answer = self._apply(event)[0]
         assert isinstance(answer, Answer), "the values were looked at"
         return answer.decision
 
@@ -381,8 +361,8 @@ class OpenSearch:
         _, began_s = self._in_flight.pop(trial.trial_id)
         self._reported.discard(trial.trial_id)
         now_s = self._now_s()
-        actions = self._hand_in(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, now_s - began_s))
-        self._hand_in(events.Free(now_s, trial.trial_id, trial.attempt))
+        actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, now_s - began_s))
+        self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
         return next(action.status for action in actions if isinstance(action, Judged))
 
     def _check(self, trial: object, values: Mapping[str, object] | None) -> tuple[AskedTrial, float]:
@@ -400,7 +380,7 @@ class OpenSearch:
             )
         if values is not None:
             scheduler = self._scheduler
-            problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._constraints)
+            problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._settings.constraints)
             if problem is not None:
                 raise ValueError(problem)
         return current, began_s
@@ -475,51 +455,36 @@ def open_search(
     ...         search.tell(trial, (trial.config["x"] - 0.3) ** 2)
     ...     print(search.experiment.best.config)
     """
-    whole = space_of(space)
-    if stop is not None:
-        checked_stop(stop)
+    space = as_space(space)
     folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)
     path = experiments_folder() / folder_name
     metric = scheduler if isinstance(scheduler, str | list | tuple) else None
-    is_resumed = metric is not None and searcher is None and points_to_evaluate is None and path.exists()
-    before = _kept(path, checked_objectives(metric, mode)) if is_resumed and metric is not None else None
-    if before is not None:
-        used, chosen = before, None
-    else:
-        used, chosen = scheduler_for(
-            None if isinstance(scheduler, str | list | tuple) else scheduler,  # type: ignore[arg-type]  # checked there
-            metric=metric,
-            mode=mode,
-            searcher=searcher,
-            points_to_evaluate=points_to_evaluate,
-            space=whole,
-            stop=stop,
-            n_workers=1,
-        )
-    if stop is not None:
-        stop.reference_losses(used.objectives)
-    used.check(whole)
-    checked_callbacks(callbacks)
-    return OpenSearch(
-        path,
-        whole,
-        used,
-        stop,
-        chosen=chosen,
-        constraints=constraints_of(used, constraints),
-        seed=checked_seed(random_seed),
-        warm_start=warm_start,
-        callbacks=callbacks,
+    if metric is not None and searcher is None and points_to_evaluate is None and path.exists():
+        scheduler, metric, mode = _recorded_scheduler(path, checked_objectives(metric, mode)), None, "min"
+    settings = SearchSettings.create(
+        space,
+        scheduler if metric is None else None,  # type: ignore[arg-type]  # checked there
+        _NO_LIMIT if stop is None else stop,
+        metric=metric,
+        mode=mode,
+        searcher=searcher,
+        points_to_evaluate=points_to_evaluate,
+        constraints=constraints,
+        random_seed=random_seed,
+        n_workers=0,
+        max_equal_failures=None,  # the program decides what to do about failures
+        keep_checkpoints=True,  # they belong to the program
     )
+    return OpenSearch(path, settings, stop=stop, seed=random_seed, warm_start=warm_start, callbacks=callbacks)
 
 
-def _kept(path: Path, objectives: Sequence[Objective]) -> Scheduler:
+def _recorded_scheduler(path: Path, objectives: Sequence[Objective]) -> Scheduler:
     """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
     scheduler = load_program(path).scheduler
     if scheduler.objectives != tuple(objectives):
-        both = (scheduler.objectives, objectives)
-        old, new = (" and ".join(f"{one.metric!r} ({one.mode})" for one in group) for group in both)
-        raise ValueError(
-            f"the experiment {path.name!r} cannot go on with something else: it optimises {old}, and not {new}"
+        old, new = (
+            " and ".join(f"{objective.metric!r} ({objective.mode})" for objective in group)
+            for group in (scheduler.objectives, objectives)
         )
+        raise ValueError(f"the experiment {path.name!r} optimizes {old}, so it cannot be resumed with {new}")
     return scheduler

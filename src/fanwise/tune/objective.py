@@ -8,18 +8,23 @@ Outside a tuner, there is no checkpoint to load, and saved files are deleted.
 
 import atexit
 import logging
+import math
+import numbers
 import os
+import reprlib
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..base.errors import CheckpointError
 from ..pool.current import current, in_job
-from ..pool.reporting import send_report
+from ..pool.reporting import forget_reports, has_reported, is_array, send_report
 from .runtime.checkpoint_store import is_local, open_checkpoint, save_checkpoint
+from .values import with_objects
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +135,50 @@ def check_place() -> None:
             f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
             f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
         )
+
+
+def run_objective(
+    objective: Callable[..., Any],  # Any: the user's objective
+    metric: str,
+    objects: Mapping[str, Mapping[Any, Any]] = MappingProxyType({}),  # Any: categories of the user's
+    /,
+    **config: Any,
+) -> None:
+    """Call the objective in a worker. A number or dict that it returns becomes its last report.
+
+    Any other value is ignored if the objective has reported, for example a model that it has trained.
+
+    Args:
+        objective: the user's objective.
+        metric: name of a number that the objective returns.
+        objects: the objects of the space (`Space.objects`), which replace their names in the configuration.
+        config: the configuration.
+
+    Raises:
+        TypeError: the objective has not reported and returned a value that is not a metric.
+        CheckpointError: this machine cannot access the checkpoint root.
+    """
+    forget_reports()
+    check_place()
+    value = objective(**with_objects(config, objects))
+    if value is None:
+        return
+    if isinstance(value, Mapping):
+        report(**value)
+    elif isinstance(value, numbers.Real) or (is_array(value) and math.prod(value.shape) == 1):
+        report(**{metric: value})
+    elif not has_reported():
+        raise TypeError(
+            f"the objective reported nothing and returned {_describe(value)}, which is not a metric.\n"
+            f"Return a number or a dict of numbers and notes, e.g. {{{metric!r}: 0.12}}, or call report() before."
+        )
+
+
+def _describe(value: Any) -> str:  # Any: return value of an objective
+    """Return the type and, on one line, the beginning of the value."""
+    if is_array(value):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    return f"{' '.join(reprlib.repr(value).split())}, a {type(value).__name__}"
 
 
 def _experiment() -> Path | None:

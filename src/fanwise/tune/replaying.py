@@ -9,11 +9,11 @@ import os
 
 from .core.replay import Replayed
 from .experiment import folder_of
-from .opening import check_scheduler, copied, libraries_of, versions_of
 from .program import load_program
 from .record.reading import read_meta
-from .record.restoring import fresh_tuning, recorded_versions, rehearse
+from .record.restoring import recorded_versions, rehearse
 from .schedulers.scheduler import Scheduler
+from .search_settings import SearchSettings
 
 
 def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> Replayed:
@@ -42,14 +42,14 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
     meta = read_meta(folder)
     if scheduler is None:
         scheduler = load_program(folder).scheduler
-    check_scheduler(scheduler)
-    fresh = copied(scheduler)
-    installed, recorded = versions_of(fresh), recorded_versions(folder, meta)
+    settings = SearchSettings.from_json(meta, scheduler)
+    scheduler = settings.copy_scheduler()
+    installed, recorded = settings.versions(), recorded_versions(folder, meta)
     changed = {
-        name: (" and ".join(recorded[name]), installed.get(name, "not there"))
-        for name in libraries_of(fresh)
+        name: (" and ".join(recorded[name]), installed.get(name, "not installed"))
+        for name in scheduler.searcher.libraries
         if name in recorded and recorded[name] != [installed.get(name)]
     }
-    replayed = rehearse(folder, fresh_tuning(meta, fresh), fresh.searcher, asks_anew=not changed)
+    replayed = rehearse(folder, settings.new_core(scheduler), scheduler.searcher, asks_anew=not changed)
     replayed.other_versions = changed
     return replayed

@@ -8,11 +8,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from .constraints import Constraint
 from .core.events import Earlier
 from .core.transfer import KnownTrial, Learning, Source, Taken, fitted
 from .experiment import Experiment, load_experiment
-from .schedulers.scheduler import Scheduler
+from .search_settings import SearchSettings
 from .space import Space
 from .values import is_number, plain_json
 
@@ -26,9 +25,7 @@ _EXAMPLE = 'right:  warm_start="earlier-experiment", a path, an Experiment, a Da
 _RESERVED_COLUMNS = ("trial_id", "st_status")
 
 
-def read_warm_start(
-    warm_start: WarmStart | None, space: Space, scheduler: Scheduler, constraints: Sequence[Constraint]
-) -> tuple[list[Earlier], list[Taken]]:
+def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[Earlier], list[Taken]]:
     """Return the first events of a search, and a summary of each source. Reads from disk.
 
     Raises:
@@ -39,8 +36,9 @@ def read_warm_start(
     if warm_start is None:
         return [], []
     items = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
-    sources = [_read_source(item, index, space) for index, item in enumerate(items)]
-    learning = Learning(space, scheduler.objectives, constraints, scheduler.resource_attr)
+    sources = [_read_source(item, index, settings.space) for index, item in enumerate(items)]
+    scheduler = settings.scheduler
+    learning = Learning(settings.space, scheduler.objectives, settings.constraints, scheduler.resource_attr)
     return fitted(sources, learning)
 
 

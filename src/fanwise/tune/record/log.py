@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, final
 
-from ...base.errors import ClosedError, RecordError
+from ...base.errors import ClosedError, ExperimentExistsError, RecordError
 from .lines import line_of
 from .lock import HeldError, hold, release, remove
 from .reading import FILE_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, read_meta
@@ -318,9 +318,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except FileExistsError as error:
         if error.filename == str(folder):
-            raise FileExistsError(
-                f"{folder} exists already. Give the experiment another name, or remove that folder if it is not needed."
-            ) from None
+            raise ExperimentExistsError(folder) from None
         raise _not_made(folder, error) from error
     except OSError as error:
         raise _not_made(folder, error) from error

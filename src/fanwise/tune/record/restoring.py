@@ -1,59 +1,17 @@
-"""An experiment's decisions put together again from its record: as they began, and as they stood when it ended.
-
-meta  --fresh_tuning-->  SearchCore and scheduler as they began         also for a search that begins now
-rows  --restore------->  the same, where the record ends            to go on
-      --rehearse------>  whether all would be decided the same      `fanwise tune replay`
-"""
+"""Restores the state machine of a search by replaying its record, and checks that a replay decides the same."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import RecordError
-from ..constraints import checked_constraints
 from ..core.replay import Replayed, Row, replay
 from ..core.search_core import SearchCore
-from ..schedulers.scheduler import Scheduler, seed_of
 from ..searchers.searcher import Searcher
-from ..space import Space
 from ..stopping import StoppingCriterion
 from .event_codec import RecordedActions, event_of
 from .reading import iter_events, read_meta
 from .state import SearchState
-
-_SETTINGS = (
-    "asynchronous",
-    "trial_timeout_s",
-    "stop_grace_s",
-    "max_equal_failures",
-    "retries",
-    "keep_checkpoints",
-)
-
-
-def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> SearchCore:  # Any: JSON
-    """The decisions of the experiment as they begin; begins the scheduler.
-
-    Args:
-        meta: of its record: space, stop, seed, n_workers, settings.
-        scheduler: a fresh one.
-
-    Raises:
-        ValueError: the scheduler has another random seed than the experiment.
-    """
-    space = Space.from_json(meta["space"])
-    seed = seed_of(scheduler, meta["seed"], meta["seed"])
-    scheduler.begin(space, seed)
-    settings = meta.get("settings", {})
-    return SearchCore(
-        scheduler,
-        space,
-        StoppingCriterion.from_json(meta["stop"]),
-        n_workers=meta["n_workers"],
-        constraints=checked_constraints(meta.get("constraints", [])),
-        seed=seed,
-        **{name: settings[name] for name in _SETTINGS if name in settings},
-    )
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
@@ -61,7 +19,7 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
 
     Args:
         folder: the experiment's.
-        tuning, searcher: as they began; see `fresh_tuning`.
+        tuning, searcher: of `SearchSettings.new_core`.
 
     Raises:
         RecordError: the scheduler does not decide as it did then, or the record is of a newer version.

@@ -13,7 +13,7 @@ Commands are validated here against the state of the search. An invalid one rais
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ...base.text import counted
 from ..core import events
@@ -48,7 +48,7 @@ def command_for(word: str, args: Sequence[object], *, state: SearchState, space:
             return _pause(trial_id, state)
         case "unpause", [int(trial_id)]:
             return _unpause(trial_id, state)
-        case "enqueue", [Mapping() as config]:
+        case "enqueue", [config]:
             return _enqueue(config, state, space, seed)
         case "workers", [n_workers]:
             return _workers(n_workers, state)
@@ -109,7 +109,7 @@ def _unpause(trial_id: int, state: SearchState) -> UserCommand:
     return UserCommand(_command("resume", trial_id), answer)
 
 
-def _enqueue(config: Mapping[str, object], state: SearchState, space: Space, seed: int) -> UserCommand:
+def _enqueue(config: Any, state: SearchState, space: Space, seed: int) -> UserCommand:
     check_may_enqueue(state)
     whole = completed(config, space, seed)
     shown = ", ".join(f"{name}={value}" for name, value in whole.items())

@@ -26,6 +26,7 @@ from ...base.errors import ClosedError, RecordError
 from ...pool import contract
 from ...pool.contract import Engine, Job, JobRequest, Ready, Reply, Report, Timer
 from ...pool.leases import Resources
+from ...pool.reporting import is_plain
 from ...pool.specs import Packed
 from ..core import events
 from ..core.actions import Action, Answer, Discard, Finish, Judged, Kill, Reject, Start, Suggest, Terminate
@@ -36,7 +37,6 @@ from ..record.names import output_stem
 from ..record.recorder import Recorder
 from ..record.snapshot import SearchSnapshot
 from ..record.state import SearchState
-from ..reporting import is_plain
 from ..schedulers.scheduler import Decision
 from ..searchers.searcher import Searcher
 from ..tracebacks import before_traceback, of_the_user

@@ -1,14 +1,12 @@
 """Searches on a virtual clock: `simulate`, and `repeat` for several seeds."""
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...base.errors import SearchFailedError
-from ..constraints import constraints_of
 from ..core.actions import Finish
-from ..core.search_core import SearchCore
-from ..schedulers.scheduler import Scheduler, seed_of
+from ..schedulers.scheduler import Scheduler
+from ..search_settings import SearchSettings
 from ..searchers.searcher import SuggestContext
 from ..stopping import StoppingCriterion
 from ..values import check_bool, checked_int, checked_seconds
@@ -82,27 +80,26 @@ def simulate(
     """
     if keep not in _KEEP_VALUES:
         raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP_VALUES))}, got {keep!r}")
-    scheduler = copy.deepcopy(scheduler)
-    scheduler.check(table.space)
-    earlier, _ = read_warm_start(warm_start, table.space, scheduler, constraints_of(scheduler))
-    seed = seed_of(scheduler, seed, 0)
-    scheduler.begin(table.space, seed)
-    core = SearchCore(
-        scheduler,
+    settings = SearchSettings.create(
         table.space,
+        scheduler,
         stop,
         n_workers=checked_int("n_workers", n_workers, 1),
-        seed=seed,
+        random_seed=seed,
+        default_seed=0,
         asynchronous=asynchronous,
         trial_timeout_s=trial_timeout_s,
         max_equal_failures=max_equal_failures,
         retries=retries,
     )
+    earlier, _ = read_warm_start(warm_start, settings)
+    scheduler = settings.copy_scheduler()
+    core = settings.new_core(scheduler)
     objective = scheduler.objectives[0]
     tally = Tally(
         objective,
         n_workers=n_workers,
-        constraints=constraints_of(scheduler),
+        constraints=settings.constraints,
         keep_attempts=keep != "incumbent",
         keep_reports=keep == "reports",
     )
@@ -111,7 +108,7 @@ def simulate(
         scheduler.searcher,
         table,
         tally=tally,
-        seed=seed,
+        seed=settings.seed,
         checkpoints=check_bool("checkpoints", checkpoints),
         startup_s=checked_seconds("startup_s", startup_s),
         suggest_s=_suggestion_time(suggest_s),

@@ -1,0 +1,330 @@
+"""Settings of a search: validated once, stored in the record, and used by every way to start a search.
+
+Tuner(), search(), open_search(), simulate() --create()--> SearchSettings --to_json()--> meta.json
+Tuner.resume(), replay_experiment()          <--from_json()------------------------------'
+"""
+
+import copy
+import math
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..base.version import VERSION
+from ..pool import Capacity, Resources
+from .constraints import Constraint, checked_constraints, constraints_of
+from .core.search_core import SearchCore
+from .default_searcher import SearcherChoice, choose_searcher
+from .runtime.checkpoint_store import checked_root
+from .schedulers.fifo import FIFO
+from .schedulers.scheduler import Scheduler, checked_seed, seed_of
+from .searchers.searcher import Mode, Searcher
+from .searchers.with_sklearn import has_sklearn
+from .space import Space
+from .stopping import StoppingCriterion
+from .values import check_bool, checked_int, checked_seconds, is_number
+
+# Fields that are stored under "settings" in the metadata of the record. The others have keys of their own.
+_OPTIONS = (
+    "asynchronous",
+    "devices_per_trial",
+    "checkpoints",
+    "reuse",
+    "trial_timeout_s",
+    "stop_grace_s",
+    "max_equal_failures",
+    "retries",
+    "keep_checkpoints",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """Everything that determines the decisions of a search and how its trials run. See `Tuner` for the options.
+
+    Args:
+        scheduler: a scheduler that has not begun. Searches run copies of it; see `copy_scheduler`.
+        n_workers: number of trials that run at a time. 0: trials start only when a program asks for them.
+        searcher_choice: the searcher that was chosen because none was named, and why. None: it was named.
+
+    Raises:
+        TypeError, ValueError: an option of the wrong type or size.
+    """
+
+    space: Space
+    scheduler: Scheduler
+    stop: StoppingCriterion
+    seed: int
+    n_workers: int
+    constraints: tuple[Constraint, ...] = ()
+    searcher_choice: SearcherChoice | None = None
+    asynchronous: bool = True
+    devices_per_trial: int | float = 1
+    checkpoints: str | None = None
+    reuse: bool = False
+    trial_timeout_s: float | None = None
+    stop_grace_s: float = 5.0
+    max_equal_failures: int | None = 3
+    retries: int = 0
+    keep_checkpoints: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stop is None:
+            raise ValueError("a search needs an end: stop=StoppingCriterion(...)")
+        if not isinstance(self.stop, StoppingCriterion):
+            raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
+        self.stop.reference_losses(self.scheduler.objectives)
+        checked_int("n_workers", self.n_workers, 0)
+        for option in ("asynchronous", "reuse", "keep_checkpoints"):
+            check_bool(option, getattr(self, option))
+        if not is_number(self.devices_per_trial):
+            raise TypeError(f"devices_per_trial must be a number, got {self.devices_per_trial!r}")
+        if not 0 <= self.devices_per_trial < math.inf:
+            raise ValueError(f"devices_per_trial must be a number of at least 0, got {self.devices_per_trial!r}")
+        object.__setattr__(self, "checkpoints", checked_root(self.checkpoints))
+        if self.trial_timeout_s is not None and not checked_seconds("trial_timeout_s", self.trial_timeout_s):
+            raise ValueError("trial_timeout_s must be above 0; None sets no limit")
+        checked_seconds("stop_grace_s", self.stop_grace_s)
+        if self.max_equal_failures is not None:
+            checked_int("max_equal_failures", self.max_equal_failures, 1)
+        checked_int("retries", self.retries, 0)
+        self.scheduler.check(self.space)
+
+    @classmethod
+    def create(
+        cls,
+        space: Space | Mapping[str, Any],  # Any: domains and constants
+        scheduler: Scheduler | None,
+        stop: StoppingCriterion,
+        *,
+        n_workers: int,
+        metric: str | Sequence[str] | None = None,
+        mode: Mode | Sequence[Mode] = "min",
+        searcher: Searcher | str | None = None,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        constraints: Sequence[str] = (),
+        random_seed: int | None = None,
+        default_seed: int | None = None,
+        **options: Any,  # Any: the other fields
+    ) -> "SearchSettings":
+        """Return validated settings. Choose a searcher if neither a scheduler nor a searcher is given.
+
+        Args:
+            default_seed: used if neither `random_seed` nor the scheduler has a seed. None: a random one.
+
+        Raises:
+            TypeError, ValueError: invalid settings, or both a scheduler and settings that belong to it.
+        """
+        space = as_space(space)
+        choice = None
+        if scheduler is not None:
+            if metric is not None or mode != "min" or searcher is not None or points_to_evaluate is not None:
+                raise TypeError(
+                    "a scheduler has its own metric, mode, searcher and points_to_evaluate: leave out metric=, mode=, "
+                    "searcher= and points_to_evaluate= here"
+                )
+            check_scheduler(scheduler)
+        elif metric is None:
+            raise TypeError('a search needs the name of the value to optimize, such as metric="loss", or a scheduler')
+        else:
+            if searcher is None:
+                choice = choose_searcher(
+                    num_objectives=1 if isinstance(metric, str) else len(metric),
+                    has_conditions=bool(space.conditions),
+                    max_trials=stop.max_trials if isinstance(stop, StoppingCriterion) else None,
+                    n_workers=max(1, n_workers),
+                    has_sklearn=has_sklearn(),
+                )
+                searcher = choice.name
+            scheduler = FIFO(searcher, metric=metric, mode=mode, points_to_evaluate=points_to_evaluate)
+        default_seed = secrets.randbits(31) if default_seed is None else default_seed
+        return cls(
+            space=space,
+            scheduler=_copy(scheduler),
+            stop=stop,
+            seed=seed_of(scheduler, checked_seed(random_seed), default_seed),
+            n_workers=n_workers,
+            constraints=tuple(constraints_of(scheduler, constraints)),
+            searcher_choice=choice,
+            **options,
+        )
+
+    @classmethod
+    def from_json(
+        cls,
+        meta: Mapping[str, Any],
+        scheduler: Scheduler,
+        space: Space | None = None,  # Any: JSON
+    ) -> "SearchSettings":
+        """Return the settings from the metadata of a record.
+
+        Args:
+            scheduler: the experiment's scheduler, as passed to its search.
+            space: the experiment's space. None: the recorded space, which has names in place of objects.
+
+        Raises:
+            ValueError: the scheduler has another random seed than the experiment.
+        """
+        check_scheduler(scheduler)
+        return cls(
+            space=Space.from_json(meta["space"]) if space is None else space,
+            scheduler=_copy(scheduler),
+            stop=StoppingCriterion.from_json(meta["stop"]),
+            seed=seed_of(scheduler, meta["seed"], meta["seed"]),
+            n_workers=meta["n_workers"],
+            constraints=tuple(checked_constraints(meta.get("constraints", []))),
+            **{name: value for name, value in meta["settings"].items() if name in _OPTIONS},
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the settings as JSON, for the metadata of the record."""
+        choice, objectives = self.searcher_choice, self.scheduler.objectives
+        return {
+            "space": self.space.to_json(),
+            "scheduler": self.scheduler.describe(),
+            "chosen": None if choice is None else {"searcher": choice.name, "because": choice.reason},
+            "metric": objectives[0].metric,
+            "mode": objectives[0].mode,
+            "objectives": [[objective.metric, objective.mode] for objective in objectives],
+            "constraints": list(map(str, self.constraints)),
+            "resource_attr": self.scheduler.resource_attr,
+            "seed": self.seed,
+            "n_workers": self.n_workers,
+            "stop": self.stop.to_json(),
+            "settings": {name: getattr(self, name) for name in _OPTIONS},
+        }
+
+    def new_metadata(self, name: str, objective: str) -> dict[str, object]:
+        """Return the metadata that the record of a new experiment begins with.
+
+        Args:
+            objective: name of the objective.
+        """
+        return {
+            "id": secrets.token_hex(16),
+            "name": name,
+            "objective": objective,
+            "created_s": time.time(),
+            "versions": self.versions(),
+            **self.to_json(),
+        }
+
+    def copy_scheduler(self) -> Scheduler:
+        """Return a copy of the scheduler that has not begun."""
+        return _copy(self.scheduler)
+
+    def new_core(self, scheduler: Scheduler) -> SearchCore:
+        """Begin the scheduler, a copy of this one's, and return the state machine of a search that it decides for."""
+        scheduler.begin(self.space, self.seed)
+        return SearchCore(
+            scheduler,
+            self.space,
+            self.stop,
+            n_workers=self.n_workers,
+            constraints=self.constraints,
+            seed=self.seed,
+            asynchronous=self.asynchronous,
+            trial_timeout_s=self.trial_timeout_s,
+            stop_grace_s=self.stop_grace_s,
+            max_equal_failures=self.max_equal_failures,
+            retries=self.retries,
+            keep_checkpoints=self.keep_checkpoints,
+        )
+
+    def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:  # Any: JSON
+        """Check that these settings continue a recorded search: the same objective, space, scheduler and constraints.
+
+        Args:
+            objective: name of the objective.
+            seed: the random seed that the user gave. None: no seed was given.
+
+        Raises:
+            ValueError: they differ. The message lists the differences.
+        """
+        recorded_space, space = meta["space"], self.space.to_json()
+        pairs = {
+            f"{name!r} in the space": (recorded_space.get(name), space.get(name)) for name in recorded_space | space
+        }
+        pairs["objective"] = meta["objective"], objective
+        pairs["scheduler"] = meta["scheduler"], self.scheduler.describe()
+        pairs["constraints"] = meta.get("constraints", []), list(map(str, self.constraints))
+        if seed is not None:
+            pairs["random seed"] = meta["seed"], seed
+        differences = [f"{name}: was {old!r}, is {new!r}" for name, (old, new) in pairs.items() if old != new]
+        if differences:
+            raise ValueError(
+                f"the experiment {meta['name']!r} can only be resumed with the same settings:\n  "
+                + "\n  ".join(differences)
+                + "\nLeave them out to use the recorded ones, or start a new experiment."
+            )
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions that may affect the results. Libraries that are not installed are left out."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        versions = {"fanwise": VERSION, "python": sys.version.split()[0]}
+        for name in dict.fromkeys(("torch", "numpy", *self.scheduler.searcher.libraries)):
+            if name != "fanwise":
+                with suppress(PackageNotFoundError):
+                    versions[name] = version(name)
+        return versions
+
+
+def as_space(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and constants
+    """Return the argument if it is a Space, or else make a Space of it."""
+    return space if isinstance(space, Space) else Space(space)
+
+
+def check_scheduler(scheduler: object) -> None:
+    """Raise TypeError unless this is a scheduler."""
+    if isinstance(scheduler, type):
+        raise TypeError(
+            f"the scheduler must be an object, got the class {scheduler.__name__}.\n"
+            f"  right:  {scheduler.__name__}(metric=...)"
+        )
+    if not isinstance(scheduler, Scheduler):
+        raise TypeError(
+            f"the scheduler must be a Scheduler, such as ASHA(metric='loss', max_t=81), got {scheduler!r}. "
+            f"A searcher goes into FIFO(searcher, metric=...)."
+        )
+
+
+def trial_resources(capacity: Capacity, devices_per_trial: int | float) -> Resources:
+    """Return the resources of one trial on these machines.
+
+    Raises:
+        ValueError: a share of a device, but there is no GPU.
+    """
+    devices = devices_per_trial
+    if capacity.gpus and devices:
+        gpus = int(devices) if devices == int(devices) else float(devices)
+        shares = [
+            machine.cpus // max(1, int(len(machine.gpus) / devices)) for machine in capacity.machines if machine.gpus
+        ]
+        return Resources(cpus=max(1, min(shares)), gpus=gpus)
+    if devices != int(devices):
+        raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
+    return Resources(cpus=max(1, int(devices)))
+
+
+def max_workers(capacity: Capacity, resources: Resources) -> int:
+    """Return the number of trials with these resources that the machines can run at a time, at least 1."""
+    if resources.gpus:
+        return max(1, sum(int(len(machine.gpus) / resources.gpus) for machine in capacity.machines))
+    return max(1, sum(machine.cpus // resources.cpus for machine in capacity.machines))
+
+
+def _copy(scheduler: Scheduler) -> Scheduler:
+    """Return a deep copy, so that one scheduler can be passed to several searches. Raise TypeError if copying fails."""
+    try:
+        return copy.deepcopy(scheduler)
+    except Exception as error:  # copying user code may raise any exception
+        name = type(scheduler).__name__
+        raise TypeError(
+            f"a search runs a copy of its scheduler, and {name} cannot be copied ({type(error).__name__}: {error}). "
+            f"Create locks, files and the like in begin(), not in __init__."
+        ) from error

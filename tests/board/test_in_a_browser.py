@@ -181,7 +181,7 @@ def test_a_search_is_watched_and_steered_in_its_page(live: Live, page: "Page") -
     page.get_by_role("button", name="Enqueue a trial").click()
     page.get_by_label("configuration").fill('{"x": 0.125}')
     page.get_by_role("button", name="Enqueue it").click()
-    playwright.expect(page.locator("#said")).to_contain_text("tried next: x=0.125", timeout=30_000)
+    playwright.expect(page.locator("#said")).to_contain_text("the next new trial uses x=0.125", timeout=30_000)
 
     page.get_by_label("workers", exact=True).fill("1")
     page.get_by_role("button", name="Set", exact=True).click()

@@ -693,7 +693,7 @@ def test_a_command_to_a_search_that_does_not_run_says_so(board: Served, home: Pa
     with ended(home, "old") as search:
         write_trials(search, 1)
     answer = board.command("old", "stop_trial", 0)
-    assert answer.status == 409 and "does not run" in answer.json["error"]
+    assert answer.status == 409 and "is not running" in answer.json["error"]
     assert board.command("none", "stop").status == 404
 
 

@@ -493,9 +493,9 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (
             ("tune", "stop", "good"),
             1,
-            "does not run: it has finished (max_num_trials_started=4 reached). Go on with it: ",
+            "is not running: it has finished (max_num_trials_started=4 reached). Resume it with: ",
         ),
-        (("tune", "watch", "good"), 1, "the search 'good' does not run"),
+        (("tune", "watch", "good"), 1, "the search 'good' is not running"),
         (("tune", "pause", "good"), 2, "Missing option '--trial'"),
         (("tune", "enqueue", "good", "x=0.5"), 1, "fanwise tune resume good"),
         (("tune", "workers", "good", "2"), 1, "fanwise tune resume good"),

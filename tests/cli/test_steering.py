@@ -20,7 +20,7 @@ from fanwise.cli.app import main
 from fanwise.testing import within
 from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.tune import load_experiment
-from fanwise.tune.runtime.control_socket import KEY_NAME, SOCKET_NAME
+from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 OBJECTIVE = """
@@ -122,14 +122,14 @@ def test_a_running_search_is_steered_from_a_second_terminal(place: Place) -> Non
         assert place.typed("tune", "pause", "lenet", "--trial", "0").out.startswith("trial 0 pauses at its next report")
         within(30.0, lambda: place.status("lenet", 0) == "Paused", "trial 0 is paused")
         done = place.typed("tune", "enqueue", "lenet", "x=0.5", "act=1")
-        assert (done.status, done.out) == (0, "tried next: x=0.5, act=1, epochs=1000000\n")
+        assert (done.status, done.out) == (0, "the next new trial uses x=0.5, act=1, epochs=1000000\n")
         place.typed("tune", "stop", "lenet", "--trial", "1")
         within(30.0, lambda: place.status("lenet", 3) == "InProgress", "its worker goes on")
         configs = [trial.config for trial in load_experiment("lenet").history().trials.values()]
         assert {"x": 0.5, "act": "1", "epochs": 1000000} in configs, "a text that looks like a number is a text here"
         assert "1 paused, " in place.typed("tune", "show", "lenet").out
         done = place.typed("tune", "workers", "lenet", "3")
-        assert done.out == "at most 3 trials at a time from now on; trials that run already end normally\n"
+        assert done.out == "at most 3 trials at a time from now on; running trials are not interrupted\n"
         assert place.typed("tune", "workers", "lenet", "0").status == 2
         place.typed("tune", "unpause", "lenet", "--trial", "0")
         refused = [place.typed(*line) for line in (("tune", "rm", "lenet", "--yes"), ("tune", "resume", "lenet"))]
@@ -157,7 +157,7 @@ def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_r
     assert (listed["state"], listed["num_trials"], listed["num_running"], listed["num_lost"]) == ("broken-off", 2, 0, 2)
     for refused in (place.typed("tune", "stop", "killed"), place.typed("tune", "watch", "killed")):
         assert refused.status == 1
-        assert "its tuner was killed or has crashed. Go on with it: fanwise tune resume killed" in refused.err
+        assert "its tuner was killed or has crashed. Resume it with: fanwise tune resume killed" in refused.err
     before = len(load_experiment("killed").history().reports)
     with place.running("tune", "resume", "killed", "--workers", "1", "--trials", "3", name="killed") as search:
         within(60.0, lambda: place.is_further("killed", before), "trial 0 goes on")

@@ -32,7 +32,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.record.reading import read_events
-from fanwise.tune.runtime.command_client import ask_search
+from fanwise.tune.runtime.control import send_command
 from fanwise.tune.schedulers import Decision, Scheduler, Status
 from fanwise.tune.searchers import Observation, SuggestContext
 
@@ -518,5 +518,5 @@ def test_ctrl_c_at_any_line_leaves_a_whole_search_that_goes_on(step: int) -> Non
 
 def test_a_search_that_is_asked_takes_no_commands_from_other_processes_and_says_so() -> None:
     with open_search(SPACE, "loss", name="mine") as search:
-        with pytest.raises(ClosedError, match=r"the trials of 'mine' are asked for by a program, .* has no workers"):
-            ask_search(search.experiment.path, "workers", 3)
+        with pytest.raises(ClosedError, match=r"the trials of 'mine' are run by a program with the ask-and-tell interface"):
+            send_command(search.experiment.path, "workers", 3)

@@ -22,8 +22,7 @@ from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import Experiment, Tuner, report, uniform
 from fanwise.tune.record.overview import overview_of
-from fanwise.tune.runtime.command_client import ask_search
-from fanwise.tune.runtime.control_socket import KEY_NAME, SOCKET_NAME, near
+from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME, send_command, short_path
 
 ENDLESS = 10**6
 
@@ -83,9 +82,9 @@ def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  #
 
 def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        said = ask_search(running.path, "stop")
+        said = send_command(running.path, "stop")
         experiment = running.wait()
-    assert said.startswith("the search ends: its trials are told to stop, and everything is kept")
+    assert said.startswith("the search ends: running trials are asked to stop, and all results are kept")
     assert (experiment.state, experiment.end_reason) == ("finished", "stopped by hand")
     assert set(experiment.trials["status"]) == {"Stopped"}
 
@@ -93,7 +92,7 @@ def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tm
 def test_a_command_is_on_record_before_it_is_answered(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         for trial_id in (0, 1):
-            ask_search(running.path, "pause", trial_id)
+            send_command(running.path, "pause", trial_id)
             rows = [(e.kind, e.trial_id) for e in _events(running.path) if e.kind == "command"]
             assert rows[-1] == ("command", trial_id)
 
@@ -106,54 +105,54 @@ def _events(path: Path) -> list[Any]:  # Any: rows of the record
 
 def test_a_trial_is_paused_and_its_worker_goes_on_until_it_is_unpaused_and_stopped(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        assert "pauses at its next report" in ask_search(running.path, "pause", 0)
+        assert "pauses at its next report" in send_command(running.path, "pause", 0)
         within(20.0, lambda: running.status(0) == "Paused", "trial 0 is paused")
         within(20.0, lambda: running.status(2) == "InProgress", "another trial has its worker")
-        assert ask_search(running.path, "pause", 0).startswith("trial 0 is paused, and stays so")
-        assert ask_search(running.path, "unpause", 0).startswith("trial 0 may go on")
-        assert ask_search(running.path, "stop_trial", 1) == "trial 1 is told to stop"
+        assert send_command(running.path, "pause", 0).startswith("trial 0 is paused and stays paused")
+        assert send_command(running.path, "unpause", 0).startswith("trial 0 may resume")
+        assert send_command(running.path, "stop_trial", 1) == "trial 1 is told to stop"
         within(20.0, lambda: running.status(1) == "Stopped", "trial 1 is stopped")
         within(20.0, lambda: running.status(0) == "InProgress", "trial 0 runs again")
         with pytest.raises(ValueError, match="trial 1 is over"):
-            ask_search(running.path, "stop_trial", 1)
+            send_command(running.path, "stop_trial", 1)
 
 
 def test_a_paused_trial_that_is_stopped_is_over(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        ask_search(running.path, "pause", 0)
+        send_command(running.path, "pause", 0)
         within(20.0, lambda: running.status(0) == "Paused", "trial 0 is paused")
-        ask_search(running.path, "stop_trial", 0)
+        send_command(running.path, "stop_trial", 0)
         within(20.0, lambda: running.status(0) == "Stopped", "trial 0 is stopped")
         with pytest.raises(ValueError, match="trial 0 is over"):
-            ask_search(running.path, "unpause", 0)
+            send_command(running.path, "unpause", 0)
 
 
 def test_a_configuration_of_a_persons_is_tried_next(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        assert ask_search(running.path, "enqueue", {"x": 0.5}).startswith("tried next: x=0.5, folder=")
-        ask_search(running.path, "stop_trial", 0)
+        assert send_command(running.path, "enqueue", {"x": 0.5}).startswith("the next new trial uses x=0.5, folder=")
+        send_command(running.path, "stop_trial", 0)
         within(20.0, lambda: running.status(2) != "none", "the next trial has begun")
         assert Experiment(running.path).history().trials[2].config["x"] == 0.5
 
 
 def test_the_number_of_workers_is_raised_and_lowered_by_another_process(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        said = ask_search(running.path, "workers", 3)
-        assert said == "at most 3 trials at a time from now on; trials that run already end normally"
+        said = send_command(running.path, "workers", 3)
+        assert said == "at most 3 trials at a time from now on; running trials are not interrupted"
         within(20.0, lambda: running.status(2) == "InProgress", "a third trial runs")
-        ask_search(running.path, "workers", 2)
-        ask_search(running.path, "stop_trial", 0)
+        send_command(running.path, "workers", 2)
+        send_command(running.path, "stop_trial", 0)
         within(20.0, lambda: running.status(0) == "Stopped", "trial 0 is stopped")
-        ask_search(running.path, "stop_trial", 1)
+        send_command(running.path, "stop_trial", 1)
         within(20.0, lambda: running.status(3) == "InProgress", "another trial has a worker")
         assert running.status(4) == "none" and running.status(2) == "InProgress"
 
 
 def test_no_number_of_workers_is_taken_when_no_new_trials_start(pool: Pool, tmp_path: Path) -> None:
-    told = "another number of workers is refused, since no new trials start: max_num_trials_started=2 reached"
+    told = "the number of workers is refused because no new trials start: max_num_trials_started=2 reached"
     with searching(pool, tmp_path, trials=2) as running:
         with pytest.raises(ValueError, match=told):
-            ask_search(running.path, "workers", 3)
+            send_command(running.path, "workers", 3)
         with pytest.raises(ValueError, match=told):
             running.tuner.set_workers(3)
         assert [event for event in _events(running.path) if event.kind == "workers"] == []
@@ -164,7 +163,7 @@ def test_a_configuration_is_refused_in_the_same_words_everywhere_when_no_new_tri
 ) -> None:
     with searching(pool, tmp_path, trials=2) as running:
         with pytest.raises(ValueError, match="no new trials start: max_num_trials_started=2 reached"):
-            ask_search(running.path, "enqueue", {"x": 0.5})
+            send_command(running.path, "enqueue", {"x": 0.5})
         with pytest.raises(ValueError, match="no new trials start: max_num_trials_started=2 reached"):
             running.tuner.enqueue({"x": 0.5})
         assert [event for event in _events(running.path) if event.kind == "enqueued"] == []
@@ -183,13 +182,13 @@ def test_a_configuration_of_the_tuners_is_accepted_when_enqueue_returns(pool: Po
         ("enqueue", ({"z": 7.0},), "'z' is not in the space"),
         ("pause", (77,), "the search has no trial 77; its trials so far are 0 to "),
         ("stop_trial", (-1,), "the search has no trial -1"),
-        ("pause", ("x",), "a search takes no command 'pause' with 1 arguments"),
-        ("explode", (), "a search takes no command 'explode' with 0 arguments"),
-        ("stop", (1, 2, 3), "a search takes no command 'stop'"),
+        ("pause", ("x",), "unknown command 'pause' with 1 arguments"),
+        ("explode", (), "unknown command 'explode' with 0 arguments"),
+        ("stop", (1, 2, 3), "unknown command 'stop'"),
         ("workers", (0,), "n_workers must be at least 1, got 0"),
         ("workers", (True,), "n_workers must be an int, got True of type bool"),
         ("workers", (1.5,), "n_workers must be an int, got 1.5 of type float"),
-        ("workers", (), "a search takes no command 'workers' with 0 arguments"),
+        ("workers", (), "unknown command 'workers' with 0 arguments"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
@@ -197,17 +196,17 @@ def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
 ) -> None:
     with searching(pool, tmp_path) as running:
         with pytest.raises(ValueError, match=said):
-            ask_search(running.path, word, *args)
+            send_command(running.path, word, *args)
         kinds = {event.kind for event in _events(running.path)}
         assert kinds.isdisjoint({"command", "enqueued", "workers", "interrupt"})
 
 
 def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        ask_search(running.path, "stop")
+        send_command(running.path, "stop")
         running.wait()
-        with pytest.raises(ClosedError, match=r"has finished \(stopped by hand\). Go on with it: fanwise tune resume "):
-            ask_search(running.path, "stop")
+        with pytest.raises(ClosedError, match=r"has finished \(stopped by hand\). Resume it with: fanwise tune resume "):
+            send_command(running.path, "stop")
 
 
 # Who is heard.
@@ -217,7 +216,7 @@ def test_socket_and_key_are_this_users_alone_and_go_with_the_search(pool: Pool, 
     with searching(pool, tmp_path) as running:
         modes = [stat.S_IMODE((running.path / name).stat().st_mode) for name in ("", SOCKET_NAME, KEY_NAME)]
         assert modes == [0o700, 0o600, 0o600]
-        ask_search(running.path, "stop")
+        send_command(running.path, "stop")
         running.wait()
         assert not (running.path / SOCKET_NAME).exists() and not (running.path / KEY_NAME).exists()
 
@@ -226,17 +225,17 @@ def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path
     with searching(pool, tmp_path) as running:
         hub = Hub(name="stranger")
         try:
-            with near(running.path) as place, pytest.raises((AuthenticationError, WorkerLostError)):
+            with short_path(running.path) as place, pytest.raises((AuthenticationError, WorkerLostError)):
                 dial(hub, place / SOCKET_NAME, secrets.token_bytes(32), within_s=5.0)
         finally:
             hub.close()
         assert "interrupt" not in {event.kind for event in _events(running.path)}
-        assert ask_search(running.path, "unpause", 0).startswith("trial 0 is running")
+        assert send_command(running.path, "unpause", 0).startswith("trial 0 is running")
 
 
 def test_one_who_goes_on_after_a_false_proof_is_cut_off(pool: Pool, tmp_path: Path) -> None:
     """As a stranger would: it minds no proof of the listener's, and sends its command behind its own false one."""
-    with searching(pool, tmp_path) as running, near(running.path) as place:
+    with searching(pool, tmp_path) as running, short_path(running.path) as place:
         stranger = _stranger(str(place / SOCKET_NAME), b"")
         with stranger:
             assert stranger.recv(len(MAGIC) + NONCE_SIZE).startswith(MAGIC)
@@ -264,17 +263,17 @@ PICKLE = b"cposix\nsystem\n(S'touch %s'\ntR."
 )
 def test_garbage_from_many_connections_reaches_nothing(garbage: bytes, pool: Pool, tmp_path: Path) -> None:
     loot = tmp_path / "loot"
-    with searching(pool, tmp_path) as running, near(running.path) as place:
+    with searching(pool, tmp_path) as running, short_path(running.path) as place:
         address = str(place / SOCKET_NAME)
         before = len(_events(running.path))
         strangers = [_stranger(address, garbage.replace(b"%s", os.fsencode(loot))) for _ in range(300)]
         try:
-            assert ask_search(running.path, "unpause", 0).startswith("trial 0 is running"), "a friend is still heard"
+            assert send_command(running.path, "unpause", 0).startswith("trial 0 is running"), "a friend is still heard"
             within(20.0, lambda: len(_events(running.path)) > before + 20, "the search goes on")
         finally:
             for stranger in strangers:
                 stranger.close()
-        ask_search(running.path, "stop")
+        send_command(running.path, "stop")
         assert running.wait().end_reason == "stopped by hand"
     assert not loot.exists()
 
@@ -295,7 +294,7 @@ def test_who_holds_the_key_and_sends_a_pickle_is_cut_off_unread(pool: Pool, tmp_
     with searching(pool, tmp_path) as running:
         hub = Hub(name="insider")
         try:
-            with near(running.path) as place:
+            with short_path(running.path) as place:
                 link = dial(hub, place / SOCKET_NAME, (running.path / KEY_NAME).read_bytes(), within_s=5.0)
             link.dumps = lambda value: (PICKLE.replace(b"%s", os.fsencode(loot)), [])
             link.open()
@@ -303,14 +302,14 @@ def test_who_holds_the_key_and_sends_a_pickle_is_cut_off_unread(pool: Pool, tmp_
                 link.ask("stop", within_s=10.0)
         finally:
             hub.close()
-        assert ask_search(running.path, "unpause", 0).startswith("trial 0 is running")
+        assert send_command(running.path, "unpause", 0).startswith("trial 0 is running")
     assert not loot.exists()
 
 
 def test_a_folder_with_a_name_too_long_for_a_socket_is_reached_all_the_same(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path, name="n" * 100) as running:
         assert len(os.fsencode(running.path / SOCKET_NAME)) > 107
-        ask_search(running.path, "stop")
+        send_command(running.path, "stop")
         assert running.wait().end_reason == "stopped by hand"
         assert not (running.path / SOCKET_NAME).exists()
 
@@ -331,7 +330,7 @@ def test_a_search_whose_folder_takes_no_socket_goes_on_and_says_so(
         patch.setattr(socket.socket, "bind", refused)
         experiment = tuner.run()
     assert experiment.finished and len(experiment.trials) == 2
-    assert "cannot be steered by other processes" in caplog.text
+    assert "other processes cannot control the search" in caplog.text
     assert not (tuner.path / KEY_NAME).exists()
 
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar, final
 
 from ..base.errors import FanwiseError, NotInstalled, RecordError
 from ..base.plain_json import json_bytes
-from ..tune.runtime.command_client import ask_search
+from ..tune.runtime.control import send_command
 from .callers import Callers
 from .guard import Asked, Guard, Refusal, headers
 from .watching import Home, NotThere
@@ -275,7 +275,7 @@ class _Board:
     async def command(self, request: Request) -> Response:
         folder = await _in_thread(self._home.inside, request.path_params["name"])
         word, args = _command(await _read(request))
-        answer = await _in_thread(ask_search, folder, word, *args)
+        answer = await _in_thread(send_command, folder, word, *args)
         await _in_thread(lambda: self._home.watched(folder.name).hurry())
         self._pages.wake()
         return _json({"answer": answer})

@@ -19,7 +19,7 @@ from ..tune.record.overview import Overview, overview_of
 from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
 from ..tune.removing import remove_experiment
-from ..tune.runtime.command_client import ask_search, not_running
+from ..tune.runtime.control import not_running, send_command
 from ..tune.space import Space
 from .experiments import pool_on
 from .objectives import find_modules_here, load_function
@@ -64,12 +64,12 @@ def watch_search(name: str) -> None:
 
 
 def tell_search(name: str, word: str, *args: object) -> str:
-    """Tell a running search what is wanted of it; returns its answer. Raises as `ask_search`."""
-    return printable_line(ask_search(folder_of(name), word, *args))
+    """Tell a running search what is wanted of it; returns its answer. Raises as `send_command`."""
+    return printable_line(send_command(folder_of(name), word, *args))
 
 
 def enqueue(name: str, settings: Sequence[str]) -> str:
-    """Have a configuration tried next. Raises as `ask_search`; ValueError names what does not fit the space."""
+    """Have a configuration tried next. Raises as `send_command`; ValueError names what does not fit the space."""
     folder = folder_of(name)
     space = Space.from_json(read_meta(folder)["space"])
     return tell_search(str(folder), "enqueue", read_config(space, settings))

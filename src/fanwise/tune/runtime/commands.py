@@ -52,7 +52,7 @@ def command_for(word: str, args: Sequence[object], *, state: SearchState, space:
             return _enqueue(config, state, space, seed)
         case "workers", [n_workers]:
             return _workers(n_workers, state)
-    raise ValueError(f"a search takes no command {word!r} with {len(args)} arguments; both sides must run one version")
+    raise ValueError(f"unknown command {word!r} with {len(args)} arguments. Do both processes run the same version of fanwise?")
 
 
 def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str, object]:
@@ -73,39 +73,39 @@ def check_may_enqueue(state: SearchState) -> None:
 
 def _check_starts_trials(request: str, state: SearchState) -> None:
     if state.reason is not None:
-        raise ValueError(f"{request} is refused, since no new trials start: {state.reason}")
+        raise ValueError(f"{request} is refused because no new trials start: {state.reason}")
 
 
 def _stop(state: SearchState) -> UserCommand:
-    ends = f"the search is ending already ({state.reason})" if state.reason else "the search ends"
+    ends = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
     return UserCommand(
         lambda now_s: events.Interrupt(now_s, "stopped by hand"),
-        f"{ends}: its trials are told to stop, and everything is kept; once more kills what still runs",
+        f"{ends}: running trials are asked to stop, and all results are kept. A second stop kills them.",
     )
 
 
 def _stop_trial(trial_id: int, state: SearchState) -> UserCommand:
     _living(trial_id, state)
-    return UserCommand(_command("stop", trial_id), f"trial {trial_id} is told to stop")
+    return UserCommand(_command("stop", trial_id), f"trial {trial_id} is asked to stop")
 
 
 def _pause(trial_id: int, state: SearchState) -> UserCommand:
     if _living(trial_id, state) is Status.PAUSED:
         return UserCommand(
-            _command("pause", trial_id), f"trial {trial_id} is paused, and stays so until it is unpaused"
+            _command("pause", trial_id), f"trial {trial_id} is paused and stays paused until it is unpaused"
         )
     return UserCommand(
         _command("pause", trial_id),
-        f"trial {trial_id} pauses at its next report, and its worker goes on with others; unpaused, it goes on from "
-        f"its last checkpoint, or without one from scratch",
+        f"trial {trial_id} pauses at its next report and frees its worker. When it is unpaused, it resumes from its "
+        f"last checkpoint, or from scratch if it has none.",
     )
 
 
 def _unpause(trial_id: int, state: SearchState) -> UserCommand:
     if _living(trial_id, state) is Status.PAUSED:
-        answer = f"trial {trial_id} may go on: it does when a worker is free and the scheduler wants it"
+        answer = f"trial {trial_id} may resume: it does when a worker is free and the scheduler resumes it"
     else:
-        answer = f"trial {trial_id} is running, and goes on past its next report"
+        answer = f"trial {trial_id} is running and will not pause"
     return UserCommand(_command("resume", trial_id), answer)
 
 
@@ -113,15 +113,15 @@ def _enqueue(config: Any, state: SearchState, space: Space, seed: int) -> UserCo
     check_may_enqueue(state)
     whole = completed(config, space, seed)
     shown = ", ".join(f"{name}={value}" for name, value in whole.items())
-    return UserCommand(lambda now_s: events.Enqueued(now_s, whole), f"tried next: {shown}")
+    return UserCommand(lambda now_s: events.Enqueued(now_s, whole), f"the next new trial uses {shown}")
 
 
 def _workers(n_workers: object, state: SearchState) -> UserCommand:
     number = checked_int("n_workers", n_workers, 1)
-    _check_starts_trials("another number of workers", state)
+    _check_starts_trials("the number of workers", state)
     return UserCommand(
         lambda now_s: events.Workers(now_s, number),
-        f"at most {counted(number, 'trial')} at a time from now on; trials that run already end normally",
+        f"at most {counted(number, 'trial')} at a time from now on; running trials are not interrupted",
     )
 
 

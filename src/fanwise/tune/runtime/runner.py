@@ -5,7 +5,7 @@
     end of the loop's turn: record.commit(), then all held answers are sent
 
 An answer is sent only after its report is committed, and one write commits all reports of a turn. Decisions are made in
-`decisions`. Display code polls the search through `look()`.
+`core`. Display code polls the search through `look()`.
 
 Any error here (a full disk, an invalid answer of a scheduler, a bug) ends the search: nothing more is decided or
 written, the jobs are killed, and then `finished` is set with the error in `failure`. So nothing waits for a failed
@@ -54,7 +54,7 @@ class Plan:
 
     name: str
     packed: Packed
-    need: Resources
+    resources: Resources
     seed: int
     reuse: bool
     folder: Path
@@ -69,20 +69,20 @@ class Checkpoints(Protocol):
         """Delete these checkpoints in the background. Does not block."""
 
 
-_Fact = TypeVar("_Fact", bound=Callable[..., None])
+_Method = TypeVar("_Method", bound=Callable[..., None])
 
 
-def _breaks_off(event: _Fact) -> _Fact:
+def _fails_search(method: _Method) -> _Method:
     """Decorator: an exception ends the search instead of reaching the loop or the engine."""
 
-    @functools.wraps(event)
+    @functools.wraps(method)
     def handled(self: "Search", *args: object) -> None:
         try:
-            event(self, *args)
+            method(self, *args)
         except BaseException as error:
-            self._break_off(error)
+            self._fail(error)
 
-    return cast(_Fact, handled)
+    return cast(_Method, handled)
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class Search:
         self._checkpoints = checkpoints
         self._recorder = Recorder(record, state, listener)
         self._zero_s = engine.loop.now_s() - began_s
-        self._tuning: SearchCore | None = None
+        self._core: SearchCore | None = None
         self._suggester: Suggester | None = None
         self._attempts: dict[int, _Attempt] = {}  # by job id
         self._job_of: dict[int, int] = {}  # trial id -> id of its current job
@@ -138,9 +138,9 @@ class Search:
         self._discards: list[str] = []
         self._report: Report | None = None
         self._timer: Timer | None = None
-        self._armed_s: float | None = None  # the due time for which the timer was set
-        self._told: list[Callable[[], None]] = []
-        self._early: list[Callable[[], None]] = []  # commands received before `begin`
+        self._timer_due_s: float | None = None  # the due time for which the timer was set
+        self._after_commit: list[Callable[[], None]] = []
+        self._early_commands: list[Callable[[], None]] = []  # commands received before `begin`
         self._summary_due_s = -math.inf
 
     @property
@@ -173,53 +173,53 @@ class Search:
         """Return the seconds since the search began, excluding interruptions. Can be called from any thread."""
         return self._loop.now_s() - self._zero_s
 
-    @_breaks_off
-    def begin(self, core: SearchCore, first: Callable[[float], Event], before: Sequence[Event] = ()) -> None:
-        """Start the search: apply the events `before`, then the one that `first` makes from the time."""
-        self._tuning = core
+    @_fails_search
+    def begin(self, core: SearchCore, make_first: Callable[[float], Event], earlier: Sequence[Event] = ()) -> None:
+        """Start the search: apply the events `earlier`, then the one that `make_first` makes from the time."""
+        self._core = core
         self._loop.at_turn_end(self._turn_end)
         self._engine.prepare(self._plan.packed)
-        for event in before:
-            self._hand_in(event)
-        self._hand_in(first(self.now_s()))
-        for command in self._early:
+        for event in earlier:
+            self._apply(event)
+        self._apply(make_first(self.now_s()))
+        for command in self._early_commands:
             command()
 
-    @_breaks_off
-    def command(self, make: Callable[[float], Event], then: Callable[[], None] | None = None) -> None:
+    @_fails_search
+    def command(self, make: Callable[[float], Event], on_commit: Callable[[], None] | None = None) -> None:
         """Apply a user's command, such as Ctrl-C, stop or pause. Must be called on the loop's thread.
 
         Args:
             make: makes the event from the time.
-            then: called when the command has been committed; not called if the search is over or fails first.
+            on_commit: called when the command has been committed; not called if the search is over or fails first.
         """
-        if self._tuning is None:
-            self._early.append(lambda: self.command(make, then))
+        if self._core is None:
+            self._early_commands.append(lambda: self.command(make, on_commit))
         elif self.failure is None and not self.finished.is_set():
-            self._hand_in(make(self.now_s()))
-            if then is not None:
-                self._told.append(then)
+            self._apply(make(self.now_s()))
+            if on_commit is not None:
+                self._after_commit.append(on_commit)
 
     def abandon(self) -> None:
         """Kill the running trials and finish at once. Must be called on the loop's thread, or after it has ended."""
         if not self.finished.is_set():
-            self._break_off(ClosedError(f"the search {self._plan.name!r} was broken off."))
+            self._fail(ClosedError(f"the search {self._plan.name!r} was broken off."))
             with contextlib.suppress(ClosedError):  # the pool is closed, so no trial waits for an answer
                 self._release_answers()
-            self._let_go()
+            self._close()
 
     # -- events of the engine --------------------------------------------------------------------------------------
 
-    @_breaks_off
+    @_fails_search
     def on_ready(self, job: Job, ready: Ready) -> None:
         attempt = self._attempts.get(job.id)
         if attempt is not None and self.failure is None:
             attempt.ready_s = now_s = self.now_s()
             pid = 0 if ready.pid is None else ready.pid
-            self._hand_in(events.Ready(now_s, attempt.trial_id, attempt.number, pid, ready.started_s, ready.how))
+            self._apply(events.Ready(now_s, attempt.trial_id, attempt.number, pid, ready.started_s, ready.how))
 
     def on_report(self, report: Report) -> None:
-        try:  # same as `_breaks_off`, inlined because reports are by far the most frequent event
+        try:  # same as `_fails_search`, inlined because reports are by far the most frequent event
             attempt = self._attempts.get(report.job.id)
             if attempt is None:
                 report.answer(Reply("STOP"))
@@ -229,7 +229,7 @@ class Search:
                 report.refuse(TypeError(problem))
             else:
                 self._report = report
-                self._hand_in(
+                self._apply(
                     events.Reported(
                         self._loop.now_s() - self._zero_s,
                         attempt.trial_id,
@@ -240,9 +240,9 @@ class Search:
                     )
                 )
         except BaseException as error:
-            self._break_off(error)
+            self._fail(error)
 
-    @_breaks_off
+    @_fails_search
     def on_ended(self, job: Job, outcome: contract.Outcome) -> None:
         attempt = self._attempts.get(job.id)
         if attempt is None or self.failure is not None:
@@ -251,11 +251,14 @@ class Search:
         seconds = outcome.objective_s
         if seconds is None and attempt.ready_s is not None:
             seconds = now_s - attempt.ready_s
-        where, printed = of_the_user(outcome.traceback), before_traceback(outcome.traceback, outcome.last_output)
-        result = events.Outcome(outcome.kind, outcome.text, where, printed, outcome.threads)
-        self._hand_in(events.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
+        user_traceback, output = (
+            of_the_user(outcome.traceback),
+            before_traceback(outcome.traceback, outcome.last_output),
+        )
+        result = events.Outcome(outcome.kind, outcome.text, user_traceback, output, outcome.threads)
+        self._apply(events.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
 
-    @_breaks_off
+    @_fails_search
     def on_free(self, job: Job) -> None:
         attempt = self._attempts.get(job.id)
         if attempt is None:
@@ -264,34 +267,34 @@ class Search:
             del self._job_of[attempt.trial_id]
         try:
             if self.failure is None:
-                self._hand_in(events.Free(self.now_s(), attempt.trial_id, attempt.number))
+                self._apply(events.Free(self.now_s(), attempt.trial_id, attempt.number))
         finally:
             del self._attempts[job.id]
 
-    @_breaks_off
+    @_fails_search
     def _tick(self) -> None:
-        self._timer = self._armed_s = None
+        self._timer = self._timer_due_s = None
         if self.failure is None:
-            self._hand_in(events.Tick(self.now_s()))
+            self._apply(events.Tick(self.now_s()))
 
     def _suggested_later(self, event: events.Suggested) -> None:
         """Pass a suggestion from the searcher's thread to the loop."""
 
-        @_breaks_off
-        def hand_in(self: "Search") -> None:
+        @_fails_search
+        def apply(self: "Search") -> None:
             if self.failure is None and not self.finished.is_set():
-                self._hand_in(replace(event, now_s=self.now_s()))
+                self._apply(replace(event, now_s=self.now_s()))
 
         with contextlib.suppress(ClosedError):
-            self._loop.call_soon(lambda: hand_in(self))
+            self._loop.call_soon(lambda: apply(self))
 
     # -- from events to actions --------------------------------------------------------------------------------------
 
-    def _hand_in(self, event: Event, job: Job | None = None) -> None:
+    def _apply(self, event: Event, job: Job | None = None) -> None:
         """Decide, record and execute, also for immediate suggestions. `job` is the job that has ended, if any."""
-        core, todo = self._tuning, [event]
+        core, queue = self._core, [event]
         assert core is not None, "events come after begin()"
-        for event in todo:
+        for event in queue:
             actions = core.handle(event)
             if type(event) is events.Ended and job is not None:
                 event = self._with_last_output(event, actions, job)
@@ -300,20 +303,20 @@ class Search:
                 if self.failure is not None:
                     return
                 if type(action) is Answer or type(action) is Reject:
-                    assert self._report is not None, "actions answer the report that was handed in last"
+                    assert self._report is not None, "actions answer the last report"
                     self._answers.append((self._report, action))
                     self._report = None
                 elif type(action) is Suggest:
                     assert self._suggester is not None, "a suggestion was ordered without a searcher"
                     answer = self._suggester.ask(action, now_s=event.now_s, seen=self._record.next_seq - 1)
                     if answer is not None:
-                        todo.append(answer)
+                        queue.append(answer)
                 else:
-                    self._obey(action)
-        if core.next_tick_s != self._armed_s:
-            self._arm(core.next_tick_s)
+                    self._execute(action)
+        if core.next_tick_s != self._timer_due_s:
+            self._set_timer(core.next_tick_s)
 
-    def _obey(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         match action:
             case Start():
                 self._start(action)
@@ -330,7 +333,7 @@ class Search:
         plan = self._plan
         request = JobRequest(
             plan.packed,
-            plan.need,
+            plan.resources,
             keywords=action.config,
             number=action.trial_id,
             attempt=action.attempt,
@@ -359,8 +362,8 @@ class Search:
         failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
         if not failed or event.outcome.last_output:
             return event
-        printed = self._engine.output(job)
-        last = printed.err or printed.out
+        output = self._engine.output(job)
+        last = output.err or output.out
         return replace(event, outcome=replace(event.outcome, last_output=last)) if last else event
 
     # -- the record and the clock ----------------------------------------------------------------------------------
@@ -377,20 +380,20 @@ class Search:
                     self._summary_due_s = now_s + self._plan.summary_interval_s
                     self._record.set_summary(self.state.summary(now_s=now_s))
         except BaseException as error:
-            self._break_off(error)
+            self._fail(error)
         try:
-            if self._answers or self._told:
+            if self._answers or self._after_commit:
                 self._release_answers()
             if self._discards and self.failure is None:
                 names, self._discards = self._discards, []
                 self._checkpoints.discard(names)
             if self.finish is not None or (self.failure is not None and not self._attempts):
-                self._let_go()
+                self._close()
         except BaseException as error:
-            self._break_off(error)
+            self._fail(error)
 
     def _release_answers(self) -> None:
-        callbacks, self._told = self._told, []
+        callbacks, self._after_commit = self._after_commit, []
         if self.failure is None:
             for callback in callbacks:
                 callback()
@@ -406,9 +409,9 @@ class Search:
                 assert type(action) is Reject
                 report.refuse(ValueError(action.message))
 
-    def _arm(self, next_s: float | None) -> None:
+    def _set_timer(self, next_s: float | None) -> None:
         """Set the timer for the next due time of `SearchCore`. Keep an earlier timer: an early tick is harmless."""
-        self._armed_s = next_s
+        self._timer_due_s = next_s
         if next_s is None or self.finish is not None:
             return
         when_s = self._zero_s + next_s
@@ -420,7 +423,7 @@ class Search:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def _break_off(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Fail the search with this error and kill its jobs."""
         if self.failure is not None or self.finished.is_set():
             return
@@ -430,7 +433,7 @@ class Search:
                 with contextlib.suppress(Exception):  # the link may have ended, and then its process ends too
                     self._engine.end(attempt.job, "kill")
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         """Stop the timer and the suggester, and set `finished`. Nothing is written after this."""
         if self._timer is not None:
             self._timer.cancel()
@@ -438,11 +441,11 @@ class Search:
             self._suggester.close()
         with contextlib.suppress(ClosedError):
             self._loop.check_usable()
-            self._loop.call_soon(self._unhook)
+            self._loop.call_soon(self._remove_turn_hook)
         self._is_over = True
         self.finished.set()
 
-    def _unhook(self) -> None:
+    def _remove_turn_hook(self) -> None:
         with contextlib.suppress(ValueError):  # the search never began
             self._loop.not_at_turn_end(self._turn_end)
 

@@ -46,8 +46,8 @@ from ..warm_start import summaries_to_json
 from .board_process import own_board
 from .checkpoint_owner import claim, delete_owned, is_inside
 from .checkpoint_store import CheckpointStore, checkpoint_root, is_local
-from .command_listener import CommandListener
 from .commands import command_for
+from .control import CommandListener
 from .runner import Plan, Search
 
 
@@ -327,7 +327,7 @@ class SearchRun:
         return Plan(
             name=self._options.name,
             packed=packed,
-            need=self._options.resources,
+            resources=self._options.resources,
             seed=self._settings.seed,
             reuse=self._settings.reuse,
             folder=self._path,

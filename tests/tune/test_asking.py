@@ -518,5 +518,5 @@ def test_ctrl_c_at_any_line_leaves_a_whole_search_that_goes_on(step: int) -> Non
 
 def test_a_search_that_is_asked_takes_no_commands_from_other_processes_and_says_so() -> None:
     with open_search(SPACE, "loss", name="mine") as search:
-        with pytest.raises(ClosedError, match=r"the trials of 'mine' are run by a program with the ask-and-tell interface"):
+        with pytest.raises(ClosedError, match=r"the trials of 'mine' are run by a program with the ask-and-tell"):
             send_command(search.experiment.path, "workers", 3)

@@ -110,7 +110,7 @@ def test_a_trial_is_paused_and_its_worker_goes_on_until_it_is_unpaused_and_stopp
         within(20.0, lambda: running.status(2) == "InProgress", "another trial has its worker")
         assert send_command(running.path, "pause", 0).startswith("trial 0 is paused and stays paused")
         assert send_command(running.path, "unpause", 0).startswith("trial 0 may resume")
-        assert send_command(running.path, "stop_trial", 1) == "trial 1 is told to stop"
+        assert send_command(running.path, "stop_trial", 1) == "trial 1 is asked to stop"
         within(20.0, lambda: running.status(1) == "Stopped", "trial 1 is stopped")
         within(20.0, lambda: running.status(0) == "InProgress", "trial 0 runs again")
         with pytest.raises(ValueError, match="trial 1 is over"):
@@ -205,7 +205,7 @@ def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_p
     with searching(pool, tmp_path) as running:
         send_command(running.path, "stop")
         running.wait()
-        with pytest.raises(ClosedError, match=r"has finished \(stopped by hand\). Resume it with: fanwise tune resume "):
+        with pytest.raises(ClosedError, match=r"has finished \(stopped by hand\). Resume it with: fanwise tune "):
             send_command(running.path, "stop")
 
 

@@ -15,13 +15,7 @@ from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.jobs import local_engine
 from fanwise.testing.searches import quiet_tuner, search
-from fanwise.tune import (
-    Experiment,
-    choice,
-    load_experiment,
-    report,
-    uniform,
-)
+from fanwise.tune import Experiment, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
 from fanwise.tune.record.reading import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
@@ -233,3 +227,21 @@ def test_objectives_of_a_users_test_module_reach_the_workers(tmp_path: Path, mod
     done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("FANWISE_CPUS", "4")
+
+    def num_threads(x: float) -> float:
+        return float(os.environ["OMP_NUM_THREADS"])
+
+    stop = StoppingCriterion(max_num_trials_started=1)
+    tuner = Tuner(num_threads, {"x": uniform(0, 1)}, stop=stop, metric="n", n_workers=1, name="divided", quiet=True)
+    assert list(tuner.run().results["n"]) == [4.0]
+    stop = StoppingCriterion(max_num_trials_started=2)
+    Tuner.resume("divided", stop=stop, quiet=True).run()
+    stop = StoppingCriterion(max_num_trials_started=3)
+    resumed = Tuner.resume("divided", stop=stop, n_workers=2, quiet=True).run()
+    assert list(resumed.results["n"]) == [4.0, 4.0, 2.0]

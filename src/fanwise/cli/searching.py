@@ -38,7 +38,7 @@ class Settings:
     seconds: float | None
     trials: int | None
     workers: int | None
-    devices_per_trial: float
+    devices_per_trial: float | None
     trial_timeout_s: float | None
     retries: int
     seed: int | None
@@ -72,8 +72,9 @@ def run_search(settings: Settings) -> None:
     for option, seconds in (("--seconds", settings.seconds), ("--trial-timeout", settings.trial_timeout_s)):
         if seconds is not None and not seconds > 0:
             raise UsageError(f"{option} must be above 0, got {seconds:g}")
-    if not 0 < settings.devices_per_trial < math.inf:
-        raise UsageError(f"--devices-per-trial must be a number above 0, got {settings.devices_per_trial:g}")
+    devices = settings.devices_per_trial
+    if devices is not None and not 0 < devices < math.inf:
+        raise UsageError(f"--devices-per-trial must be a number above 0, got {devices:g}")
     if settings.name is not None:
         _check_name(settings.name)
     scheduling = _scheduling(settings)
@@ -98,7 +99,7 @@ def _tuner(
             stop=StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
             **scheduling,
             n_workers=settings.workers,
-            devices_per_trial=int(devices) if devices == int(devices) else devices,
+            devices_per_trial=devices if devices is None or devices != int(devices) else int(devices),
             trial_timeout_s=settings.trial_timeout_s,
             retries=settings.retries,
             name=settings.name,

@@ -82,8 +82,12 @@ def tune_run(
     trials: Annotated[int | None, typer.Option(metavar="N", help="End after starting so many trials.", min=1)] = None,
     workers: Workers = None,
     devices_per_trial: Annotated[
-        float, typer.Option(metavar="N", help="GPUs (or CPUs) for each trial; below 1: a share of a GPU.")
-    ] = 1,
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="GPUs (or CPUs) per trial; below 1: a share of a GPU. Default: the machine divided by the workers.",
+        ),
+    ] = None,
     trial_timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="How long a trial may take. Default: no limit.")
     ] = None,

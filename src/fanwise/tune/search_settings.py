@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.version import VERSION
-from ..pool import Capacity, Resources
 from .constraints import Constraint, checked_constraints, constraints_of
 from .core.search_core import SearchCore
 from .default_searcher import SearcherChoice, choose_searcher
@@ -32,6 +31,7 @@ from .values import check_bool, checked_int, checked_seconds, is_number
 _OPTIONS = (
     "asynchronous",
     "devices_per_trial",
+    "divides_machine",
     "checkpoints",
     "reuse",
     "trial_timeout_s",
@@ -49,6 +49,7 @@ class SearchSettings:
     Args:
         scheduler: a scheduler that has not begun. Searches run copies of it; see `copy_scheduler`.
         n_workers: number of trials that run at a time. 0: trials start only when a program asks for them.
+        divides_machine: `devices_per_trial` was computed from the number of workers and changes with it.
         searcher_choice: the searcher that was chosen because none was named, and why. None: it was named.
 
     Raises:
@@ -64,6 +65,7 @@ class SearchSettings:
     searcher_choice: SearcherChoice | None = None
     asynchronous: bool = True
     devices_per_trial: int | float = 1
+    divides_machine: bool = False
     checkpoints: str | None = None
     reuse: bool = False
     trial_timeout_s: float | None = None
@@ -79,12 +81,9 @@ class SearchSettings:
             raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
         self.stop.reference_losses(self.scheduler.objectives)
         checked_int("n_workers", self.n_workers, 0)
-        for option in ("asynchronous", "reuse", "keep_checkpoints"):
+        for option in ("asynchronous", "reuse", "keep_checkpoints", "divides_machine"):
             check_bool(option, getattr(self, option))
-        if not is_number(self.devices_per_trial):
-            raise TypeError(f"devices_per_trial must be a number, got {self.devices_per_trial!r}")
-        if not 0 <= self.devices_per_trial < math.inf:
-            raise ValueError(f"devices_per_trial must be a number of at least 0, got {self.devices_per_trial!r}")
+        check_devices(self.devices_per_trial)
         object.__setattr__(self, "checkpoints", checked_root(self.checkpoints))
         if self.trial_timeout_s is not None and not checked_seconds("trial_timeout_s", self.trial_timeout_s):
             raise ValueError("trial_timeout_s must be above 0; None sets no limit")
@@ -279,6 +278,14 @@ def as_space(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and con
     return space if isinstance(space, Space) else Space(space)
 
 
+def check_devices(devices_per_trial: object) -> None:
+    """Raise TypeError or ValueError unless this is a number of devices per trial."""
+    if not is_number(devices_per_trial):
+        raise TypeError(f"devices_per_trial must be a number, got {devices_per_trial!r}")
+    if not 0 <= devices_per_trial < math.inf:
+        raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices_per_trial!r}")
+
+
 def check_scheduler(scheduler: object) -> None:
     """Raise TypeError unless this is a scheduler."""
     if isinstance(scheduler, type):
@@ -291,31 +298,6 @@ def check_scheduler(scheduler: object) -> None:
             f"the scheduler must be a Scheduler, such as ASHA(metric='loss', max_t=81), got {scheduler!r}. "
             f"A searcher goes into FIFO(searcher, metric=...)."
         )
-
-
-def trial_resources(capacity: Capacity, devices_per_trial: int | float) -> Resources:
-    """Return the resources of one trial on these machines.
-
-    Raises:
-        ValueError: a share of a device, but there is no GPU.
-    """
-    devices = devices_per_trial
-    if capacity.gpus and devices:
-        gpus = int(devices) if devices == int(devices) else float(devices)
-        shares = [
-            machine.cpus // max(1, int(len(machine.gpus) / devices)) for machine in capacity.machines if machine.gpus
-        ]
-        return Resources(cpus=max(1, min(shares)), gpus=gpus)
-    if devices != int(devices):
-        raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
-    return Resources(cpus=max(1, int(devices)))
-
-
-def max_workers(capacity: Capacity, resources: Resources) -> int:
-    """Return the number of trials with these resources that the machines can run at a time, at least 1."""
-    if resources.gpus:
-        return max(1, sum(int(len(machine.gpus) / resources.gpus) for machine in capacity.machines))
-    return max(1, sum(machine.cpus // resources.cpus for machine in capacity.machines))
 
 
 def _copy(scheduler: Scheduler) -> Scheduler:

@@ -32,10 +32,11 @@ from .runtime.board_process import check_board_is_there
 from .runtime.commands import check_is_trial
 from .runtime.search_run import RunOptions, SearchRun, check_name_is_free
 from .schedulers.scheduler import Scheduler
-from .search_settings import SearchSettings, as_space, max_workers, trial_resources
+from .search_settings import SearchSettings, as_space, check_devices
 from .searchers.searcher import Mode, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
+from .trial_resources import divided, resolve_devices, trial_resources
 from .values import check_bool, checked_int, is_number
 from .warm_start import WarmStart, read_warm_start
 
@@ -60,7 +61,7 @@ class Tuner:
             scheduler is given.
         n_workers: number of trials that run at a time. None: as many as the devices allow. `set_workers` changes it.
         devices_per_trial: GPUs per trial (below 1: a share of one GPU), or CPUs if there is no GPU. 0: one CPU and no
-            GPU.
+            GPU. None: divide the machine among the workers (`fanwise.tune.trial_resources`).
         trial_timeout_s: seconds that a trial may run. None: no limit.
         stop_grace_s: seconds between asking a trial to stop and killing it.
         max_equal_failures: fail the search if this many trials finish first and all fail in the same way, or if every
@@ -114,7 +115,7 @@ class Tuner:
         constraints: Sequence[str] = (),
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         n_workers: int | None = None,
-        devices_per_trial: int | float = 1,
+        devices_per_trial: int | float | None = None,
         trial_timeout_s: float | None = None,
         stop_grace_s: float = 5.0,
         max_equal_failures: int | None = 3,
@@ -138,8 +139,14 @@ class Tuner:
         check_signature(objective, space.names, sometimes=space.conditions)
         _ = space.objects  # raises without them
         capacity = _capacity_of(pool)
-        if n_workers is None:
-            n_workers = max_workers(capacity, trial_resources(capacity, devices_per_trial))
+        if devices_per_trial is not None:
+            check_devices(devices_per_trial)
+        if n_workers is not None:
+            checked_int("n_workers", n_workers, 1)
+        divides_machine = devices_per_trial is None and pool is None
+        devices_per_trial, n_workers = resolve_devices(
+            capacity, devices_per_trial, n_workers, is_shared=pool is not None
+        )
         settings = SearchSettings.create(
             space,
             scheduler,
@@ -149,8 +156,9 @@ class Tuner:
             searcher=searcher,
             constraints=constraints,
             points_to_evaluate=points_to_evaluate,
-            n_workers=checked_int("n_workers", n_workers, 1),
+            n_workers=n_workers,
             devices_per_trial=devices_per_trial,
+            divides_machine=divides_machine,
             trial_timeout_s=trial_timeout_s,
             stop_grace_s=stop_grace_s,
             max_equal_failures=max_equal_failures,
@@ -256,6 +264,8 @@ class Tuner:
         cluster = load_cluster(folder) if pool is None else None
         with Pool(**cluster) if cluster else nullcontext(pool) as checked_pool:  # `run` may never be called
             capacity = _capacity_of(checked_pool)
+        if settings.divides_machine and pool is None and n_workers != meta["n_workers"]:
+            settings = replace(settings, devices_per_trial=divided(capacity, n_workers))
         tuner = cls.__new__(cls)
         tuner._init(
             objective,

@@ -52,7 +52,9 @@ def command_for(word: str, args: Sequence[object], *, state: SearchState, space:
             return _enqueue(config, state, space, seed)
         case "workers", [n_workers]:
             return _workers(n_workers, state)
-    raise ValueError(f"unknown command {word!r} with {len(args)} arguments. Do both processes run the same version of fanwise?")
+    raise ValueError(
+        f"unknown command {word!r} with {len(args)} arguments. Do both processes run the same version of fanwise?"
+    )
 
 
 def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str, object]:

@@ -120,6 +120,7 @@ class Search:
         listener: Callable[[Event, list[Action]], None] | None = None,
     ) -> None:
         self.finished = threading.Event()
+        self.resources = plan.resources  # of trials that start from now on
         self.finish: Finish | None = None
         self.failure: BaseException | None = None
         self._is_over = False  # same as `finished`, cheaper to test on every turn
@@ -333,7 +334,7 @@ class Search:
         plan = self._plan
         request = JobRequest(
             plan.packed,
-            plan.resources,
+            self.resources,
             keywords=action.config,
             number=action.trial_id,
             attempt=action.attempt,

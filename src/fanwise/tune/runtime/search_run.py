@@ -42,6 +42,7 @@ from ..record.restoring import restore
 from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
+from ..trial_resources import divided, trial_resources
 from ..warm_start import summaries_to_json
 from .board_process import own_board
 from .checkpoint_owner import claim, delete_owned, is_inside
@@ -254,6 +255,9 @@ class SearchRun:
         settings = self._settings
         command = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
         search.command(command.make, lambda: answer(command.answer))
+        if word == "workers" and settings.divides_machine:
+            capacity, n_workers = self._options.capacity, int(args[0])  # type: ignore[call-overload]  # checked above
+            search.resources = trial_resources(capacity, divided(capacity, n_workers))
 
     @property
     def num_trials(self) -> int | None:

@@ -1,0 +1,71 @@
+"""Devices of a trial and number of workers, if the user does not choose them.
+
+    n_workers   devices_per_trial   without GPU                           with GPUs
+    not given   not given           one trial per core, one core each     one trial per GPU
+    w           not given           the cores divided by w, at least 1    one GPU each; equal shares for more workers
+    not given   d                   as many trials as there is room for   likewise
+    w           d                   as given                              as given
+
+A search on a pool that the user passes does not divide it, because other searches may share it: without
+`devices_per_trial`, its trials have one core or one GPU each.
+
+On a machine with GPUs, the cores are divided among the trials that its GPUs have room for. The thread pools of a trial
+(torch, BLAS, OpenMP) have as many threads as the trial has cores.
+"""
+
+import math
+
+from ..pool import Capacity, Resources
+
+
+def resolve_devices(
+    capacity: Capacity, devices_per_trial: int | float | None, n_workers: int | None, *, is_shared: bool = False
+) -> tuple[int | float, int]:
+    """Return `devices_per_trial` and `n_workers`, with the defaults of the module's table in place of None.
+
+    Args:
+        is_shared: other searches may use the machines.
+
+    Raises:
+        ValueError: a share of a device, but there is no GPU.
+    """
+    if devices_per_trial is None:
+        devices_per_trial = 1 if n_workers is None or is_shared else divided(capacity, n_workers)
+    if n_workers is None:
+        n_workers = max_workers(capacity, trial_resources(capacity, devices_per_trial))
+    return devices_per_trial, n_workers
+
+
+def divided(capacity: Capacity, n_workers: int) -> int | float:
+    """Return the devices of a trial if the machines are divided among the workers."""
+    if capacity.gpus:
+        return 1 if n_workers <= capacity.gpus else 1 / math.ceil(n_workers / capacity.gpus)
+    for cpus in range(max(machine.cpus for machine in capacity.machines), 1, -1):
+        if max_workers(capacity, Resources(cpus=cpus)) >= n_workers:
+            return cpus
+    return 1
+
+
+def trial_resources(capacity: Capacity, devices_per_trial: int | float) -> Resources:
+    """Return the resources of one trial on these machines.
+
+    Raises:
+        ValueError: a share of a device, but there is no GPU.
+    """
+    devices = devices_per_trial
+    if capacity.gpus and devices:
+        gpus = int(devices) if devices == int(devices) else float(devices)
+        hosts = [machine for machine in capacity.machines if machine.gpus]
+        shares = [machine.cpus // max(1, int(round(len(machine.gpus) / devices, 6))) for machine in hosts]
+        return Resources(cpus=max(1, min(shares)), gpus=gpus)
+    if devices != int(devices):
+        raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
+    return Resources(cpus=max(1, int(devices)))
+
+
+def max_workers(capacity: Capacity, resources: Resources) -> int:
+    """Return the number of trials with these resources that the machines can run at a time, at least 1."""
+    if resources.gpus:
+        # Rounded, because 1 / (1 / 93) is less than 93.
+        return max(1, sum(int(round(len(machine.gpus) / resources.gpus, 6)) for machine in capacity.machines))
+    return max(1, sum(machine.cpus // resources.cpus for machine in capacity.machines))

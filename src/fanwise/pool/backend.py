@@ -99,8 +99,8 @@ def start_ahead(*functions: Callable[..., object]) -> None:
         return
     with contextlib.suppress(OSError, RuntimeError):
         backend = take()
-        modules = modules_needed(*functions)
-        backend.hub.call_soon(lambda: backend.worker_set.preload(modules))
+        worker_set, modules = backend.worker_set, modules_needed(*functions)
+        backend.hub.call_soon(lambda: worker_set.preload(modules))
         keep(backend)
 
 

@@ -25,6 +25,7 @@ from ..base.nearest import names_nearest_option
 from ..base.text import counted, printable_line
 from ..links import Hub
 from ..pool import Capacity, Pool
+from ..pool.backend import start_ahead
 from ..pool.current import in_job
 from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of, pack
@@ -242,6 +243,8 @@ class Tuner:
         self._check_name_is_free()
         self.scheduler.check(self.space)
         self._earlier, self._taken = read_warm_start(warm_start, self.space, self.scheduler, self._constraints)
+        if pool is None:
+            start_ahead(objective)
 
     @classmethod
     @names_nearest_option

@@ -15,6 +15,7 @@ import pytest
 
 from fanwise.pool import Pool, mps
 from fanwise.pool import pool as pool_module
+from fanwise.pool.backend import release
 from fanwise.pool.launching import MPS_VARIABLES
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.pool.marks import mark_of
@@ -98,7 +99,12 @@ def test_two_jobs_with_a_share_are_clients_of_one_server_which_ends_with_the_poo
         assert sorted(daemons_of(pool)) == sorted([server, parent_of(server)])
         assert (folder / "mps1").stat().st_mode & 0o777 == 0o700
         assert (folder / "mps1.log" / "control.log").read_text().split()[-1] == GPU
-    assert not exists(server) and not folder.exists()
+        daemons = daemons_of(pool)
+        warm = local_engine(pool).worker_set._warm
+    assert not any(map(exists, daemons))
+    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
+        assert pool.needs(gpus=0.5).submit(connect).result(60)[1] not in (0, server)
+        assert local_engine(pool).worker_set._warm is warm, "the warm process is kept"
 
 
 def test_jobs_with_a_whole_gpu_or_none_start_no_daemon() -> None:
@@ -329,12 +335,13 @@ def test_random_kills_of_daemon_server_client_and_supervisor_leave_nothing(
             if not local_engine(pool).worker_set._mps._enabled:  # it was killed while it started
                 daemons = daemons_of(pool)
                 pool.close()
-                assert not any(map(exists, daemons)) and not folder.exists()
+                assert not any(map(exists, daemons))
                 pool = Pool(cpus=2, gpus=[GPU], seed=1)
     finally:
         daemons = daemons_of(pool)
         pool.close()
     assert not any(map(exists, daemons))
+    release()
     assert folder is not None and not folder.exists()
 
 
@@ -361,6 +368,7 @@ def no_stale_folders() -> Iterator[None]:
     """The folders of pools are gone after each test."""
     before = set(Path(tempfile.gettempdir()).glob("fanwise-*"))
     yield
+    release()
     left = [path for path in Path(tempfile.gettempdir()).glob("fanwise-*") if path not in before and path.is_dir()]
     for path in left:
         if any(path.glob("mps*")):

@@ -218,6 +218,7 @@ OWNER = """
 import ctypes, os, signal, sys
 from pathlib import Path
 from fanwise.pool import Pool
+from fanwise.pool.backend import release
 
 {family}
 
@@ -241,6 +242,9 @@ if __name__ == "__main__":
         elif line == "close\\n":
             pool.close()
             print("closed", flush=True)
+        elif line == "release\\n":
+            release()
+            print("released", flush=True)
         elif line == "fork\\n":
             libc = ctypes.CDLL(None)
             pid = libc.fork()  # Python is not told, so nothing of the pool is closed in the child
@@ -395,8 +399,9 @@ def test_nothing_is_left_of_the_jobs_when_our_processes_are_killed_and_the_pool_
     owner.tell("outcomes")
     assert owner.hear() == "['lost', 'lost']"
     assert owner.hear() == "[5]"
-    owner.tell("close")
-    assert owner.hear() == "closed"
+    for command, answer in (("close", "closed"), ("release", "released")):
+        owner.tell(command)
+        assert owner.hear() == answer
     assert owner.below() == set()
     assert not owner.folder.exists()
 

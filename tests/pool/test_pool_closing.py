@@ -27,7 +27,7 @@ def closure(offset: int) -> Callable[[int], int]:
 # -- the end ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_pool_that_was_never_used_has_started_nothing() -> None:
+def test_a_pool_that_was_never_used_takes_no_process_from_the_next_one() -> None:
     pool = Pool(cpus=1)
     assert pool._life.engine is None and pool._life.hub is None
     pool.close()

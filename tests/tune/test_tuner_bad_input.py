@@ -20,7 +20,8 @@ from fanwise.base.errors import (
     RecordError,
     SearchFailedError,
 )
-from fanwise.pool import Pool
+from fanwise.pool import Pool, backend
+from fanwise.pool.backend import release
 from fanwise.testing import within
 from fanwise.testing.processes import running_processes
 from fanwise.tune import (
@@ -49,6 +50,7 @@ def nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: py
     monkeypatch.setenv("FANWISE_HOME", str(home))
     before = running_processes()
     yield home
+    release()  # of a tuner or pool that was made without an error
     if "pool" in request.fixturenames:  # a trial has run, or may have
         within(5.0, lambda: running_processes() <= before, "the process that was forked for a next trial has gone")
     assert running_processes() <= before
@@ -277,6 +279,15 @@ def test_an_object_in_the_closure_that_cannot_be_sent_is_named_with_the_way_to_i
         "objective cannot be sent to a worker: objective -> closure variable 'state' -> ['guard'] -> a _thread.lock\n"
     )
     assert "Make it inside the function" in text
+
+
+def test_only_a_tuner_without_mistakes_starts_a_process_ahead() -> None:
+    stop = StoppingCriterion(max_num_trials_started=1)
+    with pytest.raises(ValueError, match="n_workers"):
+        Tuner(train, SPACE, FIFO(metric="loss"), stop, n_workers=0)
+    assert backend._kept is None
+    Tuner(train, SPACE, FIFO(metric="loss"), stop, n_workers=1)
+    assert backend._kept is not None
 
 
 def test_a_generator_and_a_coroutine_are_no_objectives() -> None:

@@ -267,6 +267,11 @@ class Hub:
         left.remove(hook)
         self._turn_end = tuple(left)
 
+    @property
+    def has_hooks(self) -> bool:
+        """Whether there are end-of-turn hooks."""
+        return bool(self._turn_end)
+
     def watch(self, fd: int, callback: Callable[[int], None], events: int = READ) -> None:
         """Call `callback(events)` whenever `fd` is ready. Thread-safe."""
         self._poll.register(fd, events)

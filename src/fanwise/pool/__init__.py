@@ -13,6 +13,7 @@
     current                      the job that this process runs
     launchers (quiet)            which process this is of several that torchrun, SLURM or MPI have started; launched
     pool, handles                what users see; lifetime: what of it begins and ends in their process
+    backend                      hub thread and processes of a pool, which are kept for the next one
     settings (quiet)             what they may set, checked
 
 Which process starts which, and what each tells the others, is drawn in docs/design/main-job.md. The owner's side loads

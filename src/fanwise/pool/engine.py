@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..base.errors import ClosedError, LeaseError
-from ..links import Ending, Hub, Link, Request
+from ..links import Ending, Link, Request
+from .backend import Backend
 from .backlog import Backlog
 from .contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready, Reply
 from .contract import Ending as HowToEnd
@@ -36,7 +37,6 @@ from .runtime_environment import look
 from .seeds import job_seed
 from .specs import How, NestedJob, Packed, RuntimeEnvironment
 from .tree import End, JobTree, Order
-from .worker_set import WorkerSet
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +53,12 @@ _TOGETHER_S = 5.0
 class LocalEngine:
     """Jobs in processes of this machine; an engine as `contract` says."""
 
-    def __init__(
-        self, hub: Hub, folder: Path, key: bytes, *, seed: int, machine: Machine | None = None, mps: bool = True
-    ) -> None:
+    def __init__(self, backend: Backend, *, seed: int, machine: Machine | None = None, mps: bool = True) -> None:
         self.machine = machine or find_machine()
         self.seed = seed
         self.finished = 0
-        self.loop = hub
-        self._folder = folder
+        self.loop = hub = backend.hub
+        self._folder = backend.folder
         self.ledger = Ledger(self.machine, "this pool")
         self._tree = JobTree()
         self._jobs: dict[int, Job] = {}
@@ -71,8 +69,11 @@ class LocalEngine:
         self._scheduling = False
         self._schedule_again = False
         self._closed = False
-        self.worker_set = WorkerSet(hub, folder, key, self, self.machine.gpus, mps=mps)
+        self.worker_set = backend.worker_set
         self._workers = LeasedWorkers(hub, self.worker_set)
+        backend.on_hub(lambda: self.worker_set.attach(self, self.machine.gpus, mps=mps))
+        self.started: Counter[How] = self.worker_set.started  # how the processes of jobs came to be
+        self._refused_before = self.worker_set.num_refused
 
     def capacity(self) -> Capacity:
         """What there is on this machine. May be called by any thread."""
@@ -117,14 +118,9 @@ class LocalEngine:
         return look(self.worker_set.environment)
 
     @property
-    def started(self) -> Counter[How]:
-        """How the processes of jobs came to be."""
-        return self.worker_set.started
-
-    @property
     def connections_refused(self) -> int:
         """How many connections were closed because they did not prove themselves."""
-        return self.worker_set.refused.total()
+        return self.worker_set.num_refused - self._refused_before
 
     def counts(self) -> tuple[int, int]:
         """How many jobs run, and how many wait to begin. May be called by any thread."""
@@ -507,6 +503,21 @@ class LocalEngine:
         request.fail(LookupError(f"job {job_id} is not one of this job's own"))
 
     # -- the end ---------------------------------------------------------------------------------------------------
+
+    def leave(self) -> bool | None:
+        """Close without ending the warm process, so that another engine can use it.
+
+        Returns:
+            True if this engine is closed, False if it cannot be: it has jobs, or a search uses its loop. None if
+            processes are leaving: ask again.
+        """
+        if self._closed or self._jobs or self.loop.has_hooks:
+            return False
+        self._workers.dismiss_idle()
+        if self.ledger.leases or not self.worker_set.is_settled():
+            return None
+        self._closed = True
+        return True
 
     def close(self) -> None:
         """End every job and process now. Jobs that still ran are told as stopped."""

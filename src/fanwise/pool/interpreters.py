@@ -17,7 +17,7 @@ import signal
 import subprocess
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -127,6 +127,16 @@ class Interpreters:
         return Counter({str(why): count for why, count in self._listener.refused.items()})
 
     @property
+    def supervisor_link(self) -> Link | None:
+        """The link of the supervisor, if it has said hello."""
+        return self._supervisor_link
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a process is loading a function, which may take forever, or a dead supervisor is replaced."""
+        return self._ending is not None or any(interpreter.asking for interpreter in self._all.values())
+
+    @property
     def line(self) -> str:
         """The mark of all processes below the supervisor of this moment."""
         own = os.environ.get(MARK)
@@ -210,6 +220,17 @@ class Interpreters:
             else:
                 interpreter.when_linked.append(lambda: self._ask_to_prepare(interpreter, packed, environment))
 
+    def preload(self, interpreter: Interpreter, modules: Sequence[str], environment: RuntimeEnvironment) -> None:
+        """Have it import modules before there is a function that needs them."""
+
+        def ask() -> None:
+            self._tell(interpreter.link, "preload", list(modules), environment)
+
+        if interpreter.link is not None:
+            ask()
+        else:
+            interpreter.when_linked.append(ask)
+
     def _ask_to_prepare(self, interpreter: Interpreter, packed: Packed, environment: RuntimeEnvironment) -> None:
         assert interpreter.link is not None, "called when it is linked"
         with contextlib.suppress(FanwiseError):  # it has just ended; who asks is told when it is over
@@ -237,6 +258,13 @@ class Interpreters:
         while len(interpreter.prepared) > _MOST_FUNCTIONS:
             oldest, _ = interpreter.prepared.popitem(last=False)
             self._tell(interpreter.link, "forget", oldest)
+
+    def forget_functions(self) -> None:
+        """Have all processes forget what they have loaded: the data of closures may be large."""
+        for interpreter in self._all.values():
+            for function_id in interpreter.prepared:
+                self._tell(interpreter.link, "forget", function_id)
+            interpreter.prepared.clear()
 
     def _died(self, interpreter: Interpreter, name: str) -> Prepared:
         text = f"the {interpreter.kind} process {interpreter.death()}\nIt was importing what {name!r} needs."
@@ -392,6 +420,7 @@ class Interpreters:
         guard, self._guard = self._guard, None
         if guard is None:
             return
+        guard.terminate()  # heeded only while it starts, when nothing is below it
         try:
             guard.wait(within_s)
         except subprocess.TimeoutExpired:

@@ -43,8 +43,11 @@ MPS_PIPE_FOLDER, MPS_LOG_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIREC
 MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MPS_VARIABLES = (MPS_PIPE_FOLDER, MPS_LOG_FOLDER, MPS_MEMORY_LIMIT)
 
+# Variables that `launch` sets, whatever the user's environment has.
+FIXED_VARIABLES = frozenset((*_QUIET_ENVIRONMENT, MARK))
+
 # Variables that belong to the pool, or to a lease, and not to the user's runtime environment.
-OWN_VARIABLES = frozenset((*_QUIET_ENVIRONMENT, MARK, "CUDA_VISIBLE_DEVICES", *MPS_VARIABLES))
+OWN_VARIABLES = FIXED_VARIABLES | {"CUDA_VISIBLE_DEVICES", *MPS_VARIABLES}
 
 Config = dict[str, Any]  # Any: JSON
 

@@ -125,7 +125,16 @@ class LeasedWorkers:
         """Let one idle worker go, unless one is leaving; its lease comes back when it has ended."""
         resting = [worker for worker in self._workers.values() if worker.ledger is ledger and worker.job is None]
         if resting and all(worker.request is not None for worker in resting):
-            request, resting[0].request = resting[0].request, None
-            assert request is not None, "it is idle"
-            request.answer(None)
-            self.kill_later(resting[0])
+            self._dismiss(resting[0])
+
+    def dismiss_idle(self) -> None:
+        """Let all idle workers go; their leases come back when they have ended."""
+        for worker in self._workers.values():
+            if worker.job is None and worker.request is not None:
+                self._dismiss(worker)
+
+    def _dismiss(self, worker: Worker) -> None:
+        request, worker.request = worker.request, None
+        assert request is not None, "it is idle"
+        request.answer(None)
+        self.kill_later(worker)

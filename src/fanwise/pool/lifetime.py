@@ -1,26 +1,31 @@
-"""The life of a pool in its owner's process: a hub thread, an engine and a folder, made at first use, ended once.
+"""The life of a pool in its owner's process: an engine on a backend, from the first use to the end.
 
-    (nothing) --start--> hub thread, engine, folder --close--> (nothing, for good)
+    (nothing) --start--> engine, backend --close--> (nothing, for good)
 
-A pool that is never used starts no process and no thread. In a process that was forked from the owner all of this is
-inert: use raises `ClosedError`, closing does nothing. Methods may be called by any thread. Knows nothing of what
-users submit, nor whether the engine's jobs run on this machine.
+If nothing is left of its jobs, the backend of a closed pool is kept for the next one, see `backend`. In a process that
+was forked from the owner all of this is inert: use raises `ClosedError`, closing does nothing. Methods may be called by
+any thread. Knows nothing of what users submit, nor whether the engine's jobs run on this machine.
 """
 
 import os
-import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from ..base.errors import ClosedError
-from ..links import Hub, new_key, private_folder
+from ..links import Hub
+from .backend import Backend, keep
 from .contract import Engine
 from .engine import LocalEngine
 from .leases import Machine
 from .specs import How, RuntimeEnvironment
+
+# How long a pool waits for reused workers and an MPS daemon to leave by themselves. If they do not, all processes end.
+_LEAVING_S = 2.0
+_PAUSE_S = 0.001
 
 
 class PoolEngine(Engine, Protocol):
@@ -54,6 +59,9 @@ class Running(Protocol):
     def begin(self) -> None:
         """Block until jobs can run. The hub is driven by now."""
 
+    def leave(self) -> bool:
+        """Close it if nothing of it is left, so that the next pool can use the backend. Off the hub's thread."""
+
     def close(self) -> None:
         """End every job. On the hub's thread, and does not block."""
 
@@ -62,31 +70,58 @@ class Running(Protocol):
 
 
 class Local:
-    """An engine of this machine. See `Running`."""
+    """An engine of this machine. See `Running`.
 
-    def __init__(self, hub: Hub, folder: Path, *, seed: int, machine: Machine, mps: bool = True) -> None:
-        self.engine = LocalEngine(hub, folder, new_key(), seed=seed, machine=machine, mps=mps)
+    Args:
+        keeps: leave the backend to the next pool of this process.
+    """
+
+    def __init__(self, backend: Backend, *, seed: int, machine: Machine, mps: bool = True, keeps: bool = False) -> None:
+        self.engine = LocalEngine(backend, seed=seed, machine=machine, mps=mps)
+        self._backend = backend
+        self._keeps = keeps
 
     def begin(self) -> None:
         """Nothing is to be waited for: its processes come with the first job."""
+
+    def leave(self) -> bool:
+        has_left: bool | None = None if self._keeps else False
+
+        def ask() -> None:
+            nonlocal has_left
+            has_left = False
+            has_left = self.engine.leave()
+
+        until_s = time.monotonic() + _LEAVING_S
+        while has_left is None and time.monotonic() < until_s:
+            self._backend.on_hub(ask)
+            if has_left is None:
+                time.sleep(_PAUSE_S)
+        return bool(has_left)
 
     def close(self) -> None:
         self.engine.close()
 
     def wait_closed(self) -> None:
-        self.engine.worker_set.wait_closed()
+        """Nothing is to be waited for: its processes end with the backend."""
 
 
 class Lifetime:
-    """See the module. `closed` never becomes False again. `make`: the engine, on a hub and with a folder of its own."""
+    """See the module. `closed` never becomes False again.
 
-    def __init__(self, make: Callable[[Hub, Path], Running]) -> None:
+    Args:
+        make: makes the engine on a backend. take: returns the backend.
+    """
+
+    def __init__(self, make: Callable[[Backend], Running], take: Callable[[], Backend] = Backend) -> None:
         self.closed = False
         self.retried = 0
         self.engine: PoolEngine | None = None
         self.hub: Hub | None = None
         self.folder = Path()
         self._make = make
+        self._take = take
+        self._backend: Backend | None = None
         self._running: Running | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -107,15 +142,16 @@ class Lifetime:
             return self.engine_here
 
     def _begin(self) -> None:
-        hub, folder = Hub(name="pool"), private_folder()
-        running = self._make(hub, folder)
-        hub.start()
+        backend = self._take()
+        running: Running | None = None
         try:
+            running = self._make(backend)
             running.begin()
         except BaseException:  # Ctrl-C too: nothing is left, and the next use begins anew
-            _end(running, hub, folder)
+            _end(running, backend)
             raise
-        self.hub, self.folder, self._running, self.engine = hub, folder, running, running.engine
+        self.hub, self.folder, self._backend = backend.hub, backend.folder, backend
+        self._running, self.engine = running, running.engine
 
     @property
     def engine_here(self) -> PoolEngine:
@@ -152,23 +188,22 @@ class Lifetime:
             if self.closed:
                 return
             self.closed = True
-            running, hub = self._running, self.hub
-        if running is not None and hub is not None:
-            _end(running, hub, self.folder)
+            running, backend = self._running, self._backend
+        if running is None or backend is None:
+            return
+        if not backend.hub.is_loop_thread and running.leave():
+            keep(backend)
+        else:
+            _end(running, backend)
 
 
-def _end(running: Running, hub: Hub, folder: Path) -> None:
+def _end(running: Running | None, backend: Backend) -> None:
     """End every job and process, and wait until they are gone."""
-    if hub.is_loop_thread:
-        running.close()
-    else:
-        ended = threading.Event()
-        hub.call_soon(running.close)
-        hub.call_soon(ended.set)  # runs whatever becomes of the call before it
-        ended.wait()
-    hub.close()
-    running.wait_closed()
-    shutil.rmtree(folder, ignore_errors=True)
+    if running is not None:
+        backend.on_hub(running.close)
+        backend.hub.close()
+        running.wait_closed()
+    backend.end()
 
 
 def closed_error() -> ClosedError:

@@ -85,26 +85,42 @@ class MpsDaemon:
     Args:
         folder: the pool's folder, in which each daemon gets a folder for its sockets and one for its logs.
         environment: of the pool's processes.
-        gpus: the GPUs of the pool.
-        enabled: False: `use` never starts a daemon, and no warning is logged.
     """
 
-    def __init__(
-        self, hub: Hub, folder: Path, environment: Mapping[str, str], gpus: Sequence[Gpu], *, enabled: bool
-    ) -> None:
+    def __init__(self, hub: Hub, folder: Path, environment: Mapping[str, str]) -> None:
         self._hub = hub
         self._folder = folder
         self._environment = environment
-        self._gpus = {gpu.visible: gpu for gpu in gpus}
-        self._enabled = enabled
-        self._checked = False
-        self._is_users = False
+        self.attach((), enabled=False)
         self._supervisor: Link | None = None
         self._num_started = 0
         self._pid = 0
         self._pipe: Path | None = None  # of the daemon that is starting or ready
         self._is_ready = False
+        self._is_quitting = False
         self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []  # if it is ready; if it is lost
+
+    def attach(self, gpus: Sequence[Gpu], *, enabled: bool) -> None:
+        """Serve another pool. There is no daemon now.
+
+        Args:
+            gpus: the GPUs of the pool.
+            enabled: False: `use` never starts a daemon, and no warning is logged.
+        """
+        self._gpus = {gpu.visible: gpu for gpu in gpus}
+        self._enabled = enabled
+        self._checked = False
+        self._is_users = False
+
+    def quit(self) -> bool:
+        """Tell the daemon to end, if there are no more jobs. Return True if there is none (any more)."""
+        if self._pipe is None:
+            return True
+        if not self._is_quitting and self._supervisor is not None:
+            self._is_quitting = True
+            with contextlib.suppress(WorkerLostError, ClosedError):  # `supervisor_ended` follows
+                self._supervisor.notify("quit mps", str(self._pipe))
+        return False
 
     def use(self, visible: str, fraction: float, then: Callable[[Variables], None]) -> None:
         """Call `then` with what goes into the environment of a job that has a share of a GPU, now or later.
@@ -201,8 +217,10 @@ class MpsDaemon:
         """A child of the supervisor has ended, which may be the daemon."""
         if pid != self._pid or self._pipe is None:
             return
-        pipe, was_ready = self._pipe, self._is_ready
+        pipe, was_ready, was_quitting = self._pipe, self._is_ready, self._is_quitting
         self._forget()
+        if was_quitting:
+            return
         if was_ready:
             _log.warning(
                 "the MPS daemon (pid %d) ended with status %d%s; the next job that shares a GPU starts another one",
@@ -212,7 +230,7 @@ class MpsDaemon:
             self._give_up(f"{PROGRAM} ended with status {status}{_last_log_line(pipe)}")
 
     def _forget(self) -> None:
-        self._pid, self._pipe, self._is_ready = 0, None, False
+        self._pid, self._pipe, self._is_ready, self._is_quitting = 0, None, False, False
 
 
 def _log_folder(pipe: Path) -> Path:
@@ -280,12 +298,12 @@ def end_daemon(pipe: Path, pid: int) -> None:
             if not is_answering(pipe):
                 return  # it has not begun to listen, or has no more folder
             is_told = True
-            spared.add(_tell_to_quit(pipe))
+            spared.add(tell_to_quit(pipe))
         time.sleep(_POLL_S)
 
 
-def _tell_to_quit(pipe: Path) -> int:
-    """Start the control program with the command to quit. Return its pid; 0 if it cannot be started."""
+def tell_to_quit(pipe: Path) -> int:
+    """Start the control program, as a child of this process, with the command to quit. Return its pid; 0: it cannot."""
     try:
         control = subprocess.Popen(
             [PROGRAM], env=_environment(pipe), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True

@@ -13,7 +13,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from ..base.errors import ClosedError
 from ..base.nearest import names_nearest_option
 from ..base.text import counted
 from ..links import Hub
+from .backend import Backend, start_ahead, take
 from .cluster.settings import cluster_of
 from .contract import Capacity
 from .current import CurrentJob, NestedHandle, current, in_job
@@ -86,7 +86,8 @@ class Pool:
         TypeError, ValueError: an unknown setting, or one that makes no sense.
         NotInstalled, ClusterError: on first use, with `ray`: Ray is not there, or its cluster cannot be used.
 
-    Closing (or the end of a `with` block) ends every job and process. If this process dies instead, so do they.
+    Closing (or the end of a `with` block) ends every job. The warm process, which is started in the background when a
+    pool is made, is kept for the next pool of this process for a minute. If this process dies, so does everything.
 
     >>> with Pool(cpus=1, seed=7) as pool:
     ...     pool.submit(divmod, 7, 2).result(within_s=60)
@@ -125,14 +126,20 @@ class Pool:
                 "a pool on a cluster cannot be made inside a job: jobs of a job run beside it. Pool() submits those."
             )
         self._machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus, gpus)
-        self._life = Lifetime(self._make)
+        if self._cluster is not None:
+            self._life = Lifetime(self._make_on_cluster)
+            return
+        self._life = Lifetime(self._make, take)
+        start_ahead()
 
-    def _make(self, hub: Hub, folder: Path) -> Running:
-        if self._cluster is None:
-            return Local(hub, folder, seed=self.seed, machine=self._machine, mps=self._mps)
+    def _make(self, backend: Backend) -> Running:
+        return Local(backend, seed=self.seed, machine=self._machine, mps=self._mps, keeps=True)
+
+    def _make_on_cluster(self, backend: Backend) -> Running:
+        assert self._cluster is not None, "made for one"
         from .cluster.starting import ClusterStart
 
-        return ClusterStart(hub, folder, self._cluster, self.seed)
+        return ClusterStart(backend.hub, backend.folder, self._cluster, self.seed)
 
     def capacity(self) -> Capacity:
         """What there is for jobs: this machine, or those of the cluster's hosts now. With `ray` the first use connects.
@@ -285,7 +292,7 @@ class Pool:
         )
 
     def close(self) -> None:
-        """End every job and process of this pool and wait until they are gone. May be called twice.
+        """End every job of this pool and wait until they are gone. May be called twice.
 
         Inside a job it only ends the use of this object: the jobs that were submitted go on, and end with this job.
         """
@@ -323,7 +330,7 @@ class Pool:
         return f"{running} running, {waiting} waiting, {self._life.engine.finished} finished"
 
     def _started(self) -> PoolEngine:
-        """The engine, made at first use: a pool that is never used starts no process."""
+        """Return the engine, which is made at first use."""
         self._life.check_process()
         if self._job is not None:
             raise ClosedError("inside a job only submit and needs may be used; the engine is in the pool's process.")

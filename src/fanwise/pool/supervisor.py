@@ -7,7 +7,8 @@ process ends (a pidfd tells, also after SIGKILL), when the guard ends, or when t
 everything below it until nothing is left. When the supervisor itself is killed, the kernel kills the warm processes
 and they their jobs, and the guard (see there) ends what these had started.
 
-Requests over its link: `launch(config) -> pid`, `mps(pipe_folder, visible) -> pid`, `signal(pid, number)`.
+Requests over its link: `launch(config) -> pid`, `mps(pipe_folder, visible) -> pid`, `quit mps(pipe_folder)`,
+`signal(pid, number)`.
 Notifications: `exited(pid, status)`. Loads no user code and no torch, so a process that it forks is as good as a
 freshly executed interpreter, and is there at once.
 """
@@ -89,6 +90,10 @@ def _keep(config: Config, owner: int, guard_pid: int) -> bool:
             daemons.append((pipe, mps.start_daemon(pipe, visible, mark)))
             children.add(daemons[-1][1], mark)
             request.answer(daemons[-1][1])
+            return
+        if request.method == "quit mps":
+            if pid := mps.tell_to_quit(Path(request.args[0])):
+                children.add(pid, os.environ[MARK])
             return
         assert request.method == "launch", request.method
         asked = request.args[0]

@@ -26,7 +26,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -35,6 +35,7 @@ from ..links.codec import pack_error
 from . import runtime_environment, worker
 from .children import Children
 from .functions import Function, unpack_function
+from .late_imports import call_on_import
 from .launching import Config
 from .marks import MARK, take_mark
 from .pages import collapse
@@ -42,17 +43,22 @@ from .processes import adopt_orphans, die_with_parent, stat_of
 from .sources import Sources
 from .specs import Home, JobSpec, Prepared, Refusal, RuntimeEnvironment
 
-# What the worker itself uses in every job or in some, beside what this file imports.
-_ALWAYS = ("numpy", "threadpoolctl")
+# Imported after the first jobs have been forked: workers and many objectives use these, but not at once.
+_IMPORTED_LATER = ("numpy", "threadpoolctl")
 
-# What a library imports at its first real use: over a second in every trial if the warm process has not done it.
+# What a library imports on its first real use, which takes over a second. Imported when a job has imported it.
 # torch: the first optimizer imports torch._dynamo.
-_IMPORTED_LATE = {"torch": "torch._dynamo"}
+_IMPORTED_ON_USE = {"torch": "torch._dynamo"}
+
+# The work that makes later forks cheaper is done after this many forks, or earlier when no job has to wait for it.
+_MOST_FORKS_BEFORE = 10
 
 # So long after a job has begun the next one's process is forked, while the CPU is not wanted to begin jobs.
 _AHEAD_AFTER_S = 0.03
 # It is kept so long when no job runs any more. A program that takes longer to send the next one will not notice a fork.
 _IDLE_S = 0.1
+# So long after the last job of a pool its functions are given up. A collection takes a tenth of a second with torch.
+_TIDY_AFTER_S = 1.0
 
 
 def main_after_fork(config: Config, mark: str, supervisor_pid: int) -> NoReturn:
@@ -115,6 +121,10 @@ class _Warm:
         self._unsafe: Refusal | None = None
         self._idle: tuple[int, int] | None = None  # a child that waits for a job, and the pipe by which it comes
         self._timer: Timer | None = None
+        self._num_forks = 0
+        self._is_settled = False
+        self._used = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # see `_watch_use`
+        self._hub.watch(self._used, self._is_used)
         self._link.notify("hello", kind, number)
 
     def serve(self) -> JobSpec | None:
@@ -130,8 +140,13 @@ class _Warm:
             for pid in self._children.pids():
                 self._children.signal(pid, signal.SIGKILL)
 
+    @property
+    def _has_jobs(self) -> bool:
+        idle = None if self._idle is None else self._idle[0]
+        return any(pid != idle for pid in self._children.pids())
+
     def _exited(self, pid: int, status: int) -> None:
-        if self._idle is not None and self._children.pids() == [self._idle[0]]:
+        if self._idle is not None and not self._has_jobs:
             self._set_timer(_IDLE_S, self._drop_idle)
         with contextlib.suppress(Exception):  # the pool is gone: `_end` follows
             self._link.notify("exited", pid, status)
@@ -139,8 +154,13 @@ class _Warm:
     def _serve(self, request: Request) -> None:
         if request.method == "prepare":
             request.answer(self._prepare(*request.args))
+        elif request.method == "preload":
+            self._preload(*request.args)
         elif request.method == "forget":
             self.functions.pop(request.args[0], None)
+            if not self._has_jobs:
+                self._drop_idle()
+                self._set_timer(_TIDY_AFTER_S, self._tidy)
         elif request.method == "signal":
             self._children.signal(*request.args)
         else:
@@ -154,39 +174,68 @@ class _Warm:
     ) -> Prepared:
         if stale := self._stale():
             return Prepared(refusal=stale)
-        self._drop_idle()
-        runtime_environment.apply(environment)
-        importlib.invalidate_caches()
-        gc.disable()  # what is imported stays: to look at it again and again takes a tenth of the time
-        try:
-            if error := self._load(function_id, packed, modules):
-                return Prepared(error=error)
-        finally:
-            gc.enable()
-        if self.sources.remember():
-            self._settle_memory()
-        return Prepared(refusal=self._unsafe)
+        error = self._import_all(modules, environment, lambda: self._unpack(function_id, packed))
+        if self._kind == "spare":
+            self._set_timer(_AHEAD_AFTER_S, self._import_on_use)
+        return Prepared(refusal=None if error else self._unsafe, error=error)
 
-    def _load(self, function_id: str, packed: bytes, modules: list[str]) -> bytes | None:
-        """Import what the function needs, and unpack it. The error of that, packed, if there is one."""
-        for module in (*_ALWAYS, *modules):
-            self._import(module)
+    def _preload(self, modules: list[str], environment: RuntimeEnvironment) -> None:
+        """Import modules before there is a function that needs them."""
+        if not self._stale():
+            self._import_all(modules, environment, lambda: None)
+
+    def _import_all(
+        self, modules: Iterable[str], environment: RuntimeEnvironment | None, then: Callable[[], bytes | None]
+    ) -> bytes | None:
+        """Import modules, call `then`, and return its result.
+
+        What was imported is left out of garbage collections for good: a collection in a child would write to all of
+        its pages. It is not collected before either, because that takes a tenth of the time and finds next to nothing.
+        """
+        self._drop_idle()
+        if environment is not None:
+            runtime_environment.apply(environment)
+        importlib.invalidate_caches()
+        gc.disable()
+        try:
+            for module in modules:
+                self._import(module)
+            return then()
+        finally:
+            if self.sources.remember():
+                gc.freeze()
+                self._is_settled = False
+            gc.enable()
+
+    def _unpack(self, function_id: str, packed: bytes) -> bytes | None:
+        """Unpack a function. Return the packed error if that fails."""
         try:
             self.functions[function_id] = unpack_function(packed)
         except BaseException as error:  # of the user's module, which may even leave by sys.exit
             return pack_error(error)
         self._look_what_broke("what the function refers to")
-        for module, late in _IMPORTED_LATE.items():
-            if module in sys.modules:
-                self._import(late)
         return None
 
-    def _settle_memory(self) -> None:
-        """After imports: what they left is spread over the children, so it is put in order once, before the forks."""
+    def _settle(self) -> None:
+        """Do what makes later forks cheaper, and what the first jobs did not have to wait for."""
+        self._import_all(_IMPORTED_LATER, None, lambda: None)
+        self._is_settled = True
+        collapse()
+
+    def _tidy(self) -> None:
+        """Give back the memory of forgotten functions, which are in reference cycles with their global variables."""
+        gc.unfreeze()
         gc.collect()
-        gc.freeze()  # the children shall not write to these pages only because a collection looks at them
-        if self._kind == "warm":
-            collapse()
+        gc.freeze()
+
+    def _is_used(self, _events: int) -> None:
+        """A job has imported one of `_IMPORTED_ON_USE`."""
+        os.eventfd_read(self._used)
+        self._import_on_use()
+
+    def _import_on_use(self) -> None:
+        late = [late for module, late in _IMPORTED_ON_USE.items() if module in sys.modules]
+        self._import_all(late, None, lambda: None)
 
     def _import(self, module: str) -> None:
         if module not in sys.modules:
@@ -223,6 +272,9 @@ class _Warm:
             pid = self._forked(lambda: spec)
             self._children.add(pid, f"{os.environ[MARK]}/{pid}")
         request.answer(pid)
+        self._num_forks += 1
+        if not self._is_settled and self._num_forks >= _MOST_FORKS_BEFORE:
+            self._settle()
         if not spec.reuse:
             self._set_timer(_AHEAD_AFTER_S, self._fork_ahead)
 
@@ -234,8 +286,19 @@ class _Warm:
         pid = os.fork()
         if pid == 0:
             self._children.close_fds()
+            self._watch_use()
             worker.main_after_fork(self._home, job, self.functions, self.sources, me)
         return pid
+
+    def _watch_use(self) -> None:
+        """In a child: tell this process when the job imports one of `_IMPORTED_ON_USE`."""
+        late = [late for module, late in _IMPORTED_ON_USE.items() if module in sys.modules and late not in sys.modules]
+
+        def tell(_module: object) -> None:
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._used, 1)
+
+        call_on_import(dict.fromkeys(late, tell))
 
     # -- a child ahead of its job ----------------------------------------------------------------------------------
 
@@ -243,6 +306,8 @@ class _Warm:
         """While jobs run: the next one finds a process that is forked and connected. The gap is half as long."""
         if self._idle is not None or self._over or not self._children.pids() or self._refusal() is not None:
             return
+        if not self._is_settled:
+            self._settle()
         receiving, sending = os.pipe()
 
         def job() -> JobSpec:

@@ -59,18 +59,15 @@ class _Start:
 class WorkerSet:
     """See the module. `close` ends every process and `wait_closed` waits for the supervisor.
 
-    Args:
-        gpus: the GPUs of the pool. mps: jobs that share one of them run under MPS.
+    It serves one engine after another, each from `attach` until it `is_settled`.
     """
 
-    def __init__(
-        self, hub: Hub, folder: Path, key: bytes, events: WorkerSetEvents, gpus: Sequence[Gpu] = (), *, mps: bool = True
-    ) -> None:
+    def __init__(self, hub: Hub, folder: Path, key: bytes) -> None:
         self.started: Counter[How] = Counter()
         self._hub = hub
-        self._events = events
+        self._events: WorkerSetEvents  # before the first `attach` there is nothing to tell
         self._interpreters = Interpreters(hub, folder, key, self)
-        self._mps = MpsDaemon(hub, folder, self.environment, gpus, enabled=mps)
+        self._mps = MpsDaemon(hub, folder, self.environment)
         self._starts: dict[int, _Start] = {}
         self._where: dict[int, tuple[Interpreter, int]] = {}
         self._warm: Interpreter | None = None
@@ -79,10 +76,31 @@ class WorkerSet:
         self._told: set[Refusal] = set()
         self._closed = False
 
+    def attach(self, events: WorkerSetEvents, gpus: Sequence[Gpu] = (), *, mps: bool = True) -> None:
+        """Begin to serve an engine.
+
+        Args:
+            gpus: the GPUs of the pool. mps: jobs that share one of them run under MPS.
+        """
+        self._events = events
+        self.started = Counter()
+        self._told.clear()
+        self._mps.attach(gpus, enabled=mps)
+
+    def is_settled(self) -> bool:
+        """Return whether another engine can be attached: nothing of a job is left, and nothing is waited for.
+
+        An MPS daemon is told to quit, so call it again if it returns False.
+        """
+        if self._starts or self._where or self._interpreters.is_busy or not self._mps.quit():
+            return False
+        self._interpreters.forget_functions()
+        return True
+
     @property
-    def refused(self) -> Counter[str]:
-        """Connections that were closed, by reason."""
-        return self._interpreters.refused
+    def num_refused(self) -> int:
+        """Number of connections that were closed because they did not prove themselves."""
+        return self._interpreters.refused.total()
 
     @property
     def uses_mps(self) -> bool:
@@ -95,6 +113,11 @@ class WorkerSet:
         return self._interpreters.environment
 
     # -- starting jobs ---------------------------------------------------------------------------------------------
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Begin to import modules in the warm process before there is a function that needs them."""
+        if self._unsafe.keys().isdisjoint(modules):
+            self._interpreters.preload(self._warm_process(), modules, look(self.environment))
 
     def warm_up(self, packed: Packed) -> None:
         """Begin to prepare `packed` before its first job comes."""
@@ -331,7 +354,9 @@ class WorkerSet:
             self._interpreters.signal_below(interpreter, pid, number)
 
     def close(self) -> None:
-        """End every process at once. On the hub's thread."""
+        """End every process at once. On the hub's thread. May be called twice."""
+        if self._closed:
+            return
         self._closed = True
         self._starts.clear()
         self._interpreters.close()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ..pool.backend import release
 from .leaks import Snapshot
 from .processes import MARKER
 
@@ -58,6 +59,7 @@ def nothing_is_left(pytestconfig: pytest.Config) -> Iterator[None]:
     os.environ[MARKER] = marker
     before = Snapshot.take(marker)
     yield
+    release()
     left = before.leaks(patience_s)
     if left:
         before.put_back(left)

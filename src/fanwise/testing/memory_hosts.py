@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..links import Hub, memory_links
 from ..pool import Machine
+from ..pool.backend import Backend
 from ..pool.cluster.engine import ClusterEngine
 from ..pool.cluster.host import Host
 from ..pool.cluster.hosts import HostFacts
@@ -59,7 +60,7 @@ class MemoryHosts:
         self._number += 1
         key = f"host-{self._number}"
         machine = Machine(cpus, 1 << 30, self._gpus, (key,))
-        life = Lifetime(lambda hub, folder: Local(hub, folder, seed=0, machine=machine))
+        life = Lifetime(lambda backend: Local(backend, seed=0, machine=machine))
         engine = life.start()
         assert life.hub is not None, "comes with the engine"
         near, far = memory_links(self._hub, life.hub)
@@ -77,6 +78,9 @@ class MemoryHosts:
         """A host is gone, and everything on it. Not on the hub's thread."""
         self._links[key]("the node was lost")
         self.lives.pop(key).close()
+
+    def leave(self) -> bool:
+        return False
 
     def close(self) -> None:
         self.engine.close()
@@ -123,8 +127,8 @@ def memory_pool(**settings: object) -> tuple[Lifetime, MemoryHosts]:
     """A life with such an engine, begun; close it."""
     made: list[MemoryHosts] = []
 
-    def make(hub: Hub, folder: Path) -> MemoryHosts:
-        made.append(MemoryHosts(hub, folder, **settings))  # type: ignore[arg-type]
+    def make(backend: Backend) -> MemoryHosts:
+        made.append(MemoryHosts(backend.hub, backend.folder, **settings))  # type: ignore[arg-type]
         return made[0]
 
     life = Lifetime(make)

@@ -1,88 +1,184 @@
 """Asynchronous hyperparameter search.
 
-spaces, searchers, schedulers, stopping   what is tried, which trials continue, when a search ends
-decisions                                 the state machine of a search
-reporting, trial                          functions that objectives call
-tuner, asking, runner, terminal           running searches and showing them
-record, experiment                        writing and reading what happened
-simulate                                  searches on a virtual clock
+    space, searchers, schedulers, stopping    what is tried, which trials continue, when a search ends
+    core                                      the state machine of a search
+    objective                                 functions that objectives call
+    search_settings, tuner, ask_tell          settings and the ways to start a search
+    runtime, display, callbacks               running searches and showing them
+    record, experiment                        writing and reading events
+    simulate                                  searches on a virtual clock
+
+Names load on first use (PEP 562), so that a trial that only reports loads neither searchers nor schedulers.
 """
 
-from ..base.errors import CheckpointError as CheckpointError
-from ..base.errors import SearchInterrupted as SearchInterrupted
-from ..base.errors import TrialStopped as TrialStopped
-from .ask_tell import AskedTrial as AskedTrial
-from .ask_tell import OpenSearch as OpenSearch
-from .ask_tell import open_search as open_search
-from .callbacks import MLflowCallback as MLflowCallback
-from .callbacks import SearchEnded as SearchEnded
-from .callbacks import SearchStarted as SearchStarted
-from .callbacks import TensorBoardCallback as TensorBoardCallback
-from .callbacks import TrialEnded as TrialEnded
-from .callbacks import TrialReported as TrialReported
-from .callbacks import TrialStarted as TrialStarted
-from .callbacks import WandbCallback as WandbCallback
-from .core.replay import Difference as Difference
-from .core.replay import Replayed as Replayed
-from .experiment import Best as Best
-from .experiment import Experiment as Experiment
-from .experiment import load_experiment as load_experiment
-from .objective import from_iter as from_iter
-from .objective import load_checkpoint as load_checkpoint
-from .objective import report as report
-from .objective import trial_config as trial_config
-from .objective import trial_folder as trial_folder
-from .objective import trial_id as trial_id
-from .pareto_results import ParetoPoint as ParetoPoint
-from .record.names import list_experiments as list_experiments
-from .replaying import replay_experiment as replay_experiment
-from .runtime.background import RunningSearch as RunningSearch
-from .schedulers import ASHA as ASHA
-from .schedulers import BOHB as BOHB
-from .schedulers import FIFO as FIFO
-from .schedulers import MOASHA as MOASHA
-from .schedulers import PBT as PBT
-from .schedulers import Clone as Clone
-from .schedulers import Decision as Decision
-from .schedulers import Done as Done
-from .schedulers import Hyperband as Hyperband
-from .schedulers import MedianStopping as MedianStopping
-from .schedulers import New as New
-from .schedulers import NextTrial as NextTrial
-from .schedulers import Resume as Resume
-from .schedulers import Scheduler as Scheduler
-from .schedulers import Status as Status
-from .schedulers import Stop as Stop
-from .schedulers import SuccessiveHalving as SuccessiveHalving
-from .schedulers import Wait as Wait
-from .searchers import ForestSearcher as ForestSearcher
-from .searchers import GridSearcher as GridSearcher
-from .searchers import ModelBasedSearcher as ModelBasedSearcher
-from .searchers import Objective as Objective
-from .searchers import Observation as Observation
-from .searchers import OptunaSearcher as OptunaSearcher
-from .searchers import RandomSearcher as RandomSearcher
-from .searchers import Searcher as Searcher
-from .searchers import SobolSearcher as SobolSearcher
-from .searchers import SuggestContext as SuggestContext
-from .searchers import TPESearcher as TPESearcher
-from .space import Space as Space
-from .space import choice as choice
-from .space import constant as constant
-from .space import finrange as finrange
-from .space import logfinrange as logfinrange
-from .space import logordinal as logordinal
-from .space import lograndint as lograndint
-from .space import loguniform as loguniform
-from .space import ordinal as ordinal
-from .space import parameter as parameter
-from .space import qlograndint as qlograndint
-from .space import qloguniform as qloguniform
-from .space import qrandint as qrandint
-from .space import quniform as quniform
-from .space import randint as randint
-from .space import reverseloguniform as reverseloguniform
-from .space import uniform as uniform
-from .stopping import StoppingCriterion as StoppingCriterion
-from .tuner import Tuner as Tuner
-from .tuner import search as search
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..base.errors import CheckpointError as CheckpointError
+    from ..base.errors import SearchInterrupted as SearchInterrupted
+    from ..base.errors import TrialStopped as TrialStopped
+    from .ask_tell import AskedTrial as AskedTrial
+    from .ask_tell import OpenSearch as OpenSearch
+    from .ask_tell import open_search as open_search
+    from .callbacks import MLflowCallback as MLflowCallback
+    from .callbacks import SearchEnded as SearchEnded
+    from .callbacks import SearchStarted as SearchStarted
+    from .callbacks import TensorBoardCallback as TensorBoardCallback
+    from .callbacks import TrialEnded as TrialEnded
+    from .callbacks import TrialReported as TrialReported
+    from .callbacks import TrialStarted as TrialStarted
+    from .callbacks import WandbCallback as WandbCallback
+    from .core.replay import Difference as Difference
+    from .core.replay import Replayed as Replayed
+    from .experiment import Best as Best
+    from .experiment import Experiment as Experiment
+    from .experiment import load_experiment as load_experiment
+    from .objective import from_iter as from_iter
+    from .objective import load_checkpoint as load_checkpoint
+    from .objective import report as report
+    from .objective import trial_config as trial_config
+    from .objective import trial_folder as trial_folder
+    from .objective import trial_id as trial_id
+    from .pareto_results import ParetoPoint as ParetoPoint
+    from .record.names import list_experiments as list_experiments
+    from .replaying import replay_experiment as replay_experiment
+    from .runtime.background import RunningSearch as RunningSearch
+    from .schedulers import ASHA as ASHA
+    from .schedulers import BOHB as BOHB
+    from .schedulers import FIFO as FIFO
+    from .schedulers import MOASHA as MOASHA
+    from .schedulers import PBT as PBT
+    from .schedulers import Clone as Clone
+    from .schedulers import Decision as Decision
+    from .schedulers import Done as Done
+    from .schedulers import Hyperband as Hyperband
+    from .schedulers import MedianStopping as MedianStopping
+    from .schedulers import New as New
+    from .schedulers import NextTrial as NextTrial
+    from .schedulers import Resume as Resume
+    from .schedulers import Scheduler as Scheduler
+    from .schedulers import Status as Status
+    from .schedulers import Stop as Stop
+    from .schedulers import SuccessiveHalving as SuccessiveHalving
+    from .schedulers import Wait as Wait
+    from .searchers import ForestSearcher as ForestSearcher
+    from .searchers import GridSearcher as GridSearcher
+    from .searchers import ModelBasedSearcher as ModelBasedSearcher
+    from .searchers import Objective as Objective
+    from .searchers import Observation as Observation
+    from .searchers import OptunaSearcher as OptunaSearcher
+    from .searchers import RandomSearcher as RandomSearcher
+    from .searchers import Searcher as Searcher
+    from .searchers import SobolSearcher as SobolSearcher
+    from .searchers import SuggestContext as SuggestContext
+    from .searchers import TPESearcher as TPESearcher
+    from .space import Space as Space
+    from .space import choice as choice
+    from .space import constant as constant
+    from .space import finrange as finrange
+    from .space import logfinrange as logfinrange
+    from .space import logordinal as logordinal
+    from .space import lograndint as lograndint
+    from .space import loguniform as loguniform
+    from .space import ordinal as ordinal
+    from .space import parameter as parameter
+    from .space import qlograndint as qlograndint
+    from .space import qloguniform as qloguniform
+    from .space import qrandint as qrandint
+    from .space import quniform as quniform
+    from .space import randint as randint
+    from .space import reverseloguniform as reverseloguniform
+    from .space import uniform as uniform
+    from .stopping import StoppingCriterion as StoppingCriterion
+    from .tuner import Tuner as Tuner
+    from .tuner import search as search
+
+_NAMES_BY_MODULE = {
+    "..base.errors": ("CheckpointError", "SearchInterrupted", "TrialStopped"),
+    ".ask_tell": ("AskedTrial", "OpenSearch", "open_search"),
+    ".runtime.background": ("RunningSearch",),
+    ".callbacks": (
+        "MLflowCallback",
+        "SearchEnded",
+        "SearchStarted",
+        "TensorBoardCallback",
+        "TrialEnded",
+        "TrialReported",
+        "TrialStarted",
+        "WandbCallback",
+    ),
+    ".core.replay": ("Difference", "Replayed"),
+    ".experiment": ("Best", "Experiment", "load_experiment"),
+    ".pareto_results": ("ParetoPoint",),
+    ".record.names": ("list_experiments",),
+    ".replaying": ("replay_experiment",),
+    ".schedulers": (
+        "ASHA",
+        "BOHB",
+        "FIFO",
+        "MOASHA",
+        "PBT",
+        "Clone",
+        "Decision",
+        "Done",
+        "Hyperband",
+        "MedianStopping",
+        "New",
+        "NextTrial",
+        "Resume",
+        "Scheduler",
+        "Status",
+        "Stop",
+        "SuccessiveHalving",
+        "Wait",
+    ),
+    ".searchers": (
+        "ForestSearcher",
+        "GridSearcher",
+        "ModelBasedSearcher",
+        "Objective",
+        "Observation",
+        "OptunaSearcher",
+        "RandomSearcher",
+        "Searcher",
+        "SobolSearcher",
+        "SuggestContext",
+        "TPESearcher",
+    ),
+    ".space": (
+        "Space",
+        "choice",
+        "constant",
+        "finrange",
+        "logfinrange",
+        "logordinal",
+        "lograndint",
+        "loguniform",
+        "ordinal",
+        "parameter",
+        "qlograndint",
+        "qloguniform",
+        "qrandint",
+        "quniform",
+        "randint",
+        "reverseloguniform",
+        "uniform",
+    ),
+    ".stopping": ("StoppingCriterion",),
+    ".objective": ("from_iter", "load_checkpoint", "report", "trial_config", "trial_folder", "trial_id"),
+    ".tuner": ("Tuner", "search"),
+}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+__all__ = list(_MODULE_BY_NAME)  # for `import *`
+
+
+def __getattr__(name: str) -> Any:  # Any: classes and functions
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
+    value = globals()[name] = getattr(import_module(_MODULE_BY_NAME[name], __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULE_BY_NAME)

@@ -17,6 +17,7 @@ from typing import Any, Literal, overload
 
 from ..base.nearest import did_you_mean, names_nearest_option
 from ..pool import Capacity, Pool
+from ..pool.backend import start_ahead
 from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of
 from .callbacks.dispatcher import checked_callbacks
@@ -202,6 +203,8 @@ class Tuner:
         self.name: str = options["name"]
         self._options = RunOptions(capacity=capacity, resources=resources, **options)
         self._run = SearchRun(objective, settings, self.scheduler, self._options)
+        if options["pool"] is None and not options["cluster"]:
+            start_ahead(objective)
 
     @classmethod
     @names_nearest_option

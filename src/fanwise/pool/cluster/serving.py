@@ -32,7 +32,7 @@ def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listen
     from ...links.transports.tcp import dial_tcp
 
     machine = machine_of(find_machine(), bundle)
-    life = Lifetime(lambda hub, folder: Local(hub, folder, seed=0, machine=machine))
+    life = Lifetime(lambda backend: Local(backend, seed=0, machine=machine))
     try:
         engine = life.start()
         assert life.hub is not None, "comes with the engine"

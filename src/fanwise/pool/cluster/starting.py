@@ -248,6 +248,10 @@ class ClusterStart:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def leave(self) -> bool:
+        """Return False: hosts end with their pool."""
+        return False
+
     def close(self) -> None:
         """End every job, and let the hosts go. On the hub's thread, and does not block."""
         self._closing.set()

@@ -1,0 +1,179 @@
+"""What a pool works with, and what is kept of it for the next pool of this process.
+
+    start_ahead() --> kept --take()--> in use by one pool --keep()--> kept --idle for IDLE_S, or release()--> ended
+
+A backend is a hub thread, a private folder and the processes below them: guard, supervisor and warm process. Importing
+torch takes seconds, so the backend of a closed pool is kept for a while: the next pool forks its first job at once. At
+most one is kept. It is only used again if a process started now would find the same environment, paths and limits as
+the kept one did; edited source files are noticed by the warm process itself.
+
+Functions here may be called by any thread. A forked child of this process keeps nothing.
+"""
+
+import atexit
+import contextlib
+import os
+import resource
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+from ..links import Hub, Timer, new_key, private_folder
+from .current import in_job
+from .launching import FIXED_VARIABLES
+from .preload import modules_needed
+from .runtime_environment import look
+from .worker_set import WorkerSet
+
+# A kept warm process holds the memory of the user's imports. Who runs one search after another is back sooner.
+IDLE_S = 60.0
+
+# Importing scikit-learn or torch sets these in the user's process. They do not concern a process that has not.
+_SET_BY_LIBRARIES = frozenset(("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"))
+
+_INHERITED = ("Umask:", "Uid:", "Gid:", "Groups:", "SigIgn:", "Cpus_allowed:")
+_LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
+class Backend:
+    """See the module.
+
+    Attributes:
+        hub: driven by a thread of its own.
+        folder: of sockets, logs and the output of jobs; removed at the end.
+    """
+
+    def __init__(self) -> None:
+        self.hub = Hub(name="pool")
+        self.folder = private_folder()
+        self.timer: Timer | None = None
+        self._surroundings = _surroundings()
+        self.hub.start()
+
+    @cached_property
+    def worker_set(self) -> WorkerSet:
+        """The processes of this machine. A pool on a cluster has none."""
+        return WorkerSet(self.hub, self.folder, new_key())
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether a process started now would find what the processes here have found."""
+        return self._surroundings == _surroundings()
+
+    def on_hub(self, call: Callable[[], None]) -> None:
+        """Run `call` on the hub's thread, and block until it has been run."""
+        if self.hub.is_loop_thread:
+            call()
+            return
+        done = threading.Event()
+        self.hub.call_soon(call)
+        self.hub.call_soon(done.set)  # also runs if `call` raises
+        done.wait()
+
+    def end(self) -> None:
+        """End every process, and block until they are gone."""
+        worker_set: WorkerSet | None = vars(self).get("worker_set")
+        if worker_set is not None and not self.hub.is_closed:
+            self.on_hub(worker_set.close)
+        self.hub.close()
+        if worker_set is not None:
+            worker_set.wait_closed()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_lock = threading.Lock()
+_kept: Backend | None = None
+_of_parent: list[Backend | None] = []  # not dropped in a forked child, where dropping it would end what it holds
+
+
+def start_ahead(*functions: Callable[..., object]) -> None:
+    """Start a warm process in the background and let it import what these functions need. Does not block.
+
+    The kept backend is used if there is one. Nothing happens inside a job. If processes cannot be started, the first
+    job of the pool tells.
+    """
+    if in_job():
+        return
+    with contextlib.suppress(OSError, RuntimeError):
+        backend = take()
+        worker_set, modules = backend.worker_set, modules_needed(*functions)
+        backend.hub.call_soon(lambda: worker_set.preload(modules))
+        keep(backend)
+
+
+def take() -> Backend:
+    """Return the kept backend, or a new one if there is none that could be used."""
+    backend = _take_kept()
+    if backend is not None and backend.is_current:
+        return backend
+    if backend is not None:
+        backend.end()
+    return Backend()
+
+
+def keep(backend: Backend) -> None:
+    """Keep a backend that no pool uses, for IDLE_S. Another one that is kept already ends."""
+    global _kept
+    with _lock:
+        other, _kept = _kept, backend
+        backend.timer = None
+    backend.hub.call_soon(lambda: _set_timer(backend))
+    if other is not None:
+        other.end()
+
+
+def release() -> None:
+    """End the kept backend, and block until its processes are gone."""
+    backend = _take_kept()
+    if backend is not None:
+        backend.end()
+
+
+def _take_kept() -> Backend | None:
+    global _kept
+    with _lock:
+        backend, _kept = _kept, None
+        if backend is not None and backend.timer is not None:
+            backend.timer.cancel()
+    return backend
+
+
+def _set_timer(backend: Backend) -> None:
+    with _lock:
+        if _kept is backend:
+            backend.timer = backend.hub.call_at(backend.hub.now_s() + IDLE_S, lambda: _expire(backend))
+
+
+def _expire(backend: Backend) -> None:
+    global _kept
+    with _lock:
+        if _kept is not backend:
+            return
+        _kept = None
+    threading.Thread(target=backend.end, name="fanwise-ending", daemon=True).start()  # `end` joins the hub's thread
+
+
+def _surroundings() -> tuple[object, ...]:
+    """Return what a process started now would inherit, or would read while it imports the user's modules."""
+    ignored = FIXED_VARIABLES | _SET_BY_LIBRARIES
+    return (
+        {name: value for name, value in os.environ.items() if name not in ignored},
+        look({}).folder,
+        tuple(sys.path),
+        [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(_INHERITED)],
+        [resource.getrlimit(limit) for limit in _LIMITS],
+        os.getpriority(os.PRIO_PROCESS, 0),
+    )
+
+
+def _after_fork() -> None:
+    global _kept, _lock
+    _of_parent.append(_kept)
+    _kept, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(release)

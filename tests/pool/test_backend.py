@@ -1,0 +1,263 @@
+"""The warm process is kept for the next pool of this process, as long as it would find the same, and leaves nothing."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fanwise.pool import Pool, backend
+from fanwise.pool.backend import release, start_ahead
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+from fanwise.testing.jobs import began, local_engine, submitted
+from fanwise.testing.processes import MARKER, running_processes
+
+GONE_WITHIN_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept_before() -> None:
+    release()
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module `probe` that notes each of its imports, and reads FLAVOR when it is imported."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "probe", raising=False)
+    path = tmp_path / "probe.py"
+    path.write_text(
+        "import os\n"
+        f"with open({str(tmp_path / 'imports')!r}, 'a') as file:\n"
+        "    file.write(f'{os.getpid()}\\n')\n"
+        "FLAVOR = os.environ.get('FLAVOR')\n"
+        "VALUE = 1\n"
+    )
+    return path
+
+
+def read_probe() -> tuple[str | None, int]:
+    import probe  # type: ignore[import-not-found]
+
+    return probe.FLAVOR, probe.VALUE
+
+
+def num_imports(module: Path) -> int:
+    path = module.with_name("imports")
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def warm_pid() -> int:
+    return os.getppid()
+
+
+def below() -> set[int]:
+    return running_processes(os.environ.get(MARKER, ""))
+
+
+# -- what is used again ------------------------------------------------------------------------------------------------
+
+
+def test_the_next_pool_forks_from_the_same_warm_process() -> None:
+    pids = set()
+    for reuse in (False, True, False):  # a reused worker leaves first
+        with Pool(cpus=1) as pool:
+            pids.add(pool.needs(reuse=reuse).submit(warm_pid).result(within_s=60))
+    assert len(pids) == 1
+
+
+def test_each_pool_counts_for_itself() -> None:
+    stats = []
+    for _ in range(2):
+        with Pool(cpus=1) as pool:
+            pool.submit(int).result(within_s=60)
+        stats.append(pool)
+    assert [pool.stats().started_by_fork for pool in stats] == [1, 1]
+
+
+def test_modules_are_imported_once_for_two_pools_and_again_when_their_source_is_edited(module: Path) -> None:
+    for _ in range(2):
+        with Pool(cpus=1) as pool:
+            assert pool.submit(read_probe).result(within_s=60) == (None, 1)
+    assert num_imports(module) == 1
+    module.write_text(module.read_text().replace("VALUE = 1", "VALUE = 22"))
+    with Pool(cpus=1) as pool:
+        assert pool.submit(read_probe).result(within_s=60) == (None, 22)
+    assert num_imports(module) == 2
+
+
+def test_pools_at_the_same_time_have_processes_of_their_own() -> None:
+    with Pool(cpus=1) as first, Pool(cpus=1) as second:
+        pids = [pool.submit(warm_pid).result(within_s=60) for pool in (first, second)]
+    assert len(set(pids)) == 2
+    assert len([pid for pid in below() if pid in pids]) == 1, "one of them is kept"
+
+
+@pytest.mark.parametrize("what", ["variable", "folder", "path", "umask", "limit"])
+def test_what_a_new_process_would_find_is_found_by_the_next_pool(
+    what: str, module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAVOR", "plain")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "probe.py").write_text("FLAVOR, VALUE = 'other', 3\n")
+    with Pool(cpus=1) as pool:
+        assert pool.submit(read_probe).result(within_s=60) == ("plain", 1)
+        warm = pool.submit(warm_pid).result(within_s=60)
+    with ExitStack() as stack:
+        match what:
+            case "variable":
+                monkeypatch.setenv("FLAVOR", "sweet")
+            case "folder":
+                monkeypatch.chdir(tmp_path)
+            case "path":
+                monkeypatch.syspath_prepend(str(tmp_path / "other"))
+            case "umask":
+                stack.callback(os.umask, os.umask(0o027))
+            case _:
+                soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+                stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+        with Pool(cpus=1) as pool:
+            expected = {"variable": ("sweet", 1), "path": ("other", 3)}.get(what, ("plain", 1))
+            assert pool.submit(read_probe).result(within_s=60) == expected
+            assert pool.submit(warm_pid).result(within_s=60) != warm
+
+
+def test_modules_are_imported_before_there_is_a_pool(module: Path) -> None:
+    start_ahead(read_probe)
+    within(60, lambda: num_imports(module) == 1, "the module is imported")
+    with Pool(cpus=1) as pool:
+        assert pool.submit(read_probe).result(within_s=60) == (None, 1)
+    assert num_imports(module) == 1
+
+
+def test_nothing_is_started_ahead_inside_a_job() -> None:
+    def start() -> bool:
+        start_ahead(int)
+        return backend._kept is None
+
+    with Pool(cpus=1) as pool:
+        assert pool.submit(start).result(within_s=60)
+
+
+# -- what is not -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_that_is_closed_while_jobs_run_ends_all_its_processes(gate: Gate) -> None:
+    with Pool(cpus=2) as pool:
+        warm = pool.submit(warm_pid).result(within_s=60)
+        began(pool.submit(gate.wait))
+    assert warm not in below()
+
+
+def test_a_pool_that_is_closed_while_something_uses_its_loop_ends_the_loop() -> None:
+    with Pool(cpus=1) as pool:
+        pool.submit(int).result(within_s=60)
+        hub = pool.hub
+        hub.at_turn_end(lambda: None)
+    assert hub.is_closed
+
+
+def test_a_warm_process_that_hangs_in_an_import_is_not_kept(module: Path) -> None:
+    module.write_text(module.read_text() + "import time\ntime.sleep(600)\n")
+    with Pool(cpus=1) as pool:
+        handle = submitted(pool.submit(read_probe))
+        within(60, lambda: num_imports(module) == 1, "the import has begun")
+        hanging = local_engine(pool).worker_set._warm
+        handle.stop()
+        assert handle.outcome(within_s=60).kind == "stopped"
+    assert hanging is not None and hanging.pid not in below()
+
+
+def test_a_forked_child_leaves_what_its_parent_keeps_alone() -> None:
+    with Pool(cpus=1) as pool:
+        warm = pool.submit(warm_pid).result(within_s=60)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            release()  # as at its exit
+            with Pool(cpus=1) as pool:
+                code = 0 if pool.submit(warm_pid).result(within_s=60) != warm else 2
+            release()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with Pool(cpus=1) as pool:
+        assert pool.submit(warm_pid).result(within_s=60) == warm
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_what_nobody_uses_for_a_while_ends_with_its_thread_and_folder(
+    is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "IDLE_S", 0.0)
+    threads = set(threading.enumerate())
+    before = below()
+    if is_used:
+        with Pool(cpus=1) as pool:
+            pool.submit(int).result(within_s=60)
+    else:
+        start_ahead(int)
+    within(GONE_WITHIN_S, lambda: below() <= before, "the processes are gone")
+    within(GONE_WITHIN_S, lambda: set(threading.enumerate()) <= threads, "the threads are gone")
+
+
+def test_what_is_used_again_does_not_end_by_the_clock() -> None:
+    with Pool(cpus=1) as pool:
+        pool.submit(int).result(within_s=60)
+        kept = pool._life._backend
+    assert kept is not None
+    timer = within(10, lambda: kept.timer, "the clock runs")
+    with Pool(cpus=1) as pool:
+        pool.submit(int).result(within_s=60)
+        assert pool._life._backend is kept
+        assert timer.call is None
+
+
+OWNER = """
+import sys
+from fanwise.pool import Pool
+with Pool(cpus=1) as pool:
+    pool.submit(int).result(60)
+    folder = pool._life.folder
+print(folder, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def owner() -> "Iterator[subprocess.Popen[str]]":
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_nothing_is_left_when_a_program_ends_that_keeps_a_warm_process(
+    owner: "subprocess.Popen[str]", how: str
+) -> None:
+    assert owner.stdout is not None and owner.stdin is not None
+    folder = Path(owner.stdout.readline().strip())
+    others = below() - running_processes()
+    assert len(below() - others) >= 4, "program, guard, supervisor and warm process"
+    if how == "kill":
+        owner.send_signal(signal.SIGKILL)
+    owner.stdin.close()
+    assert owner.wait(60) == (0 if how == "exit" else -signal.SIGKILL)
+    if how == "kill":
+        within(GONE_WITHIN_S, lambda: not below(), "no process is left")
+        within(GONE_WITHIN_S, lambda: not folder.exists(), "the folder is gone")
+    assert not below() and not folder.exists()

@@ -15,22 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..base.errors import CheckpointError as CheckpointError
-    from ..base.errors import SearchInterrupted as SearchInterrupted
-    from ..base.errors import TrialStopped as TrialStopped
     from .ask_tell import AskedTrial as AskedTrial
     from .ask_tell import OpenSearch as OpenSearch
     from .ask_tell import open_search as open_search
-    from .callbacks import MLflowCallback as MLflowCallback
-    from .callbacks import SearchEnded as SearchEnded
-    from .callbacks import SearchStarted as SearchStarted
-    from .callbacks import TensorBoardCallback as TensorBoardCallback
-    from .callbacks import TrialEnded as TrialEnded
-    from .callbacks import TrialReported as TrialReported
-    from .callbacks import TrialStarted as TrialStarted
-    from .callbacks import WandbCallback as WandbCallback
-    from .core.replay import Difference as Difference
-    from .core.replay import Replayed as Replayed
     from .experiment import Best as Best
     from .experiment import Experiment as Experiment
     from .experiment import load_experiment as load_experiment
@@ -40,7 +27,6 @@ if TYPE_CHECKING:
     from .objective import trial_config as trial_config
     from .objective import trial_folder as trial_folder
     from .objective import trial_id as trial_id
-    from .pareto_results import ParetoPoint as ParetoPoint
     from .record.names import list_experiments as list_experiments
     from .replaying import replay_experiment as replay_experiment
     from .runtime.background import RunningSearch as RunningSearch
@@ -95,22 +81,9 @@ if TYPE_CHECKING:
     from .tuner import search as search
 
 _NAMES_BY_MODULE = {
-    "..base.errors": ("CheckpointError", "SearchInterrupted", "TrialStopped"),
     ".ask_tell": ("AskedTrial", "OpenSearch", "open_search"),
     ".runtime.background": ("RunningSearch",),
-    ".callbacks": (
-        "MLflowCallback",
-        "SearchEnded",
-        "SearchStarted",
-        "TensorBoardCallback",
-        "TrialEnded",
-        "TrialReported",
-        "TrialStarted",
-        "WandbCallback",
-    ),
-    ".core.replay": ("Difference", "Replayed"),
     ".experiment": ("Best", "Experiment", "load_experiment"),
-    ".pareto_results": ("ParetoPoint",),
     ".record.names": ("list_experiments",),
     ".replaying": ("replay_experiment",),
     ".schedulers": (

@@ -18,7 +18,7 @@ import pytest
 
 from fanwise.base.errors import NotInstalled
 from fanwise.testing.programs import LoadedInterpreter
-from fanwise.tune import MLflowCallback, TensorBoardCallback, WandbCallback
+from fanwise.tune.callbacks import MLflowCallback, TensorBoardCallback, WandbCallback
 
 # Trial 0 completes with two reports. Trial 1 is paused at its first, goes on, and fails after its second.
 SEARCH = """

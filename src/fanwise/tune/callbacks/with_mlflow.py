@@ -33,7 +33,7 @@ class MLflowCallback:
     Raises:
         NotInstalled: MLflow is not installed.
 
-    >>> from fanwise.tune import MLflowCallback
+    >>> from fanwise.tune.callbacks import MLflowCallback
     >>> callbacks = [MLflowCallback("http://127.0.0.1:5000")]
     """
 

@@ -20,7 +20,7 @@ class TensorBoardCallback:
     Raises:
         NotInstalled: tensorboard is not installed.
 
-    >>> from fanwise.tune import TensorBoardCallback
+    >>> from fanwise.tune.callbacks import TensorBoardCallback
     >>> callbacks = [TensorBoardCallback()]
     """
 

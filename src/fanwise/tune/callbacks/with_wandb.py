@@ -22,7 +22,7 @@ class WandbCallback:
     Raises:
         NotInstalled: W&B is not installed.
 
-    >>> from fanwise.tune import WandbCallback
+    >>> from fanwise.tune.callbacks import WandbCallback
     >>> callbacks = [WandbCallback("digits", mode="offline")]
     """
 

@@ -22,8 +22,6 @@ from fanwise.tune import (
     Searcher,
     StoppingCriterion,
     SuccessiveHalving,
-    TrialEnded,
-    TrialReported,
     Tuner,
     choice,
     load_experiment,
@@ -31,6 +29,7 @@ from fanwise.tune import (
     replay_experiment,
     uniform,
 )
+from fanwise.tune.callbacks import TrialEnded, TrialReported
 from fanwise.tune.record.reading import read_events
 from fanwise.tune.runtime.control import send_command
 from fanwise.tune.schedulers import Decision, Scheduler, Status

@@ -13,7 +13,6 @@ from fanwise.tune import (
     FIFO,
     RunningSearch,
     StoppingCriterion,
-    TrialReported,
     Tuner,
     load_experiment,
     replay_experiment,
@@ -21,6 +20,7 @@ from fanwise.tune import (
     trial_id,
     uniform,
 )
+from fanwise.tune.callbacks import TrialReported
 from fanwise.tune.record.reading import read_events
 
 

@@ -12,20 +12,8 @@ import pytest
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
-from fanwise.tune import (
-    FIFO,
-    Objective,
-    SearchEnded,
-    SearchStarted,
-    Space,
-    StoppingCriterion,
-    TrialEnded,
-    TrialReported,
-    TrialStarted,
-    Tuner,
-    report,
-    uniform,
-)
+from fanwise.tune import FIFO, Objective, Space, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune.callbacks import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 from fanwise.tune.callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from fanwise.tune.core.actions import Judged, Start
 from fanwise.tune.core.events import Tick

@@ -26,6 +26,7 @@ import json
 import sys
 sys.modules |= HIDDEN
 from fanwise.tune import *
+from fanwise.tune.callbacks import *
 from fanwise.tune.schedulers import Decision
 
 class PausesOnce(Scheduler):
@@ -67,6 +68,7 @@ import sys
 sys.modules |= HIDDEN
 from pathlib import Path
 from fanwise.tune import *
+from fanwise.tune.callbacks import *
 from fanwise.tune.schedulers import Decision, Status
 
 def begin(callback, resumed):

@@ -17,7 +17,7 @@ from ..base.text import counted, printable_line
 from ..pool import Pool
 from ..tune import FIFO, Experiment, StoppingCriterion, Tuner, loguniform, randint
 from .drawing import draw
-from .experiments import check_end, folder_for_output, pool_on, run_to_its_end, shown_config, utilization_of
+from .experiments import folder_for_output, pool_on, run_tuner, shown_config, utilization_of
 from .usage import UsageError
 
 DATA = ("digits", "fashion-mnist")
@@ -50,7 +50,7 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | N
 
         fashion_mnist()  # here, not in every worker: downloads with a progress bar when it is not there yet
     with pool_on(ray) as pool:
-        experiment = _searched(seconds=seconds, workers=workers, data=data, pool=pool)
+        experiment, status = _searched(seconds=seconds, workers=workers, data=data, pool=pool)
     pictures = draw([experiment.path], out)
     typer.echo()
     for line in _summary(experiment, workers):
@@ -60,10 +60,11 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | N
     typer.echo(f"results              {experiment.path}")
     typer.echo(f"all in all           {time.monotonic() - began_s:.1f} s")
     typer.echo(_NEXT.format(name=printable_line(experiment.name)))
-    check_end(experiment)
+    if status:
+        raise typer.Exit(status)
 
 
-def _searched(*, seconds: float, workers: int, data: str, pool: Pool | None) -> Experiment:
+def _searched(*, seconds: float, workers: int, data: str, pool: Pool | None) -> tuple[Experiment, int]:
     tuner = Tuner(
         _objective(),
         {
@@ -82,7 +83,7 @@ def _searched(*, seconds: float, workers: int, data: str, pool: Pool | None) -> 
         print_update_interval=min(30.0, seconds / 3),
         pool=pool,
     )
-    return run_to_its_end(tuner)
+    return run_tuner(tuner)
 
 
 _NEXT = """

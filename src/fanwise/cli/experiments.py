@@ -4,8 +4,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import typer
-
 from ..base.errors import SearchFailedError, SearchInterrupted
 from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
@@ -14,7 +12,7 @@ from ..tune import Best, Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
 from .usage import UsageError
 
-# What a shell gives a program that Ctrl-C ended.
+# Exit status of a program that was ended by Ctrl-C, as shells define it.
 INTERRUPTED_STATUS = 130
 
 # For `--ray`, in the place of a cluster's address.
@@ -28,16 +26,16 @@ def utilization_of(experiment: Experiment) -> str | None:
     return worker_timeline(experiment.search_data()).utilization_in_words()
 
 
-def run_to_its_end(tuner: Tuner) -> Experiment:
-    """Run a search; Ctrl-C ends it, and what was found until then is shown all the same. See `check_end`.
+def run_tuner(tuner: Tuner) -> tuple[Experiment, int]:
+    """Run a search until it ends or Ctrl-C is pressed. Return its results and the exit status of the command.
 
     Raises:
-        SearchFailedError: as `Tuner.run`, with what to do in the words of the command.
+        SearchFailedError: as `Tuner.run`, with the command that shows the reports.
     """
     try:
-        return tuner.run()
+        return tuner.run(), 0
     except SearchInterrupted:
-        return Experiment(tuner.path)
+        return Experiment(tuner.path), INTERRUPTED_STATUS
     except SearchFailedError as error:
         message = f"{error.reason}\nAll reports are saved: fanwise tune show {tuner.name}"
         raise SearchFailedError(message, reason=error.reason, kind=error.kind) from error
@@ -60,16 +58,6 @@ def pool_on(ray: str | None) -> Iterator[Pool | None]:
         raise UsageError(f"--ray: {error}") from error
     with pool:
         yield pool
-
-
-def check_end(experiment: Experiment) -> None:
-    """What a command that ran a search does last.
-
-    Raises:
-        typer.Exit: with 130 when Ctrl-C ended the search, so that a script which runs it ends, too.
-    """
-    if experiment.end_reason == "interrupted":
-        raise typer.Exit(INTERRUPTED_STATUS)
 
 
 def shown_config(config: Mapping[str, object]) -> str:

@@ -13,7 +13,7 @@ from ..base.text import printable_line
 from ..pool import Pool
 from ..tune import Space, StoppingCriterion, Tuner
 from ..tune.record.names import check_name
-from .experiments import best_line, check_end, front_lines, pool_on, run_to_its_end
+from .experiments import best_line, front_lines, pool_on, run_tuner
 from .objectives import load_function, place_and_name
 from .presets import refuse_own, scheduler_of
 from .progress import at_work
@@ -159,13 +159,14 @@ def run_and_tell(tuner: Tuner, *, json: bool) -> None:
     """Run a search and print what it found: for people, or as `fanwise tune show --json`. Raises as `run_search`."""
     if json:
         with at_work("searching"):
-            experiment = run_to_its_end(tuner)
+            experiment, status = run_tuner(tuner)
         typer.echo(show_json(str(experiment.path)))
     else:
-        experiment = run_to_its_end(tuner)
+        experiment, status = run_tuner(tuner)
         if experiment.best is not None and len(experiment.metadata["objectives"]) == 1:
             typer.echo(best_line(experiment.best))
         for line in front_lines(experiment):
             typer.echo(line)
         typer.echo(f"more of it: fanwise tune show {experiment.name}")
-    check_end(experiment)
+    if status:
+        raise typer.Exit(status)

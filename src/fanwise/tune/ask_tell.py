@@ -32,8 +32,7 @@ from .constraints import Constraint, constraints_of
 from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
-from .core.inline import handle
-from .core.transfer import Taken
+from .core.search_core import handle
 from .core.validation import problem_with
 from .default_searcher import SearcherChoice
 from .experiment import Experiment
@@ -50,6 +49,7 @@ from .schedulers.scheduler import Decision, Scheduler, Status, checked_objective
 from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
+from .transfer import Taken
 from .values import with_objects
 from .warm_start import WarmStart, read_warm_start, summaries_to_json
 

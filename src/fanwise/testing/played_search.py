@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 from ..tune.core.actions import Action, Answer, Finish, Judged, Reject, Start, Suggest, Terminate
 from ..tune.core.events import Begin, Ended, Event, Free, Outcome, Ready, Reported, Resumed, Suggested
-from ..tune.core.inline import handle
-from ..tune.core.search_core import SearchCore
+from ..tune.core.search_core import SearchCore, handle
 from ..tune.rng import KeyedRandom
 from ..tune.schedulers.scheduler import Decision, Scheduler
 from ..tune.space import Space

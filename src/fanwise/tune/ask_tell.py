@@ -30,8 +30,7 @@ from .callbacks.search_events import SearchEnded, SearchStarted
 from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
-from .core.inline import handle
-from .core.transfer import Taken
+from .core.search_core import handle
 from .core.validation import problem_with
 from .experiment import Experiment
 from .program import ASKED, Program, asked_and_told, load_program, save_program
@@ -47,6 +46,7 @@ from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
+from .transfer import Taken
 from .values import with_objects
 from .warm_start import WarmStart, read_warm_start, summaries_to_json
 

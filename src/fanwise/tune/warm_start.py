@@ -1,7 +1,7 @@
 """Warm start: trials of earlier experiments and data frames as observations of a new search.
 
 An experiment contributes its trials with their valid reports. A data frame has one row per report, with columns <name>
-or config_<name>, the metrics, and optionally trial_id and st_status. `decisions.transfer` selects what fits the search.
+or config_<name>, the metrics, and optionally trial_id and st_status. `transfer` selects what fits the search.
 """
 
 import os
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from .core.events import Earlier
-from .core.transfer import KnownTrial, Learning, Source, Taken, fitted
 from .experiment import Experiment, load_experiment
 from .search_settings import SearchSettings
 from .space import Space
+from .transfer import KnownTrial, Learning, Source, Taken, fitted
 from .values import is_number, plain_json
 
 if TYPE_CHECKING:

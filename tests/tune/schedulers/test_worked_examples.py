@@ -10,8 +10,7 @@ import pytest
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import Action, Answer, Finish, Judged, Start
 from fanwise.tune.core.events import Event, Outcome
-from fanwise.tune.core.inline import handle
-from fanwise.tune.core.search_core import SearchCore
+from fanwise.tune.core.search_core import SearchCore, handle
 from fanwise.tune.schedulers import ASHA, Decision, Hyperband, Scheduler, Status, SuccessiveHalving
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext
 from fanwise.tune.space import Space, randint

@@ -11,8 +11,7 @@ import pytest
 from fanwise.testing.searcher_contract import begun
 from fanwise.tune.core.actions import Action, Finish, Start
 from fanwise.tune.core.events import Begin, Ended, Event, Free, Ready, Reported
-from fanwise.tune.core.inline import handle
-from fanwise.tune.core.search_core import SearchCore
+from fanwise.tune.core.search_core import SearchCore, handle
 from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import GridSearcher, Searcher, SobolSearcher, SuggestContext, grid, sobol
 from fanwise.tune.space import Space, choice, finrange, loguniform, randint, uniform

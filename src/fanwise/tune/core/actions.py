@@ -6,7 +6,7 @@
     Judged     set the outcome of an attempt              Finish            end the search; nothing is running
     Terminate, Kill   send a signal to the trial's process
 
-The record stores the actions of each event, so that readers need not decide again and replay can compare them.
+The record stores the actions of each event, so readers need not recompute them and replay can compare them.
 """
 
 from collections.abc import Mapping
@@ -34,10 +34,7 @@ class Reason:
 
 @frozen
 class BestReport:
-    """The best report so far. `value` is the metric as reported.
-
-    `infeasibility` is 0, unless no report is feasible; then this report has the smallest one.
-    """
+    """The best report so far: the metric as reported, and 0, or the smallest infeasibility if no report is feasible."""
 
     value: float
     trial_id: int
@@ -69,12 +66,11 @@ class Start:
 
 @frozen
 class Answer:
-    """Answer the report.
+    """Answer report number `iter` of the trial. A late or repeated report is not part of the search.
 
     Args:
-        iter: number of the report in its trial.
-        late: the trial was over or asked to stop; the report is not part of the search.
-        repeated: a resumed trial repeats an earlier report; the report is not part of the search.
+        late: the trial was over or had been asked to stop.
+        repeated: a resumed trial repeats an earlier report.
     """
 
     trial_id: int
@@ -94,7 +90,7 @@ class Reject:
 
 @frozen
 class Terminate:
-    """SIGTERM to the trial's process."""
+    """Send SIGTERM to the trial's process."""
 
     trial_id: int
     why: str
@@ -102,7 +98,7 @@ class Terminate:
 
 @frozen
 class Kill:
-    """SIGKILL to the trial's process tree."""
+    """Send SIGKILL to the trial's process tree."""
 
     trial_id: int
     why: str
@@ -110,9 +106,9 @@ class Kill:
 
 @frozen
 class Judged:
-    """The outcome of an attempt. With will_retry the trial starts again, after a resume if the search stops first.
+    """Record the outcome of an attempt. With will_retry the trial starts again, after a resume if the search stops.
 
-    If a user stops the trial before the retry, a second order without will_retry follows.
+    If a user stops the trial before the retry, a second `Judged` without will_retry follows.
     """
 
     trial_id: int
@@ -140,14 +136,14 @@ class Discard:
 
 @frozen
 class StopStarting:
-    """No new trial starts from now on."""
+    """Start no new trials from now on."""
 
     reason: str
 
 
 @frozen
 class Finish:
-    """The search is over and nothing runs.
+    """End the search. Nothing runs.
 
     Args:
         reason: the reason in one line.

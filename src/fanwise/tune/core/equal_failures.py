@@ -22,9 +22,7 @@ def alike(reason: Reason) -> tuple[str, str]:
 
 @final
 class Failures:
-    """Counts the outcomes of trials, each once, when it first pauses or finishes.
-
-    A pause counts as a success, because the trial has reported.
+    """Counts the outcomes of trials, each once, when it first pauses or finishes. A pause counts as a success.
 
     Args:
         max_equal: the search fails if this many trials come first and all fail alike. None: it never fails.
@@ -32,8 +30,8 @@ class Failures:
 
     def __init__(self, max_equal: int | None) -> None:
         self._max_equal = max_equal
-        self._num_known = 0
-        self._failed = 0
+        self._num_outcomes = 0
+        self._num_failed = 0
         self._reasons: Counter[tuple[str, str]] = Counter()
         self._examples: dict[tuple[str, str], Reason] = {}
 
@@ -46,28 +44,27 @@ class Failures:
             reason: why the trial failed. None: it paused or succeeded.
             has_reported: True if the trial has reported.
         """
-        self._num_known += 1
+        self._num_outcomes += 1
         if reason is None or (reason.kind == "time-out" and has_reported):
             return None
-        self._failed += 1
+        self._num_failed += 1
         key = alike(reason)
         if key in self._reasons or len(self._reasons) < _MOST_REASONS:
             self._reasons[key] += 1
             self._examples.setdefault(key, reason)
-        if self._num_known == self._max_equal and self._reasons[key] == self._max_equal:
-            alike_text = f"the first {self._max_equal} trials to finish all failed alike"
-            text = _text("the first trial to finish failed" if self._max_equal == 1 else alike_text, reason)
-            return f"{text}\n{ADVICE}"
+        if self._num_outcomes == self._max_equal and self._reasons[key] == self._max_equal:
+            summary = f"the first {self._max_equal} trials to finish all failed alike"
+            return f"{_text('the first trial to finish failed' if self._max_equal == 1 else summary, reason)}\n{ADVICE}"
         return None
 
     def all_failed(self, num_started: int) -> str | None:
         """Return the message for the end of a search if all started trials have failed, or None."""
-        if self._max_equal is None or not num_started or self._failed < num_started:
+        if self._max_equal is None or not num_started or self._num_failed < num_started:
             return None
         key, count = self._reasons.most_common(1)[0]
-        how_many = "the only trial" if num_started == 1 else f"all {num_started} trials"
-        often = "" if count == num_started else f"; the commonest reason, {count} times,"
-        return _text(f"{how_many} failed{often}", self._examples[key])
+        trials = "the only trial" if num_started == 1 else f"all {num_started} trials"
+        share = "" if count == num_started else f"; the commonest reason, {count} times,"
+        return _text(f"{trials} failed{share}", self._examples[key])
 
 
 def _text(summary: str, reason: Reason) -> str:

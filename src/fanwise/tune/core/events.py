@@ -1,13 +1,11 @@
 """The input events of the state machine of a search. The record stores them, and replay applies them again.
 
-    Begin                       the search begins                Tick        time has passed
-    Suggested                   the searcher has answered        Interrupt   a user ends the search
-    Ready, Reported, Ended,     events of an attempt             Command     a user pauses, resumes or stops a trial
-      Free                                                       Enqueued    a user enqueues a configuration
-                                                                 Workers     a user changes the number of workers
-    TrialRequested                       a program offers to run one      Resumed     a new process resumes the search
-                                trial itself
-    Earlier                     a trial of an earlier search, before Begin
+    Earlier                          a trial of an earlier search, before Begin
+    Begin, Resumed                   the search begins, or a new process resumes it
+    Ready, Reported, Ended, Free     progress of an attempt
+    Suggested                        the searcher has answered
+    Tick                             time has passed
+    Command, Enqueued, Workers, Interrupt, TrialRequested     a user intervenes
 
 Events are frozen and consist of JSON values. `now_s` is in seconds since the search began, excluding interruptions.
 """
@@ -102,7 +100,7 @@ class Reported:
 
 @frozen
 class Ended:
-    """The attempt has ended. Its slot stays busy until Free. `objective_s`: seconds inside the objective."""
+    """The attempt has ended. Its slot stays used until Free. `objective_s`: seconds inside the objective."""
 
     now_s: float
     trial_id: int
@@ -184,18 +182,6 @@ class Resumed:
 
 
 Event: TypeAlias = (
-    Earlier
-    | Begin
-    | Suggested
-    | Ready
-    | Reported
-    | Ended
-    | Free
-    | Tick
-    | Interrupt
-    | Command
-    | Enqueued
-    | Workers
-    | TrialRequested
-    | Resumed
-)
+    Earlier | Begin | Suggested | Ready | Reported | Ended | Free | Tick
+    | Interrupt | Command | Enqueued | Workers | TrialRequested | Resumed
+)  # fmt: skip

@@ -1,23 +1,24 @@
 """Replays recorded events, to resume a search or to check that it is deterministic.
 
 In a live search, the searcher answers at once or later from its thread. In a replay, answers come from the record. The
-searcher is still called at the time of each action, which restores its state and allows comparing its answers. Rows are
-read ahead only up to the recorded answer, so a long record needs little memory.
+searcher is still called at the time of each request, which restores its state and allows comparing its answers. Rows
+are read ahead only up to the recorded answer, so a long record needs little memory.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol, TypeAlias, final
 
 from ..searchers.searcher import Searcher
 from .actions import Action, Suggest
 from .events import Event, Resumed, Suggested
-from .inline import suggested
 from .search_core import SearchCore
+from .suggestions import suggested
 
-_MOST_KEPT = 20
+_MOST_DIFFERENCES = 20
 
 
 class Recorded(Protocol):
@@ -65,26 +66,26 @@ class Replayed:
 
     def differ(self, seq: int, event: Event, recorded: object, replayed: object) -> None:
         self.num_different += 1
-        if len(self.differences) < _MOST_KEPT:
+        if len(self.differences) < _MOST_DIFFERENCES:
             self.differences.append(Difference(seq, event, recorded, replayed))
 
 
 def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, asks_anew: bool) -> Replayed:
-    """Apply recorded events, which brings `tuning` and `searcher` to their recorded states.
+    """Apply recorded events, which brings `core` and `searcher` to their recorded states.
 
     Args:
-        tuning, searcher: fresh ones, made with the same settings.
+        core, searcher: new objects, created with the same settings.
         rows: sequence number, event and recorded actions.
         asks_anew: ask the searcher again and compare its answers. False: pass it the recorded answers.
     """
     result = Replayed()
-    answers: dict[int, object] = {}
-    ahead = _Ahead(rows)
-    for seq, event, recorded in ahead:
+    suggestions: dict[int, object] = {}
+    reader = _Reader(rows)
+    for seq, event, recorded in reader:
         result.num_events += 1
-        if type(event) is Suggested and event.number in answers:
+        if type(event) is Suggested and event.number in suggestions:
             result.num_suggestions += 1
-            config = answers.pop(event.number)
+            config = suggestions.pop(event.number)
             if event.error is None and config != event.config:
                 result.differ(seq, event, event.config, config)
         actions = core.handle(event)
@@ -95,9 +96,9 @@ def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, 
             if type(action) is not Suggest:
                 result.num_decisions += 1
                 continue
-            if searcher is not None and (answer := ahead.answer_to(action.number)) is not None:
+            if searcher is not None and (answer := reader.answer_to(action.number)) is not None:
                 if asks_anew:
-                    answers[action.number] = suggested(searcher, action, event.now_s).config
+                    suggestions[action.number] = suggested(searcher, action, event.now_s).config
                 elif answer.error is None:
                     searcher.replay_suggestion(action.ask, answer.config)
                 else:
@@ -107,31 +108,29 @@ def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, 
 
 
 @final
-class _Ahead:
-    """Iterator over rows that can look ahead for the answer to a suggestion order."""
+class _Reader:
+    """Iterates over the rows, and reads ahead for the answer to a request."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = iter(rows)
-        self._read: deque[Row] = deque()
+        self._ahead: deque[Row] = deque()
 
-    def __iter__(self) -> "_Ahead":
+    def __iter__(self) -> "_Reader":
         return self
 
     def __next__(self) -> Row:
-        return self._read.popleft() if self._read else next(self._rows)
+        return self._ahead.popleft() if self._ahead else next(self._rows)
 
     def answer_to(self, number: int) -> Suggested | None:
-        """Return the recorded answer to this action, or None if the tuner ended before it arrived."""
-        for _, event, _ in self._read:
-            if type(event) is Suggested and event.number == number:
-                return event
-            if type(event) is Resumed:
-                return None
-        for row in self._rows:
-            self._read.append(row)
-            event = row[1]
+        """Return the recorded answer to the request, or None if the tuner ended before it arrived."""
+        for event in chain([row[1] for row in self._ahead], self._read_ahead()):
             if type(event) is Suggested and event.number == number:
                 return event
             if type(event) is Resumed:
                 return None
         return None
+
+    def _read_ahead(self) -> Iterator[Event]:
+        for row in self._rows:
+            self._ahead.append(row)
+            yield row[1]

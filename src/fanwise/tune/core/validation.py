@@ -1,18 +1,14 @@
 """Validates the return values of schedulers and searchers and the reports of objectives."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 from ...base.nearest import nearest
 from ..constraints import Constraint
-from ..schedulers.scheduler import Clone, Decision, Done, New, NextTrial, Resume, Stop, Wait
+from ..schedulers.scheduler import Decision
 from ..searchers.searcher import Objective
 from ..space import Space
 from ..values import is_number
-
-_ANSWER_TYPES: Final = (New, Wait, Resume, Clone, Stop, Done)
-_ANSWERS = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
 
 
 class Refused(Exception):
@@ -29,17 +25,6 @@ def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
         return Decision(decision)
     allowed = ", ".join(f"Decision.{member.name}" for member in Decision)
     raise Refused(TypeError(f"{who}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}"))
-
-
-def checked_answer(answer: object, who: str, may_resume: Callable[[int], bool], paused: Callable[[], str]) -> NextTrial:
-    """Validate an answer of `Scheduler.next`, except its configuration. Raise Refused if it is invalid."""
-    if isinstance(answer, (Resume, Stop)) and not may_resume(answer.trial_id):
-        raise Refused(
-            ValueError(f"{who}.next() returned {answer!r}, but that trial is not paused; paused are: {paused()}")
-        )
-    if isinstance(answer, _ANSWER_TYPES):
-        return answer
-    raise Refused(TypeError(f"{who}.next() must return {_ANSWERS}, got {answer!r}"))
 
 
 def checked_config(config: object, space: Space, who: str, trial_id: int) -> dict[str, object]:

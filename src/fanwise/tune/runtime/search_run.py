@@ -28,7 +28,6 @@ from ..callbacks.search_events import SearchEnded, SearchStarted
 from ..core import events
 from ..core.events import Earlier, Event
 from ..core.search_core import SearchCore
-from ..core.transfer import Taken
 from ..display.cells import note_shown
 from ..display.method import method_line
 from ..display.screen import screen_for
@@ -42,6 +41,7 @@ from ..record.restoring import restore
 from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
+from ..transfer import Taken
 from ..trial_resources import divided, trial_resources
 from ..warm_start import summaries_to_json
 from .board_process import own_board

@@ -14,7 +14,8 @@ from typing import Protocol, final
 
 from ..core.actions import Suggest
 from ..core.events import Suggested
-from ..core.inline import asked, failed_suggestion
+from ..core.suggestions import failed_suggestion
+from ..core.suggestions import plain_suggestion as asked
 from ..searchers.searcher import Observation, Searcher
 
 _MOST_WAITED_S = 10.0

@@ -17,8 +17,8 @@ from ..constraints import Constraint, violated
 from ..core import events
 from ..core.actions import Action, Answer, Finish, Kill, Reject, Start, StopStarting, Suggest, Terminate
 from ..core.events import Event, Outcome
-from ..core.inline import suggested
 from ..core.search_core import SearchCore
+from ..core.suggestions import suggested
 from ..record.utilization import Utilization
 from ..schedulers.scheduler import CONTINUE, Decision
 from ..searchers.searcher import Objective, Searcher, SuggestContext

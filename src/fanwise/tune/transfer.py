@@ -1,9 +1,7 @@
 """Converts the trials of earlier searches into events for a warm start.
 
-    Source  --fitted-->        Earlier events with negative trial ids, and summaries of the skipped trials and reports
-    Earlier --observations-->  observations for the searcher, before its first suggestion
-
-The events are the first rows of the record, so resume and replay do not need the earlier experiments.
+`fitted` returns `Earlier` events with negative trial ids, and summaries of the skipped trials and reports. The events
+are the first rows of the record, so resume and replay do not need the earlier experiments.
 
 An earlier trial is used if it has a value in the domain of every hyperparameter of this space. Other names in its
 configuration are dropped. Schedulers do not see earlier trials, because rungs compare the trials of one search.
@@ -14,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...base.text import counted
-from ..constraints import Constraint, infeasibility, violations_of
-from ..searchers.searcher import Objective, Observation
-from ..space import Space
-from ..space.conditions import exists, parents_first
-from ..values import is_number, round_resource
-from .events import Earlier
+from ..base.text import counted
+from .constraints import Constraint
+from .core.events import Earlier
+from .searchers.searcher import Objective
+from .space import Space
+from .space.conditions import exists, parents_first
+from .values import is_number
 
 _MOST_REASONS = 3
 
@@ -90,20 +88,6 @@ def fitted(sources: Iterable[Source], learning: Learning) -> tuple[list[Earlier]
     return [
         Earlier(0.0, place - len(used), trial.config, trial.reports, trial.status) for place, trial in enumerate(used)
     ], summaries
-
-
-def observations(event: Earlier, learning: Learning) -> list[Observation]:
-    """Return the observations of an earlier trial for the searcher."""
-    result = []
-    for iter, values in enumerate(event.reports, start=1):
-        losses = tuple([objective.loss(_number(values, objective.metric)) for objective in learning.objectives])
-        violations = violations_of(learning.constraints, values)
-        excess = infeasibility(learning.constraints, violations)
-        resource = float(iter)
-        if learning.resource_attr is not None:
-            resource = round_resource(_number(values, learning.resource_attr))
-        result.append(Observation(event.trial_id, event.config, iter, resource, losses, values, violations, excess))
-    return result
 
 
 def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[str, ...]]:

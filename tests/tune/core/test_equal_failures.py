@@ -1,4 +1,4 @@
-"""Whether the failures of trials are one failure of the search, and what is told of it."""
+"""When the failures of trials make the search fail, and the message of that failure."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def boom(text: str = "boom", kind: ReasonKind = "exception") -> Reason:
         ("boom\nin trial 1", "boom\nafter an hour"),
     ],
 )
-def test_numbers_and_all_but_the_first_line_do_not_count(one: str, other: str) -> None:
+def test_numbers_and_later_lines_are_ignored(one: str, other: str) -> None:
     assert alike(boom(one)) == alike(boom(other))
 
 
@@ -33,11 +33,11 @@ def test_numbers_and_all_but_the_first_line_do_not_count(one: str, other: str) -
         (boom(""), boom("1")),
     ],
 )
-def test_other_words_or_another_kind_are_another_reason(one: Reason, other: Reason) -> None:
+def test_different_words_and_kinds_are_different_reasons(one: Reason, other: Reason) -> None:
     assert alike(one) != alike(other)
 
 
-def test_the_first_trials_that_all_fail_alike_but_for_numbers_are_a_failure_of_the_search() -> None:
+def test_search_fails_if_the_first_trials_fail_alike() -> None:
     failures = Failures(3)
     assert failures.add(boom("boom 1"), has_reported=False) is None
     assert failures.add(boom("boom 2"), has_reported=True) is None
@@ -47,7 +47,7 @@ def test_the_first_trials_that_all_fail_alike_but_for_numbers_are_a_failure_of_t
     )
 
 
-def test_the_search_fails_once_and_not_again_with_the_next_trial() -> None:
+def test_search_fails_only_once() -> None:
     failures = Failures(1)
     assert failures.add(boom(), has_reported=False) is not None
     assert failures.add(boom(), has_reported=False) is None
@@ -55,31 +55,31 @@ def test_the_search_fails_once_and_not_again_with_the_next_trial() -> None:
 
 @pytest.mark.parametrize("other", [None, boom("bang"), boom("boom", "signal")])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_trial_that_ends_otherwise_is_enough_to_go_on(other: Reason | None, place: int) -> None:
+def test_one_different_outcome_lets_the_search_continue(other: Reason | None, place: int) -> None:
     failures = Failures(3)
     reasons: list[Reason | None] = [boom(), boom(), boom(), boom(), boom()]
     reasons[place] = other
     assert [failures.add(reason, has_reported=False) for reason in reasons] == [None] * 5
 
 
-def test_a_time_out_of_a_trial_that_reported_is_no_failure_of_the_search() -> None:
+def test_timeout_after_a_report_is_not_a_failure() -> None:
     failures = Failures(2)
-    late = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
-    assert failures.add(late, has_reported=True) is None
-    assert failures.add(late, has_reported=True) is None
+    timeout = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
+    assert failures.add(timeout, has_reported=True) is None
+    assert failures.add(timeout, has_reported=True) is None
     assert failures.all_failed(2) is None
 
 
-def test_a_time_out_of_trials_that_never_reported_is_one() -> None:
+def test_timeout_without_a_report_is_a_failure() -> None:
     failures = Failures(2)
-    late = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
-    failures.add(late, has_reported=False)
-    text = failures.add(late, has_reported=False)
+    timeout = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
+    failures.add(timeout, has_reported=False)
+    text = failures.add(timeout, has_reported=False)
     assert text is not None
     assert text.startswith("the first 2 trials to finish all failed alike (time-out): still running 30 s")
 
 
-def test_when_all_have_failed_the_commonest_reason_is_told_with_the_first_example() -> None:
+def test_message_has_the_commonest_reason_with_its_first_example() -> None:
     failures = Failures(10)
     for text in ("bang", "boom 1", "boom 2", "crash"):
         failures.add(boom(text), has_reported=False)
@@ -90,14 +90,14 @@ def test_when_all_have_failed_the_commonest_reason_is_told_with_the_first_exampl
     ("number", "text"),
     [(1, "the only trial failed (exception): boom"), (2, "all 2 trials failed (exception): boom")],
 )
-def test_one_reason_of_all_is_told_without_a_count(number: int, text: str) -> None:
+def test_reason_of_all_trials_is_given_without_a_count(number: int, text: str) -> None:
     failures = Failures(10)
     for _ in range(number):
         failures.add(boom(), has_reported=False)
     assert failures.all_failed(number) == text
 
 
-def test_a_search_in_which_nothing_or_something_else_happened_has_not_failed() -> None:
+def test_search_without_trials_or_with_a_success_has_not_failed() -> None:
     failures = Failures(10)
     assert failures.all_failed(0) is None
     failures.add(boom(), has_reported=False)
@@ -105,19 +105,19 @@ def test_a_search_in_which_nothing_or_something_else_happened_has_not_failed() -
     assert failures.all_failed(2) is None
 
 
-def test_as_long_as_one_trial_is_still_on_its_way_not_all_have_failed() -> None:
+def test_search_has_not_failed_while_a_trial_runs() -> None:
     failures = Failures(10)
     failures.add(boom(), has_reported=False)
     assert failures.all_failed(2) is None
 
 
-def test_without_a_limit_no_failure_of_trials_is_one_of_the_search() -> None:
+def test_search_without_a_limit_never_fails() -> None:
     failures = Failures(None)
     assert [failures.add(boom(), has_reported=False) for _ in range(5)] == [None] * 5
     assert failures.all_failed(5) is None
 
 
-def test_the_traceback_is_told_and_not_a_second_time_as_the_last_output() -> None:
+def test_traceback_is_not_repeated_in_the_last_output() -> None:
     failures = Failures(1)
     traceback = "Traceback ...\nKeyError: 'x'\n"
     text = failures.add(Reason("exception", "KeyError: 'x'", traceback, f"epoch 1\n{traceback}"), has_reported=False)
@@ -131,7 +131,7 @@ def test_the_traceback_is_told_and_not_a_second_time_as_the_last_output() -> Non
     ]
 
 
-def test_reasons_beyond_the_hundredth_are_not_kept_and_the_known_ones_still_count() -> None:
+def test_at_most_a_hundred_reasons_are_kept() -> None:
     failures = Failures(1000)
     words = [f"{a}{b}" for a in "abcdefghijklmn" for b in "opqrstuvwxyz"]
     for word in words:

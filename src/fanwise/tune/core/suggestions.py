@@ -1,0 +1,177 @@
+"""Source of configurations for new trials: enqueued by users, or suggested by the searcher, possibly ahead of time.
+
+    state       event                       action, next state
+    ---------   -------------------------   --------------------------------------------------------------------
+    idle        request                     Suggest; requested
+    requested   receive a configuration     ready
+                receive None                exhausted; no slot waits any more
+                receive an error            idle; the search fails
+                fall_back                   a random configuration; idle
+    ready       take_suggestion             the configuration; idle
+    exhausted   refresh: a report, a free   idle
+                slot or a new enqueued one
+    any         reset: a resumed search     ready stays ready; otherwise idle, because the request is lost
+
+`is_awaited`: a free slot waits for the suggestion; the scheduler is not asked again until one arrives. If the searcher
+has a time budget, the wait has a deadline. Enqueued configurations are taken before suggestions, in any state.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, TypeAlias, final
+
+from ..rng import KeyedRandom
+from ..searchers.searcher import Searcher, SuggestContext
+from ..space import Space
+from ..values import plain_json_or_name
+from .actions import Action, Suggest
+from .events import Suggested
+from .validation import checked_config
+
+Config: TypeAlias = Mapping[str, object]
+
+
+@final
+class SuggestionSource:
+    """The source of configurations of one search.
+
+    Args:
+        searcher: the searcher. Read for its settings and its name; the action `Suggest` requests suggestions.
+        space: the search space.
+        seed: random seed of the search.
+        actions: the actions of the current event, to which this class appends.
+
+    Attributes:
+        enqueued: configurations of users.
+        deadline_s: time at which the slot stops waiting for the suggestion. None: no limit.
+    """
+
+    def __init__(self, searcher: Searcher, space: Space, seed: int, actions: list[Action]) -> None:
+        self._name = f"{type(searcher).__name__}.suggest()"
+        self._runs_inline = searcher.runs_inline
+        self._timeout_s = None if searcher.runs_inline else searcher.suggest_timeout_s
+        self._space = space
+        self._seed = seed
+        self._actions = actions
+        self.state: Literal["idle", "requested", "ready", "exhausted"] = "idle"
+        self.is_awaited = False
+        self.deadline_s: float | None = None
+        self.enqueued: deque[Config] = deque()
+        self._suggestion: Config = {}  # while ready
+        self._num_requests = 0
+
+    def enqueue(self, config: Config) -> None:
+        self.enqueued.append(config)
+        self.refresh()
+
+    def take_enqueued(self) -> Config:
+        self.is_awaited = False
+        return self.enqueued.popleft()
+
+    def take_suggestion(self) -> Config:
+        self.state, self.is_awaited = "idle", False
+        return self._suggestion
+
+    def request(self, trial_id: int, pending: Mapping[int, Config], now_s: float) -> None:
+        """Request a suggestion unless one is requested or ready.
+
+        Args:
+            trial_id: id of the next new trial.
+            pending: configurations of the running trials.
+            now_s: time in seconds.
+        """
+        if self.state != "idle":
+            return
+        context = SuggestContext(
+            self._num_requests,
+            trial_id,
+            self._space,
+            seed=self._seed,
+            purpose="suggest",
+            # A searcher in its own thread gets a copy, because trials start and end while it reads.
+            pending=MappingProxyType(pending) if self._runs_inline else dict(pending),
+            now_s=now_s,
+            suggest_timeout_s=self._timeout_s,
+        )
+        self._actions.append(Suggest(self._num_requests, context))
+        self._num_requests += 1
+        self.state = "requested"
+
+    def request_ahead(self, trial_id: int, pending: Mapping[int, Config], now_s: float) -> None:
+        """Request a suggestion before a slot is free, if the searcher has a time budget."""
+        if self._timeout_s is not None:
+            self.request(trial_id, pending, now_s)
+
+    def wait(self, trial_id: int, pending: Mapping[int, Config], now_s: float) -> None:
+        """Let a free slot wait for the suggestion. Later calls do not extend the deadline."""
+        if self._timeout_s is not None and not self.is_awaited:
+            self.deadline_s = now_s + self._timeout_s
+        self.is_awaited = True
+        self.request(trial_id, pending, now_s)
+
+    def is_requested(self, number: int) -> bool:
+        """Return False if the answer to request `number` is late: the search does not wait for it any more."""
+        return self.state == "requested" and number == self._num_requests - 1
+
+    def receive(self, event: Suggested, trial_id: int) -> None:
+        """Receive the answer to the pending request. Raise Refused if the configuration is invalid."""
+        self.state, self.deadline_s = "idle", None
+        if event.config is not None and event.error is None:
+            self._suggestion = checked_config(event.config, self._space, self._name, trial_id)
+            self.state = "ready"
+        elif event.error is None:
+            self.state, self.is_awaited = "exhausted", False
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Return True once the deadline has passed, and clear it."""
+        if self.deadline_s is None or now_s < self.deadline_s:
+            return False
+        self.deadline_s = None
+        return True
+
+    def fall_back(self) -> Config:
+        """Stop waiting for the pending request. Return a random configuration."""
+        self.state, self.is_awaited = "idle", False
+        return self._space.sample(KeyedRandom(f"{self._seed}/fallback/{self._num_requests - 1}"))
+
+    def refresh(self) -> None:
+        """Ask an exhausted searcher again: the search has changed."""
+        if self.state == "exhausted":
+            self.state = "idle"
+
+    def reset(self) -> None:
+        """Forget the pending request of a search that was interrupted. A ready suggestion is kept."""
+        if self.state != "ready":
+            self.state = "idle"
+        self.is_awaited, self.deadline_s = False, None
+
+
+def plain_suggestion(searcher: Searcher, action: Suggest) -> Config | None:
+    """Return the searcher's suggestion in plain Python values and names of objects, as the record stores it.
+
+    `SearchCore` checks that it is in the space. Exceptions of the searcher propagate.
+    """
+    config = searcher.suggest(action.ask)
+    if not isinstance(config, Mapping):
+        return config
+    try:
+        return {name: plain_json_or_name(name, value) for name, value in config.items()}
+    except ValueError:  # NaN
+        return config
+
+
+def suggested(searcher: Searcher, action: Suggest, now_s: float, *, seen: int = 0) -> Suggested:
+    """Return the searcher's suggestion as an event. An exception becomes an event that ends the search."""
+    try:
+        return Suggested(now_s, action.number, plain_suggestion(searcher, action), seen)
+    except Exception as error:  # user code: any exception ends the search in order
+        return failed_suggestion(searcher, action, now_s, error, seen=seen)
+
+
+def failed_suggestion(
+    searcher: Searcher, action: Suggest, now_s: float, error: BaseException, *, seen: int = 0
+) -> Suggested:
+    """Return the event that the searcher raised an exception."""
+    lines = [f"the searcher {type(searcher).__name__} raised {type(error).__name__}: {error}"]
+    return Suggested(now_s, action.number, None, seen, "\n".join([*lines, *getattr(error, "__notes__", ())]))

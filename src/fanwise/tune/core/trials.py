@@ -1,0 +1,444 @@
+"""Trials of a search that are not finished: their states, deadlines, checkpoints and best reports.
+
+    state      slot   event                                              next state
+    --------   ----   ------------------------------------------------   -----------------------------------------------
+    starting   used   Ready                                              running; the timeout starts
+    starting,  used   a decision, limit, timeout, fault or user          stopping, with a plan; the grace period starts
+    running           Ended                                              ended with plan retry, or over
+    stopping   used   the grace period is over, the second Interrupt     killed
+    stopping,  used   Ended as planned: pause, hold, drop or suspend     ended
+    killed            Ended otherwise                                    over
+    ended      used   Free: plan retry                                   starting in the same slot, or queued
+                      Free: plan pause                                   paused; queued if it was resumed meanwhile
+                      Free: plan hold                                    held; queued if the hold was removed meanwhile
+                      Free: plan suspend                                 suspended
+                      Free: plan drop, or a user stopped it meanwhile    finished
+    over       used   Free                                               finished
+    paused     -      Resume                                             starting; held if a user holds it
+                      Stop, or a user stops it                           finished
+    held       -      a user removes the hold, or stops it               queued, or finished
+    queued     -      a slot is free                                     starting
+                      a user holds it, or stops it                       held, or finished
+    suspended  -      Resumed: a new process resumes the search          queued
+
+The scheduler considers a held trial running: only a user has paused it. A finished trial is forgotten, except for the
+best report and the checkpoints that are kept.
+
+A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at the iteration of its checkpoint, or 0.
+After a crash the reports beyond it are void. After a pause they remain valid, and the next attempt repeats them.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias, final
+
+from ..schedulers.scheduler import Status
+from .actions import Action, BestReport, Discard, Judged, Kill, Reason, Start, Terminate
+from .events import Outcome, Ready
+
+# Strings, because accessing a member of an Enum is as slow as a call (Python 3.11).
+State: TypeAlias = Literal[
+    "starting", "running", "stopping", "killed", "ended", "over", "paused", "held", "queued", "suspended"
+]  # fmt: skip
+# What a stopping trial was asked to do, and what follows when the slot of an ended trial is free; "": nothing.
+# complete: stop at the maximum resource. hold: pause for a user. drop: pause and never resume. suspend: the search
+# ends, the trial does not.
+Plan: TypeAlias = Literal["", "stop", "complete", "pause", "hold", "drop", "suspend", "retry"]
+
+# A crash may be transient. A timeout, a NaN or a missing report is caused by the configuration or the program.
+_CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
+# Outcomes that count as a stop after a request to stop: TrialStopped, our signal, or a return in the meantime.
+_STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
+
+
+class Ranked(NamedTuple):
+    """A report in ranking order, the smallest is the best. `number` is unique, so the earliest report wins ties."""
+
+    infeasibility: float
+    loss: float
+    number: int
+    report: BestReport
+
+
+class Checkpoint(NamedTuple):
+    """A saved checkpoint: its name, the iteration of its report, and the trial's best report up to then."""
+
+    name: str
+    iter: int
+    best: Ranked | None
+
+
+@dataclass(slots=True)
+class Trial:
+    """A trial that is not finished.
+
+    Args:
+        reserved_slot: slot of the next attempt, if the scheduler resumed it before its process had exited.
+        iter: number of the last report of the current attempt.
+        reached: number of the last report that the scheduler and the searcher have seen.
+        best: best valid report.
+        hold: a user has paused it and alone can resume it.
+        is_stopped_by_user: a user stopped it after it was asked to pause, or before its retry.
+        has_paused: its later failures do not count as failures of the program.
+        fault: why it fails, whatever the outcome of the attempt.
+    """
+
+    trial_id: int
+    config: Mapping[str, object]
+    slot: int = -1
+    reserved_slot: int | None = None
+    attempt: int = -1
+    num_retries: int = 0
+    state: State = "starting"
+    plan: Plan = ""
+    iter: int = 0
+    reached: int = 0
+    checkpoint: Checkpoint | None = None
+    best: Ranked | None = None
+    hold: bool = False
+    is_stopped_by_user: bool = False
+    has_paused: bool = False
+    fault: Reason | None = None
+
+    @property
+    def from_iter(self) -> int:
+        """The iteration at which the next attempt starts."""
+        return 0 if self.checkpoint is None else self.checkpoint.iter
+
+    def rewind(self) -> bool:
+        """Discard the reports after the last checkpoint. Return True if there were any."""
+        reached = self.reached
+        self.iter = self.reached = self.from_iter
+        self.best = None if self.checkpoint is None else self.checkpoint.best
+        return self.iter != reached
+
+
+@final
+class Trials:
+    """The unfinished trials of one search.
+
+    Args:
+        actions: the actions of the current event, to which this class appends.
+        metric: name of the first objective.
+        timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
+        grace_s: seconds from the request to stop until Kill.
+        retries: number of further attempts of a trial that crashed.
+        keeps_checkpoints: keep the checkpoints of all finished trials. False: only that of the best.
+
+    Attributes:
+        active: trials that use a slot, in the order in which they took it.
+        pending: their configurations.
+        paused: paused and held trials.
+        queued: trials that start before all others, in this order.
+        suspended: trials that run again after the search is resumed.
+        deadlines: ends of timeouts and grace periods.
+        checkpoints: number of references to each checkpoint. A trial that may run again, a clone of it, and a finished
+            trial whose checkpoint is kept each hold one.
+    """
+
+    def __init__(
+        self,
+        actions: list[Action],
+        metric: str,
+        *,
+        timeout_s: float | None,
+        grace_s: float,
+        retries: int,
+        keeps_checkpoints: bool,
+    ) -> None:
+        self._actions = actions
+        self._metric = metric
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self._retries = retries
+        self._keeps_checkpoints = keeps_checkpoints
+        self.active: dict[int, Trial] = {}
+        self.pending: dict[int, Mapping[str, object]] = {}
+        self.paused: dict[int, Trial] = {}
+        self.queued: dict[int, Trial] = {}
+        self.suspended: dict[int, Trial] = {}
+        self.deadlines = Deadlines()
+        self.checkpoints: Counter[str] = Counter()
+        self._finished_checkpoints: dict[int, Checkpoint] = {}
+        self._finished_best: Ranked | None = None
+
+    @property
+    def best(self) -> BestReport | None:
+        """The best valid report of all trials, the earliest on ties."""
+        trials = [*self.active.values(), *self.paused.values(), *self.queued.values(), *self.suspended.values()]
+        candidates = [*(trial.best for trial in trials), self._finished_best]
+        best = min((ranked for ranked in candidates if ranked is not None), default=None)
+        return None if best is None else best.report
+
+    @property
+    def has_held(self) -> bool:
+        """True if a user holds a trial that would run otherwise."""
+        return any(trial.state == "held" for trial in self.paused.values())
+
+    def find(self, trial_id: int, attempt: int) -> Trial | None:
+        """Return the trial if this attempt of it uses a slot; otherwise the event is late."""
+        trial = self.active.get(trial_id)
+        return trial if trial is not None and trial.attempt == attempt else None
+
+    def find_unfinished(self, trial_id: int) -> Trial | None:
+        """Return the trial if it runs, is paused or held, or is queued."""
+        trial = self.active.get(trial_id) or self.paused.get(trial_id) or self.queued.get(trial_id)
+        return None if trial is None or trial.state == "over" else trial
+
+    def may_resume(self, trial_id: int) -> bool:
+        """Return True if the scheduler may resume or stop the trial: it has paused it and not decided further."""
+        trial = self.active.get(trial_id) or self.paused.get(trial_id)
+        return trial is not None and (
+            trial.state == "paused" or (trial.plan == "pause" and trial.reserved_slot is None)
+        )
+
+    # Attempts.
+
+    def add(self, trial_id: int, config: Mapping[str, object], source: int | None = None) -> Trial:
+        """Return a new trial. A clone starts from the last checkpoint of the trial `source`, if it has one."""
+        trial = Trial(trial_id, config)
+        checkpoint = None if source is None else self._checkpoint_of(source)
+        if checkpoint is not None:
+            self.checkpoints[checkpoint.name] += 1
+            trial.checkpoint = checkpoint._replace(best=None)
+            trial.reached = checkpoint.iter
+        return trial
+
+    def start(self, trial: Trial, slot: int, *, source: int | None = None, fallback: bool = False) -> None:
+        """Start the next attempt of the trial from its last checkpoint."""
+        trial_id = trial.trial_id
+        self.paused.pop(trial_id, None)
+        self.queued.pop(trial_id, None)
+        self.active[trial_id] = trial
+        self.pending[trial_id] = trial.config
+        trial.slot, trial.state, trial.plan, trial.fault = slot, "starting", "", None
+        trial.attempt += 1
+        trial.iter = trial.from_iter
+        name = None if trial.checkpoint is None else trial.checkpoint.name
+        self._actions.append(Start(trial_id, trial.attempt, trial.config, slot, trial.iter, name, source, fallback))
+
+    def on_ready(self, event: Ready) -> None:
+        trial = self.find(event.trial_id, event.attempt)
+        if trial is not None and trial.state == "starting":
+            trial.state = "running"
+            if self._timeout_s is not None:
+                self.deadlines.set(trial.trial_id, event.now_s + self._timeout_s)
+
+    def ask_to_stop(self, trial: Trial, plan: Plan, now_s: float) -> None:
+        """Note that the answer to its report asks the trial to stop."""
+        trial.state, trial.plan = "stopping", plan
+        self.deadlines.set(trial.trial_id, now_s + self._grace_s)
+
+    def terminate(self, trial: Trial, plan: Plan, why: str, now_s: float) -> None:
+        """Ask the trial to stop between its reports."""
+        self.ask_to_stop(trial, plan, now_s)
+        self._actions.append(Terminate(trial.trial_id, why))
+
+    def suspend_all(self, why: str, now_s: float) -> None:
+        for trial in self.active.values():
+            if trial.state in ("starting", "running"):
+                self.terminate(trial, "suspend", why, now_s)
+
+    def kill(self, trial: Trial, why: str) -> None:
+        if trial.state not in ("killed", "ended", "over"):
+            trial.state = "killed"
+            self.deadlines.clear(trial.trial_id)
+            self._actions.append(Kill(trial.trial_id, why))
+
+    def tick(self, now_s: float) -> None:
+        """Terminate trials after their timeout and kill them after their grace period."""
+        for trial_id in self.deadlines.due(now_s):
+            trial = self.active[trial_id]
+            if trial.state == "running":
+                text = f"still running {self._timeout_s:g} s after it began (trial_timeout_s)"
+                trial.fault = Reason("time-out", text)
+                self.terminate(trial, "stop", text, now_s)
+            else:
+                self.kill(trial, f"still running {self._grace_s:g} s after it was told to stop (stop_grace_s)")
+
+    def end(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
+        """Judge the attempt. Return its status, and why it failed."""
+        status, reason = self._judge(trial, outcome)
+        if reason is not None and self._may_retry(trial, reason):
+            trial.plan = "retry"
+            trial.num_retries += 1
+        elif status is not Status.PAUSED and (status is not Status.STOPPED or trial.plan != "suspend"):
+            trial.plan = ""
+        trial.state = "ended" if trial.plan else "over"
+        self.deadlines.clear(trial.trial_id)
+        self._actions.append(Judged(trial.trial_id, trial.attempt, status, reason, trial.plan == "retry"))
+        return status, reason
+
+    def _judge(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
+        if trial.fault is not None:
+            kind, text = trial.fault.kind, trial.fault.text
+        elif outcome.kind == "stopped" or (trial.plan and outcome.kind in _STOPS):
+            if trial.plan == "complete":
+                return Status.COMPLETED, None
+            return Status.PAUSED if trial.plan in ("pause", "hold", "drop") else Status.STOPPED, None
+        elif outcome.kind != "returned":
+            kind, text = outcome.kind, outcome.text
+        elif trial.iter == 0:
+            kind, text = "no-report", f"the objective ended without reporting {self._metric!r}, and returned nothing"
+        else:
+            return Status.COMPLETED, None
+        return Status.FAILED, Reason(kind, text, outcome.traceback, outcome.last_output)
+
+    def _may_retry(self, trial: Trial, reason: Reason) -> bool:
+        # Another trial may have caused a GPU fault, so retry once even without `retries`.
+        limit = max(self._retries, 1) if reason.kind == "gpu-fault" else self._retries
+        return reason.kind in _CRASHES and trial.num_retries < limit and not trial.plan
+
+    def release(self, trial: Trial) -> Status | None:
+        """Move a trial whose slot is free to its next state. Return its status if it is finished by this."""
+        del self.active[trial.trial_id], self.pending[trial.trial_id]
+        plan, is_resumed = trial.plan, trial.reserved_slot is not None
+        trial.plan, trial.reserved_slot = "", None
+        if not plan:
+            return None  # it was finished when its attempt ended
+        if plan == "suspend":
+            trial.state = "suspended"
+            self.suspended[trial.trial_id] = trial
+        elif plan == "drop" or trial.is_stopped_by_user:
+            status = Status.FAILED if plan == "retry" else Status.STOPPED
+            self._actions.append(Judged(trial.trial_id, trial.attempt, status))
+            return status
+        elif plan == "retry" or ((plan == "hold" or is_resumed) and not trial.hold):
+            self._queue(trial)
+        else:
+            trial.state = "held" if plan == "hold" or is_resumed else "paused"
+            self.paused[trial.trial_id] = trial
+        return None
+
+    # Trials that use no slot.
+
+    def _queue(self, trial: Trial) -> None:
+        trial.state = "queued"
+        self.queued[trial.trial_id] = trial
+
+    def stop_idle(self, trial: Trial) -> None:
+        self.paused.pop(trial.trial_id, None)
+        self.queued.pop(trial.trial_id, None)
+        self._actions.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
+
+    def set_hold(self, trial: Trial, hold: bool) -> None:
+        """Let a user hold the trial, or remove the hold."""
+        trial.hold = hold
+        if hold and trial.state == "queued":
+            self.paused[trial.trial_id] = self.queued.pop(trial.trial_id)
+            trial.state = "held"
+        elif not hold and trial.state == "held":
+            self._queue(self.paused.pop(trial.trial_id))
+
+    def suspend_lost(self) -> int:
+        """Suspend the active trials of a process that is gone. Return how many trials had counted as stopped.
+
+        A trial that had been asked to stop or pause keeps its state, to be judged as if it had done so.
+        """
+        num_stopped = len(self.suspended)
+        for trial in self.active.values():
+            num_stopped += trial.state == "ended" and trial.plan == "suspend"
+            if trial.state in ("starting", "running") or trial.plan == "suspend":
+                trial.state, trial.plan = "ended", "suspend"
+                self.deadlines.clear(trial.trial_id)
+        return num_stopped
+
+    def queue_suspended(self) -> None:
+        """Queue the suspended trials of a search that is resumed, with those already queued, in the order of ids."""
+        trials = self.queued | self.suspended
+        self.queued.clear()
+        self.suspended.clear()
+        for _, trial in sorted(trials.items()):
+            self._queue(trial)
+
+    # Best reports and checkpoints.
+
+    def keep_checkpoint(self, trial: Trial, name: str) -> None:
+        """Replace the trial's checkpoint by the one saved with its last report."""
+        best = trial.best
+        if best is not None and best.report.iter > trial.iter:  # a repeated report: `best` would be void after a crash
+            best = None if trial.checkpoint is None else trial.checkpoint.best
+        previous, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
+        self.checkpoints[name] += 1
+        self._discard(previous, trial.trial_id)
+
+    def finish(self, trial: Trial) -> None:
+        """Keep the best report of a finished trial and its checkpoint as long as they are needed."""
+        best, checkpoint = trial.best, trial.checkpoint
+        trial.best = trial.checkpoint = None
+        is_best = best is not None and (self._finished_best is None or best < self._finished_best)
+        if is_best:
+            self._finished_best = best
+        if is_best and not self._keeps_checkpoints:
+            for previous in self._finished_checkpoints.values():
+                self._discard(previous, trial.trial_id)
+            self._finished_checkpoints.clear()
+        if checkpoint is not None and (is_best or self._keeps_checkpoints):
+            self._finished_checkpoints[trial.trial_id] = checkpoint
+        else:
+            self._discard(checkpoint, trial.trial_id)
+
+    def _checkpoint_of(self, trial_id: int) -> Checkpoint | None:
+        trial = self.find_unfinished(trial_id)
+        if trial is not None:
+            return trial.checkpoint
+        return self._finished_checkpoints.get(trial_id) if self._keeps_checkpoints else None
+
+    def _discard(self, checkpoint: Checkpoint | None, trial_id: int) -> None:
+        """Remove one reference to the checkpoint, and discard it with the last one."""
+        if checkpoint is not None:
+            self.checkpoints[checkpoint.name] -= 1
+            if not self.checkpoints[checkpoint.name]:
+                del self.checkpoints[checkpoint.name]
+                self._actions.append(Discard(trial_id, checkpoint.name))
+
+
+@final
+class Deadlines:
+    """A priority queue with one deadline per trial. Outdated heap entries are removed when they reach the top.
+
+    Attributes:
+        next_s: the earliest deadline, or None. Cached, because it is read after every event.
+
+    >>> deadlines = Deadlines()
+    >>> deadlines.set(1, 5.0); deadlines.set(2, 3.0); deadlines.set(1, 1.0)
+    >>> deadlines.next_s, deadlines.due(3.0)
+    (1.0, [1, 2])
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[int, tuple[float, int]] = {}
+        self._heap: list[tuple[float, int, int]] = []
+        self._num_set = 0
+        self.next_s: float | None = None
+
+    def set(self, trial_id: int, at_s: float) -> None:
+        """Set the deadline of the trial, in place of any earlier one."""
+        self._num_set += 1
+        self._times[trial_id] = (at_s, self._num_set)
+        heapq.heappush(self._heap, (at_s, self._num_set, trial_id))
+        if len(self._heap) > 64 + 2 * len(self._times):  # more than half of the entries are outdated
+            self._heap = [(*entry, trial_id) for trial_id, entry in self._times.items()]
+            heapq.heapify(self._heap)
+        self._find_next()
+
+    def clear(self, trial_id: int) -> None:
+        """Remove the deadline of the trial, if any."""
+        self._times.pop(trial_id, None)
+        self._find_next()
+
+    def due(self, now_s: float) -> list[int]:
+        """Remove the deadlines that are due and return their trials, the earliest first."""
+        trial_ids = []
+        while self.next_s is not None and self.next_s <= now_s:
+            trial_ids.append(heapq.heappop(self._heap)[2])
+            del self._times[trial_ids[-1]]
+            self._find_next()
+        return trial_ids
+
+    def _find_next(self) -> None:
+        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][:2]:
+            heapq.heappop(self._heap)
+        self.next_s = self._heap[0][0] if self._heap else None

@@ -1,0 +1,104 @@
+"""Each row of the table of states of `SuggestionSource`."""
+
+from collections.abc import Callable
+
+import pytest
+from search_core_driver import SPACE, CountingSearcher, SlowSearcher
+
+from fanwise.tune.core.actions import Action, Suggest
+from fanwise.tune.core.events import Suggested
+from fanwise.tune.core.suggestions import SuggestionSource
+from fanwise.tune.core.validation import Refused
+
+
+def new_source(searcher: CountingSearcher | None = None) -> tuple[SuggestionSource, list[Action]]:
+    actions: list[Action] = []
+    return SuggestionSource(searcher or SlowSearcher(), SPACE, 7, actions), actions
+
+
+def in_state(state: str) -> tuple[SuggestionSource, list[Action]]:
+    source, actions = new_source()
+    if state != "idle":
+        source.wait(4, {}, 1.0)
+    if state == "ready":
+        source.receive(Suggested(1.0, 0, {"x": 3}), 4)
+    if state == "exhausted":
+        source.receive(Suggested(1.0, 0, None), 4)
+    assert source.state == state
+    actions.clear()
+    return source, actions
+
+
+STATES = ("idle", "requested", "ready", "exhausted")
+TABLE: dict[str, tuple[Callable[[SuggestionSource], object], dict[str, str]]] = {
+    "request": (lambda source: source.request(4, {}, 1.0), {"idle": "requested"}),
+    "receive a configuration": (lambda source: source.receive(Suggested(1.0, 0, {"x": 3}), 4), {"requested": "ready"}),
+    "receive None": (lambda source: source.receive(Suggested(1.0, 0, None), 4), {"requested": "exhausted"}),
+    "receive an error": (lambda source: source.receive(Suggested(1.0, 0, None, error="x"), 4), {"requested": "idle"}),
+    "fall_back": (lambda source: source.fall_back(), {"requested": "idle"}),
+    "take_suggestion": (lambda source: source.take_suggestion(), {"ready": "idle"}),
+    "refresh": (lambda source: source.refresh(), {"exhausted": "idle"}),
+    "enqueue": (lambda source: source.enqueue({"x": 1}), {"exhausted": "idle"}),
+    "reset": (lambda source: source.reset(), {"requested": "idle", "exhausted": "idle"}),
+}
+ANYWHERE = {"request", "refresh", "enqueue", "reset"}  # the others are called in the states of their row only
+CASES = [(state, event) for event in TABLE for state in STATES if event in ANYWHERE or state in TABLE[event][1]]
+
+
+@pytest.mark.parametrize(("state", "event"), CASES)
+def test_next_state_is_that_of_the_table(state: str, event: str) -> None:
+    apply, next_states = TABLE[event]
+    source, actions = in_state(state)
+    apply(source)
+    assert source.state == next_states.get(state, state)
+    assert [type(action) for action in actions] == [Suggest] * (source.state == "requested" and state == "idle")
+
+
+def test_only_the_pending_request_can_be_answered() -> None:
+    source, _ = in_state("requested")
+    assert source.is_requested(0) and not source.is_requested(1)
+    source.fall_back()
+    assert not source.is_requested(0)
+    source.request(4, {}, 1.0)
+    assert source.is_requested(1) and not source.is_requested(0)
+
+
+def test_deadline_counts_from_when_the_slot_begins_to_wait() -> None:
+    source, _ = new_source()
+    source.request_ahead(4, {}, 0.0)
+    assert source.deadline_s is None
+    source.wait(4, {}, 1.0)
+    source.wait(4, {}, 2.0)
+    assert source.deadline_s == 3.0
+    assert not source.is_overdue(2.9) and source.is_overdue(3.0) and not source.is_overdue(3.0)
+
+
+def test_searcher_without_a_time_budget_is_not_asked_ahead() -> None:
+    source, actions = new_source(CountingSearcher())
+    source.request_ahead(4, {}, 0.0)
+    assert actions == []
+    source.wait(4, {}, 0.0)
+    assert source.deadline_s is None and source.is_requested(0)
+
+
+def test_random_configuration_depends_on_the_seed_and_the_request() -> None:
+    configs = [in_state("requested")[0].fall_back() for _ in range(2)]
+    source, _ = in_state("requested")
+    source.fall_back()
+    source.request(4, {}, 1.0)
+    assert configs[0] == configs[1] != source.fall_back()
+
+
+def test_invalid_suggestion_is_refused() -> None:
+    source, _ = in_state("requested")
+    with pytest.raises(Refused, match=r"SlowSearcher.suggest\(\) for trial 4 gave \{'x': -1\}"):
+        source.receive(Suggested(1.0, 0, {"x": -1}), 4)
+    assert source.state == "idle"
+
+
+def test_enqueued_configurations_are_taken_in_order_and_end_the_wait() -> None:
+    source, _ = in_state("requested")
+    source.enqueue({"x": 1})
+    source.enqueue({"x": 2})
+    assert [source.take_enqueued(), source.take_enqueued()] == [{"x": 1}, {"x": 2}]
+    assert source.state == "requested" and not source.is_awaited

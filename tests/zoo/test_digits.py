@@ -123,5 +123,5 @@ def test_images_of_one_grey_cannot_be_standardised() -> None:
 
 def test_an_unknown_name_of_the_zoo_says_what_there_is() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'AlexNet'; it has .*LeNet"):
-        _ = zoo.AlexNet
+        _ = zoo.AlexNet  # type: ignore[attr-defined]
     assert {"LeNet", "digits", "train_epoch"} <= set(dir(zoo))

@@ -20,9 +20,9 @@ Which process starts which, and what each tells the others, is drawn in docs/des
 on first use (PEP 562): the processes below a pool start without.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..base.lazy_names import lazy_names
 from .current import CurrentJob as CurrentJob
 from .current import current as current
 from .current import in_job as in_job
@@ -39,27 +39,5 @@ if TYPE_CHECKING:
     from .pool import Pool as Pool
     from .pool import PoolStats as PoolStats
     from .pool import Submitter as Submitter
-
-_FILE_BY_NAME = {
-    "Capacity": "contract",
-    "JobHandle": "handles",
-    "LaunchedProcess": "launchers",
-    "from_environment": "launched",
-    "Machine": "leases",
-    "Resources": "leases",
-    "Submitter": "pool",
-    "Outcome": "contract",
-    "Pool": "pool",
-    "PoolStats": "pool",
-    "Reply": "contract",
-}
-
-
-def __getattr__(name: str) -> Any:  # Any: classes
-    if name not in _FILE_BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
-    return getattr(import_module(f".{_FILE_BY_NAME[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(["CurrentJob", "current", "in_job", *_FILE_BY_NAME])
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -18,6 +18,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from ..base.extras import check_installed as _check_installed
+from ..base.lazy_names import lazy_modules as _lazy_modules
 
 _check_installed("fanwise.rpc needs", "torch", extra="rpc")
 import torch as _torch  # noqa: F401
@@ -68,23 +69,7 @@ if TYPE_CHECKING:
     from .watching import workers as workers
 
 # What only workers use, with what a worker is made of, is loaded when it is first asked for: most of what there is.
-_HOME_OF = {
-    "metrics": ".measuring",
-    "metrics_text": ".measuring",
-    "Subscription": ".membership.worker_events",
-    "lookup": ".services.registry",
-    "register": ".services.registry",
-    "unregister": ".services.registry",
-    "init_rpc": ".starting",
-    "shutdown": ".starting",
-    "spawn": ".spawning",
-    "Stream": ".streams.reading",
-    "Worker": ".watching",
-    "on_worker_joined": ".watching",
-    "on_worker_left": ".watching",
-    "on_worker_lost": ".watching",
-    "workers": ".watching",
-}
+_HOME_OF = _lazy_modules(__file__)
 _default_backend.register()
 
 

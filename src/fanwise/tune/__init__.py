@@ -11,8 +11,9 @@
 Names load on first use (PEP 562), so that a trial that only reports loads neither searchers nor schedulers.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .ask_tell import AskedTrial as AskedTrial
@@ -79,79 +80,5 @@ if TYPE_CHECKING:
     from .stopping import StoppingCriterion as StoppingCriterion
     from .tuner import Tuner as Tuner
     from .tuner import search as search
-
-_NAMES_BY_MODULE = {
-    ".ask_tell": ("AskedTrial", "OpenSearch", "open_search"),
-    ".runtime.background": ("RunningSearch",),
-    ".experiment": ("Best", "Experiment", "load_experiment"),
-    ".record.names": ("list_experiments",),
-    ".replaying": ("replay_experiment",),
-    ".schedulers": (
-        "ASHA",
-        "BOHB",
-        "FIFO",
-        "MOASHA",
-        "PBT",
-        "Clone",
-        "Decision",
-        "Done",
-        "Hyperband",
-        "MedianStopping",
-        "New",
-        "NextTrial",
-        "Resume",
-        "Scheduler",
-        "Status",
-        "Stop",
-        "SuccessiveHalving",
-        "Wait",
-    ),
-    ".searchers": (
-        "ForestSearcher",
-        "GridSearcher",
-        "ModelBasedSearcher",
-        "Objective",
-        "Observation",
-        "OptunaSearcher",
-        "RandomSearcher",
-        "Searcher",
-        "SobolSearcher",
-        "SuggestContext",
-        "TPESearcher",
-    ),
-    ".space": (
-        "Space",
-        "choice",
-        "constant",
-        "finrange",
-        "logfinrange",
-        "logordinal",
-        "lograndint",
-        "loguniform",
-        "ordinal",
-        "parameter",
-        "qlograndint",
-        "qloguniform",
-        "qrandint",
-        "quniform",
-        "randint",
-        "reverseloguniform",
-        "uniform",
-    ),
-    ".stopping": ("StoppingCriterion",),
-    ".objective": ("from_iter", "load_checkpoint", "report", "trial_config", "trial_folder", "trial_id"),
-    ".tuner": ("Tuner", "search"),
-}
-_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-__all__ = list(_MODULE_BY_NAME)  # for `import *`
-
-
-def __getattr__(name: str) -> Any:  # Any: classes and functions
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
-    value = globals()[name] = getattr(import_module(_MODULE_BY_NAME[name], __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(_MODULE_BY_NAME)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

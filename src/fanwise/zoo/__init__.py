@@ -10,13 +10,18 @@ Importing this package loads neither torch nor numpy; a data set loads them when
 training step when its name is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..base.extras import check_installed as _check_installed
+from ..base.lazy_names import lazy_names
 from .data import Data as Data
 from .digits import digits as digits
 from .fashion_mnist import fashion_mnist as fashion_mnist
+
+
+def _check_torch() -> None:
+    _check_installed("fanwise.zoo needs", "torch", extra="demo")
+
 
 if TYPE_CHECKING:
     from .models import DropoutMLP as DropoutMLP
@@ -27,25 +32,5 @@ if TYPE_CHECKING:
     from .resnet import Residual as Residual
     from .training import error_rate as error_rate
     from .training import train_epoch as train_epoch
-
-_FILE_BY_NAME = {
-    "DropoutMLP": "models",
-    "LeNet": "models",
-    "Residual": "resnet",
-    "TwoConvNet": "models",
-    "discounted_returns": "reinforce",
-    "error_rate": "training",
-    "reinforce_loss": "reinforce",
-    "train_epoch": "training",
-}
-
-
-def __getattr__(name: str) -> Any:  # Any: classes and functions
-    if name not in _FILE_BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
-    _check_installed("fanwise.zoo needs", "torch", extra="demo")
-    return getattr(import_module(f".{_FILE_BY_NAME[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(["Data", "digits", "fashion_mnist", *_FILE_BY_NAME])
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__, check=_check_torch)

@@ -177,7 +177,7 @@ def test_once_stops_the_trials_prints_the_summary_and_goes_on_as_keyboard_interr
 def test_ctrl_c_typed_into_a_terminal_ends_the_live_table_and_leaves_the_summary(tmp_path: Path) -> None:
     with script(tmp_path, "gentle", terminal=True) as running:
         both_have_reported()
-        running.says("2 running")
+        running.says("2 trials running")
         os.write(running._source, b"\x03")
         assert running.ends() == 130
         table, _, summary = running.text.rpartition("\x1b[?25h")  # the cursor comes back

@@ -11,6 +11,7 @@ simulate                                  searches on a virtual clock
 from ..base.errors import CheckpointError as CheckpointError
 from ..base.errors import SearchInterrupted as SearchInterrupted
 from ..base.errors import TrialStopped as TrialStopped
+from ..base.home import list_experiments as list_experiments
 from .ask_tell import AskedTrial as AskedTrial
 from .ask_tell import OpenSearch as OpenSearch
 from .ask_tell import open_search as open_search
@@ -35,7 +36,6 @@ from .objective import trial_folder as trial_folder
 from .objective import trial_id as trial_id
 from .one_call import search as search
 from .pareto_results import ParetoPoint as ParetoPoint
-from .record.names import list_experiments as list_experiments
 from .replaying import replay_experiment as replay_experiment
 from .runtime.background import RunningSearch as RunningSearch
 from .schedulers import ASHA as ASHA

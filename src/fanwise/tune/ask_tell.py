@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from ..base.errors import ClosedError, SearchFailedError
+from ..base.home import experiments_folder
 from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
@@ -40,7 +41,7 @@ from .experiment import Experiment
 from .opening import check_same, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.log import Record
-from .record.names import check_name, experiments_folder, new_name
+from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.recorder import Recorder
 from .record.restoring import fresh_tuning, restore
@@ -137,7 +138,7 @@ class OpenSearch:
         self._tuning = fresh_tuning(meta, self._scheduler)
         state = restore(self.path, self._tuning, self._scheduler.searcher) if restored else SearchState(meta)
         self._zero_s = time.monotonic() - state.last_s
-        self._listening = CallbackDispatcher(checked_callbacks(callbacks), state.alive())
+        self._listening = CallbackDispatcher(checked_callbacks(callbacks), state)
         state.news.on_line = self._listening.on_line
         self._recorder = Recorder(self._record, state, self._listening.on_event)
         objectives = self._scheduler.objectives

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from ..base.errors import ClosedError, RecordError, SearchFailedError, SearchInterrupted
+from ..base.home import experiments_folder
 from ..base.nearest import names_nearest_option
 from ..base.text import counted, printable_line
 from ..links import Hub
@@ -37,15 +38,14 @@ from .core import events
 from .core.events import Event
 from .core.search_core import SearchCore
 from .devices import need_of, workers_on
-from .display.cells import note_shown
-from .display.method import method_line
-from .display.screen import Screen, screen_for
+from .display.screen import Screen, note_shown, screen_for
+from .display.table import method_line
 from .display.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
 from .experiment import Experiment, folder_of
 from .opening import check_same, check_scheduler, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, load_cluster, load_program, save_cluster, save_program
 from .record.log import Record
-from .record.names import check_name, experiments_folder, new_name
+from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
 from .record.state import SearchState
@@ -371,7 +371,7 @@ class Tuner:
             begun = self._reopen() if self._resumes else self._create()
             self._ran = True
             store = CheckpointStore(self._checkpoint_root())
-            listening = CallbackDispatcher(self._callbacks, begun.state.alive())
+            listening = CallbackDispatcher(self._callbacks, begun.state)
             begun.state.news.on_line = listening.on_line
             search = Search(
                 engine,
@@ -615,7 +615,7 @@ class Tuner:
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         if not self._quiet:
             note_shown(self.path)
-        screen.begin(self._first_lines(address, begun.record.notices))
+        screen.say(*self._first_lines(address, begun.record.notices))
         listener = CommandListener(hub, self.path, functools.partial(self._hear, search))
         try:
             core = begun.core

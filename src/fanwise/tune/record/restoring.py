@@ -1,8 +1,8 @@
-"""An experiment's decisions put together again from its record: as they began, and as they stood when it ended.
+"""Restores the state machine of a search from its record.
 
-meta  --fresh_tuning-->  SearchCore and scheduler as they began         also for a search that begins now
-rows  --restore------->  the same, where the record ends            to go on
-      --rehearse------>  whether all would be decided the same      `fanwise tune replay`
+meta    --fresh_tuning-->  a new SearchCore, with its scheduler begun
+events  --restore------->  the SearchCore and the SearchState at the end of the record, to resume the search
+        --rehearse------>  the differences to a replay, for `fanwise tune replay`
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,11 +32,11 @@ _SETTINGS = (
 
 
 def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> SearchCore:  # Any: JSON
-    """The decisions of the experiment as they begin; begins the scheduler.
+    """Return a new SearchCore of an experiment, and begin its scheduler.
 
     Args:
-        meta: of its record: space, stop, seed, n_workers, settings.
-        scheduler: a fresh one.
+        meta: metadata of the record: space, stop, seed, n_workers, settings.
+        scheduler: a new scheduler.
 
     Raises:
         ValueError: the scheduler has another random seed than the experiment.
@@ -57,14 +57,14 @@ def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> SearchCore:  
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
-    """Bring fresh decisions to where the record ends, and return its state, whose news are taken.
+    """Bring a new SearchCore to the end of the record, and return the state of the search without news.
 
     Args:
-        folder: the experiment's.
-        tuning, searcher: as they began; see `fresh_tuning`.
+        folder: the experiment's folder.
+        core, searcher: new ones; see `fresh_tuning`.
 
     Raises:
-        RecordError: the scheduler does not decide as it did then, or the record is of a newer version.
+        RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.
     """
     state = SearchState(read_meta(folder))
     replayed = replay(core, searcher, _rows(folder, state), asks_anew=False)
@@ -81,9 +81,9 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
 
 
 def rehearse(folder: Path, core: SearchCore, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
-    """Decide everything again and compare; arguments and errors as `restore`, but differences raise nothing.
+    """Make all decisions again and compare. Arguments and errors as for `restore`, but differences are returned.
 
-    `asks_anew`: the searcher, too, is asked again; False: its suggestions are taken from the record.
+    `asks_anew`: call the searcher again. False: take its suggestions from the record.
     """
     return replay(core, searcher, _rows(folder, None), asks_anew=asks_anew)
 
@@ -105,19 +105,19 @@ def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
 
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON
-    """The versions of each library with which the search ran, in order; a resumed search may have several."""
-    replayed = {name: [version] for name, version in meta.get("versions", {}).items()}
+    """Return the versions of each library with which the search ran, in order; a resumed search may have several."""
+    versions = {name: [version] for name, version in meta.get("versions", {}).items()}
     for events in iter_events(folder, kinds=("resumed",)):
         for event in events:
             for name, version in (event.body.get("versions") or {}).items():
-                known = replayed.setdefault(name, [])
+                known = versions.setdefault(name, [])
                 if version not in known:
                     known.append(version)
-    return replayed
+    return versions
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
-    """The number of workers and the stopping criterion that held last."""
+    """Return the last number of workers and the last stopping criterion."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
     for events in iter_events(folder, kinds=("resumed", "workers")):
         for event in events:

@@ -36,7 +36,7 @@ from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core import events
 from fanwise.tune.opening import described
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.restoring import fresh_tuning
+from fanwise.tune.record.restoring import new_core
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.runtime.runner import Plan, Search
 from fanwise.tune.schedulers import ASHA
@@ -225,7 +225,7 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     crowd = Crowd(n_workers, lambda request: family.curve(dict(request.keywords or {})))
     plan = Plan("crowd", pack(print), Resources(), 0, False, record.folder, str(folder / "checkpoints"))
     running = Search(crowd, record, plan, progress, checkpoints=NoFiles())
-    core = fresh_tuning(meta, scheduler)
+    core = new_core(meta, scheduler)
     core.listen(running.suggester(scheduler.searcher))
     crowd.loop.call_soon(lambda: running.begin(core, events.Begin))
 

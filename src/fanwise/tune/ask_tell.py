@@ -44,7 +44,7 @@ from .record.log import Record
 from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.recorder import Recorder
-from .record.restoring import fresh_tuning, restore
+from .record.restoring import new_core, restore
 from .record.state import SearchState
 from .runtime.commands import check_may_enqueue, completed
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives, checked_seed, seed_of
@@ -135,7 +135,7 @@ class OpenSearch:
             _log.warning("%s: %s", self.name, line)
         meta = read_meta(self.path)
         self.seed = int(meta["seed"])
-        self._tuning = fresh_tuning(meta, self._scheduler)
+        self._tuning = new_core(meta, self._scheduler)
         state = restore(self.path, self._tuning, self._scheduler.searcher) if restored else SearchState(meta)
         self._zero_s = time.monotonic() - state.last_s
         self._listening = CallbackDispatcher(checked_callbacks(callbacks), state)

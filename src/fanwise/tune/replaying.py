@@ -12,7 +12,7 @@ from .experiment import folder_of
 from .opening import check_scheduler, copied, libraries_of, versions_of
 from .program import load_program
 from .record.reading import read_meta
-from .record.restoring import fresh_tuning, recorded_versions, rehearse
+from .record.restoring import new_core, recorded_versions, rehearse
 from .schedulers.scheduler import Scheduler
 
 
@@ -50,6 +50,6 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         for name in libraries_of(fresh)
         if name in recorded and recorded[name] != [installed.get(name)]
     }
-    replayed = rehearse(folder, fresh_tuning(meta, fresh), fresh.searcher, asks_anew=not changed)
+    replayed = rehearse(folder, new_core(meta, fresh), fresh.searcher, asks_anew=not changed)
     replayed.other_versions = changed
     return replayed

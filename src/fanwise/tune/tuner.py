@@ -40,14 +40,14 @@ from .core.search_core import SearchCore
 from .devices import need_of, workers_on
 from .display.screen import Screen, note_shown, screen_for
 from .display.table import method_line
-from .display.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
+from .display.watch import Interrupts, call_on, counting_interrupts, leave, watch
 from .experiment import Experiment, folder_of
 from .opening import check_same, check_scheduler, checked_stop, copied, described, scheduler_for, space_of, versions_of
 from .program import ASKED, Program, load_cluster, load_program, save_cluster, save_program
 from .record.log import Record
 from .record.names import check_name, new_name
 from .record.reading import read_meta
-from .record.restoring import fresh_tuning, last_settings, restore
+from .record.restoring import last_settings, new_core, restore
 from .record.state import SearchState
 from .reporting import run_objective
 from .runtime.background import RunningSearch
@@ -523,7 +523,7 @@ class Tuner:
             raise
         try:
             save_program(self.path, Program(self.objective, self._pristine, self.space))
-            core = fresh_tuning(meta, self.scheduler)
+            core = new_core(meta, self.scheduler)
             return _Begun(record, SearchState(meta), 0.0, core, events.Begin, self._earlier)
         except BaseException:
             record.close()
@@ -535,7 +535,7 @@ class Tuner:
         try:
             meta = read_meta(self.path)
             claim(self._checkpoint_root(), meta["id"], self.path)
-            core = fresh_tuning(meta, self.scheduler)
+            core = new_core(meta, self.scheduler)
             state = restore(self.path, core, self.scheduler.searcher)
         except BaseException:
             record.close()
@@ -630,7 +630,7 @@ class Tuner:
 
     def _show_end(self, hub: Hub, search: Search, screen: Screen) -> None:
         try:
-            frame = look(hub, search)
+            frame = call_on(hub, search.look)
         except ClosedError:
             frame = search.look()  # the hub's thread has ended, so this thread may call it
         screen.end(*frame, lines=self._last_lines(search))

@@ -105,9 +105,9 @@ def test_if_there_are_many_trials_the_best_the_running_and_the_latest_are_shown_
     rows = [row(i, "InProgress" if i in (3, 70) else "Completed") for i in range(80)]
     snap = replace(snapshot(rows), best=(0.1, 5), total=90)
     assert [int(line[0]) for line in cells(snap)] == [3, 5, *range(32, 80)]
-    assert "(40 more trials are not shown)" in text_of(search_view(snap)).splitlines()
+    assert "(40 more trials not shown)" in text_of(search_view(snap)).splitlines()
     assert [int(line[0]) for line in cells(snap, max_rows=4)] == [3, 5, 70, 79]
-    assert "(1 more trial is not shown)" in text_of(search_view(replace(snapshot(), total=4)))
+    assert "(1 more trial not shown)" in text_of(search_view(replace(snapshot(), total=4)))
     assert [len(cells(snap, max_rows=80)), len(cells(snapshot([])))] == [80, 0]
 
 
@@ -122,7 +122,7 @@ def test_columns_that_do_not_fit_are_left_out_constants_first(width: int) -> Non
     assert "\u2026" not in capture.get()
     assert ("max_epochs" in lines[1]) == (width >= 120)
     assert "validation_error" in lines[1] and "learning_rate" in lines[1]
-    assert ("more columns are not shown)" in capture.get()) == (width < 120)
+    assert ("more columns not shown)" in capture.get()) == (width < 120)
 
 
 def test_the_best_row_is_bold_unless_it_violates_constraints() -> None:

@@ -23,19 +23,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 
-# Seconds between two redraws of the table.
-_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
-_LIVE_OVERHEAD = 9  # lines of the live table that are not trials: title, head, and below it at most six
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0  # between two redraws of the table
+_LIVE_OVERHEAD = 9  # lines of a live table that are not trials
 
-# Experiment folder -> number of the notebook cell that last displayed its search.
-_shown_in: dict[Path, int] = {}
+_shown_in: dict[Path, int] = {}  # number of the notebook cell that last displayed the experiment of a folder
 
 
 class Output(Protocol):
     """Shows a search in one kind of place. `pause_s`: seconds until the next call of `show`."""
 
-    @property
-    def pause_s(self) -> float: ...
+    pause_s: float
+
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
     def end(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
 
@@ -66,7 +64,7 @@ class Screen:
         self._try(lambda _: _print(lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        """Update the output."""
+        """Show the news and the current table."""
         self._try(lambda output: output.show(news, snapshot))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
@@ -128,25 +126,20 @@ class LogOutput:
         self._next_s = time.monotonic() + interval_s
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        if not _logging_prints_news():
-            _print(news)
+        _print_news(news)
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self._interval_s
             _print([text_of(search_view(snapshot))])
 
     def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        if not _logging_prints_news():
-            _print(news)
+        _print_news(news)
         _print([text_of(summary_view(snapshot))])
 
 
 @final
 class LiveOutput:
-    """Redraws a table in place, and prints the resource summary at the end.
-
-    The pause grows with the drawing time, so that drawing takes at most 1/200 of a core.
-    """
+    """Redraws a table in place, in at most 1/200 of the time of a core, and prints the resource summary at the end."""
 
     def __init__(self) -> None:
         self.pause_s = _LEAST_PAUSE_S
@@ -174,16 +167,17 @@ class LiveOutput:
         return self._live
 
 
-def _logging_prints_news() -> bool:
-    """Return True if `logging` already writes the trial events to standard output or error."""
+def _print_news(news: Sequence[str]) -> None:
+    """Print lines about trials, unless `logging` already writes them to standard output or error."""
     logger: logging.Logger | None = _events_log if _events_log.isEnabledFor(logging.INFO) else None
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     while logger is not None:
         for handler in logger.handlers:
             if isinstance(handler, logging.StreamHandler) and handler.level <= logging.INFO:
-                if handler.stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-                    return True
+                if handler.stream in streams:
+                    return
         logger = logger.parent if logger.propagate else None
-    return False
+    _print(news)
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -1,8 +1,6 @@
 """The table of a search, drawn by rich: the same in a terminal, a log, a notebook and `fanwise tune show`.
 
-    SearchSnapshot --search_view----> the table of the trials, the counts and the best report
-                   --summary_view---> the same, as the resource summary at the end of a search
-    view --text_of, html_of--> text for logs, HTML for notebooks
+    SearchSnapshot --search_view, summary_view--> table, counts and best report --text_of, html_of--> text or HTML
 
 Names and texts come from users. Control characters are shown as escapes, and nothing is read as markup. rich is
 imported on first use, because a search that prints nothing does not need it.
@@ -38,7 +36,6 @@ def search_view(
     """Return a table with one row per trial, in order of trial ids and the best in bold, and lines below it.
 
     Args:
-        snapshot: the search.
         title: a line above the table.
         max_rows: maximum number of rows; the best, the running and the latest trials are shown.
         width: maximum width in characters. Columns that do not fit are left out and counted. None: show all columns.
@@ -59,15 +56,9 @@ def search_view(
         cells = [Text(column.cells[index]) for column in columns]
         cells[1].stylize(_STYLES.get(row.status, ""))
         table.add_row(*cells, style="bold" if row.trial_id == best_id and not snapshot.violated else "")
-    hidden = [
-        f"{number} more {noun}{'s are' if number > 1 else ' is'} not shown"
-        for number, noun in (
-            (max(len(snapshot.rows), snapshot.total) - len(rows), "trial"),
-            (len(all_columns) - len(columns), "column"),
-        )
-        if number > 0
-    ]
-    lines = [f"({', '.join(hidden)})"] if hidden else []
+    hidden = {"trial": max(len(snapshot.rows), snapshot.total) - len(rows), "column": len(all_columns) - len(columns)}
+    notes = [f"{number} more {noun}{'s' if number > 1 else ''}" for noun, number in hidden.items() if number > 0]
+    lines = [f"({' and '.join(notes)} not shown)"] if notes else []
     lines += [footer(snapshot), best_line(snapshot)]
     above = [Text(printable_line(title), style="bold")] if title else []
     return Group(*above, table, *map(Text, lines))
@@ -139,19 +130,15 @@ def best_line(snapshot: SearchSnapshot) -> str:
 
 
 def method_line(scheduler: Mapping[str, Any]) -> str:  # Any: JSON
-    """Return the names of a search's searcher and scheduler, from the scheduler's description in the record.
-
-    Descriptions by other programs or of custom schedulers may lack names.
+    """Return the names of a search's searcher and scheduler, if the description in its record has them.
 
     >>> method_line({"name": "ASHA", "searcher": {"name": "OptunaSearcher", "sampler": "TPESampler"}})
     'searcher OptunaSearcher (TPESampler), scheduler ASHA'
     """
-    parts, searcher = [], scheduler.get("searcher")
+    searcher, parts = scheduler.get("searcher"), []
     if isinstance(searcher, Mapping) and searcher.get("name"):
-        sampler = f" ({searcher['sampler']})" if searcher.get("sampler") else ""
-        parts.append(f"searcher {searcher['name']}{sampler}")
-    if scheduler.get("name"):
-        parts.append(f"scheduler {scheduler['name']}")
+        parts.append(f"searcher {searcher['name']}" + (f" ({searcher['sampler']})" if searcher.get("sampler") else ""))
+    parts += [f"scheduler {scheduler['name']}"] if scheduler.get("name") else []
     return ", ".join(parts)
 
 
@@ -163,11 +150,10 @@ def _columns(snapshot: SearchSnapshot, rows: Sequence[TrialRow]) -> list[_Column
     ]
     for name in snapshot.config_names:
         cells = [_cell(row.config.get(name)) for row in rows]
-        is_constant = len(cells) > 1 and len(set(cells)) == 1
-        columns.append(_Column(5 if is_constant else 2, _printable(name), cells))
+        columns.append(_Column(5 if len(cells) > 1 and len(set(cells)) == 1 else 2, _printable(name), cells))
     for name in snapshot.value_names:
-        rank = 0 if name == snapshot.metric else 4
-        columns.append(_Column(rank, _printable(name), [_cell(row.values.get(name)) for row in rows]))
+        cells = [_cell(row.values.get(name)) for row in rows]
+        columns.append(_Column(0 if name == snapshot.metric else 4, _printable(name), cells))
     times = ["-" if row.worker_time_s is None else f"{row.worker_time_s:.2f}" for row in rows]
     return [*columns, _Column(3, "worker-time", times)]
 
@@ -176,12 +162,13 @@ def _fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
     """Return the columns without the least important ones, so that they fit side by side."""
     from rich.cells import cell_len
 
-    widths = [max(map(cell_len, (column.name, *column.cells))) + _GAP for column in columns]
-    left_out = sorted(range(len(columns)), key=lambda index: (columns[index].rank, index))
-    kept = set(left_out)
-    while sum(widths[index] for index in kept) - _GAP > width and columns[left_out[-1]].rank:
-        kept.remove(left_out.pop())
-    return [columns[index] for index in sorted(kept)]
+    kept = list(columns)
+    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in kept) - _GAP > width:
+        column = max(reversed(kept), key=lambda column: column.rank)
+        if not column.rank:
+            break
+        kept.remove(column)
+    return kept
 
 
 def _cell(value: object) -> str:

@@ -21,15 +21,13 @@ from typing import TypeVar
 from ...base.errors import ClosedError
 from ...links import Hub
 from ..core.events import Interrupt
-from ..record.trials import SearchSnapshot
 from ..runtime.runner import Search
 from .screen import Screen
 
 T = TypeVar("T")
 
-_LAST_WAIT_S = 3.0  # that a search may take to end after it was killed or has failed
+_LAST_WAIT_S = 3.0  # maximum time for a search to end after it was killed or has failed
 _CHECK_S = 0.25  # between checks that the hub is still running
-
 _HINTS = (
     "Ctrl-C: the trials are stopped and everything is kept; once more kills them.",
     "Ctrl-C: the trials are killed.",
@@ -92,12 +90,7 @@ def watch(
         if screen.is_blank:
             hub.check_usable()
         else:
-            screen.show(*look(hub, search))
-
-
-def look(hub: Hub, search: Search) -> tuple[list[str], SearchSnapshot]:
-    """Return the news since the last call and a snapshot, taken on the hub's thread. Errors as for `call_on`."""
-    return call_on(hub, search.look)
+            screen.show(*call_on(hub, search.look))
 
 
 def call_on(hub: Hub, function: Callable[[], T]) -> T:

@@ -1,6 +1,6 @@
 """Restores the state machine of a search from its record.
 
-meta    --fresh_tuning-->  a new SearchCore, with its scheduler begun
+meta    --new_core----->  a new SearchCore, with its scheduler begun
 events  --restore------->  the SearchCore and the SearchState at the end of the record, to resume the search
         --rehearse------>  the differences to a replay, for `fanwise tune replay`
 """
@@ -31,7 +31,7 @@ _SETTINGS = (
 )
 
 
-def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> SearchCore:  # Any: JSON
+def new_core(meta: Mapping[str, Any], scheduler: Scheduler) -> SearchCore:  # Any: JSON
     """Return a new SearchCore of an experiment, and begin its scheduler.
 
     Args:
@@ -61,7 +61,7 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
 
     Args:
         folder: the experiment's folder.
-        core, searcher: new ones; see `fresh_tuning`.
+        core, searcher: new ones; see `new_core`.
 
     Raises:
         RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.

@@ -184,7 +184,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_search_which_another_sees_until_it
         said = place.folder / "watch.log"
         with said.open("w") as log:
             watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
-            within(60.0, lambda: "watching w: 2 running" in said.read_text(), "it is watched")
+            within(60.0, lambda: "watching w: 2 trials running" in said.read_text(), "it is watched")
             place.typed("tune", "stop", "w", "--trial", "0")
             within(30.0, lambda: "trial 0 stopped" in said.read_text(), "the news come")
             place.typed("tune", "stop", "w")

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fanwise.tune.record.lines import line_of
-from fanwise.tune.record.reading import FILE_NAME, META_NAME, read_events
+from fanwise.tune.record.reading import FILE_NAME, META_NAME, line_of, read_events
 
 
 def edit_meta(folder: Path, **changes: Any) -> None:  # Any: JSON

@@ -196,7 +196,7 @@ def test_a_search_that_ends_while_it_is_looked_at_has_finished(tmp_path: Path, m
             stack.close()
             return is_held(file)
 
-        monkeypatch.setattr("fanwise.tune.experiment.is_held", end_and_look)
+        monkeypatch.setattr("fanwise.tune.record.overview.is_held", end_and_look)
         assert experiment.state == "finished"
 
 

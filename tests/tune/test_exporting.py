@@ -23,7 +23,7 @@ from fanwise.tune import (
     parameter,
     uniform,
 )
-from fanwise.tune.exporting import write_results
+from fanwise.tune.frames import write_results
 
 
 @pytest.fixture(autouse=True)

@@ -100,16 +100,17 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:  # Any: JSON
 
 def test_a_search_is_one_display_that_ends_with_all_trials(read: list[Any]) -> None:
     outputs, shown, _, _, _ = read
-    assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
-    assert outputs[0]["text"].startswith("experiment nb: asynchronous search with 2 workers")
-    page, text = outputs[1]["data"]["text/html"], outputs[1]["data"]["text/plain"]
-    assert page.count("<tr style") == 4 and page.count("font-weight: bold") == 1
-    assert "the search ended: max_num_trials_started=4 reached" in page
-    assert "4 finished (4 until the end)" in text
+    assert outputs[0]["output_type"] == "display_data"
+    page, text = outputs[0]["data"]["text/html"], outputs[0]["data"]["text/plain"]
+    assert page.count(">Completed<") == 4 and "4 finished (4 until the end)" in page
+    assert text.count("Completed") == 4 and "4 finished (4 until the end)" in text
+    lines = "".join(output["text"] for output in outputs[1:])
+    assert lines.startswith("experiment nb: asynchronous search with 2 workers")
+    assert lines.endswith("\nthe search ended: max_num_trials_started=4 reached\n")
     (result,) = shown
     assert result["output_type"] == "execute_result"
     assert result["data"]["text/plain"].startswith("Experiment('nb'")
-    assert result["data"]["text/html"].count("<tr style") == 4
+    assert result["data"]["text/html"].count(">Completed<") == 4
     assert "reached (searcher RandomSearcher, scheduler FIFO)" in result["data"]["text/html"]
 
 
@@ -121,8 +122,8 @@ def test_a_search_on_the_last_line_of_a_cell_is_shown_once(read: list[Any]) -> N
 
 def test_a_search_goes_on_beside_the_cells_and_is_shown_where_it_was_started(read: list[Any]) -> None:
     _, _, _, outputs, waited = read
-    assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
-    assert outputs[1]["data"]["text/html"].count("<tr style") == 4
+    assert outputs[0]["output_type"] == "display_data"
+    assert outputs[0]["data"]["text/html"].count(">Completed<") == 4
     assert waited[-1]["data"]["text/plain"] == "4"
 
 

@@ -26,8 +26,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.program import load_cluster, save_cluster
-from fanwise.tune.record.lines import line_of
-from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.reading import line_of, read_events
 
 SPACE = {"x": uniform(0, 1), "epochs": 3}
 MORE = StoppingCriterion(max_num_trials_started=6)

@@ -1,6 +1,6 @@
 """Tracebacks of trials show the user's lines, and fanwise's own where there are no others."""
 
-from fanwise.tune.tracebacks import _PACKAGE, of_the_user
+from fanwise.base.tracebacks import _PACKAGE, of_the_user
 
 OURS = (
     f'  File "{_PACKAGE}pool/worker.py", line 164, in _call\n    value = function(*args)\n            ^^^^^^^^^^^^^^^'

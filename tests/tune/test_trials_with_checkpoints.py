@@ -24,7 +24,7 @@ from fanwise.tune import (
     trial_id,
     uniform,
 )
-from fanwise.tune.removing import remove_experiment
+from fanwise.tune.experiment import remove_experiment
 from fanwise.tune.runtime.checkpoint_store import MARKER
 
 

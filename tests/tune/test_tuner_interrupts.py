@@ -19,7 +19,7 @@ from fanwise.links import Hub
 from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
 from fanwise.tune.core.events import Event, Interrupt
-from fanwise.tune.display.watch import Interrupts, counting_interrupts, leave, look, watch
+from fanwise.tune.display.watch import Interrupts, call_on, counting_interrupts, leave, watch
 from fanwise.tune.record.reading import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
@@ -177,7 +177,7 @@ def test_once_stops_the_trials_prints_the_summary_and_goes_on_as_keyboard_interr
 def test_ctrl_c_typed_into_a_terminal_ends_the_live_table_and_leaves_the_summary(tmp_path: Path) -> None:
     with script(tmp_path, "gentle", terminal=True) as running:
         both_have_reported()
-        running.says("2 running")
+        running.says("2 trials running")
         os.write(running._source, b"\x03")
         assert running.ends() == 130
         table, _, summary = running.text.rpartition("\x1b[?25h")  # the cursor comes back
@@ -308,19 +308,19 @@ def test_for_a_screen_that_shows_nothing_nothing_is_looked_at(hub: Hub) -> None:
     assert search.looks == 0
 
 
-def test_a_look_ends_when_the_hub_is_closed_before_it_comes_to_it() -> None:
+def test_a_call_on_a_hub_that_is_closed_before_it_raises() -> None:
     idle = Hub(name="idle")  # nobody drives it
     seen: list[BaseException] = []
 
-    def take_a_look() -> None:
+    def call() -> None:
         try:
-            look(idle, cast(Any, EndlessSearch()))  # Any: a stand-in
+            call_on(idle, lambda: None)
         except ClosedError as error:
             seen.append(error)
 
-    thread = threading.Thread(target=take_a_look)
+    thread = threading.Thread(target=call)
     thread.start()
-    within(10.0, lambda: idle._soon, "the look was handed in")
+    within(10.0, lambda: idle._soon, "the call is queued")
     idle.close()
     thread.join()
     assert len(seen) == 1

@@ -19,7 +19,7 @@ from ..plot.axis_scales import value_scale
 from ..plot.data import Timeline, worker_timeline
 from ..plot.rung_figure import rungs_of
 from ..tune.constraints import format_violations
-from ..tune.display.method import method_line
+from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
 from ..tune.plot_data import front_data, search_data, search_without_reports
 from ..tune.record.overview import State
@@ -247,7 +247,7 @@ def trial_rows(look: Look) -> list[Json]:
                 "best": None if loss is None or not math.isfinite(loss) else sign * loss,
                 "last": {} if row is None else {name: _told(column[row]) for name, column in values.items()},
                 "config": dict(trial.config),
-                "seconds": history.worker_time_s(trial),
+                "seconds": trial.worker_time_s or 0.0,
                 "started": trial.attempts[0].started_s,
                 "reason": None if failure is None else f"{failure.kind}: {failure.text}",
             }
@@ -330,7 +330,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         "python": as_python(trial.config),
         "source": trial.source,
         "reports": trial.num_reports,
-        "seconds": history.worker_time_s(trial),
+        "seconds": trial.worker_time_s or 0.0,
         "checkpoint": trial.checkpoint,
         "violated": format_violations(history.violated(trial.last.last_row)) if trial.last.last_row is not None else "",
         "values": {name: _series(history, name, rows) for name in names},

@@ -22,16 +22,14 @@ from typing import Any, final
 from ..base.errors import NotInstalled, RecordError
 from ..base.plain_json import json_bytes
 from ..base.text import printable, printable_line
+from ..base.tracebacks import of_the_user
 from ..links.status_files import statuses
 from ..pool.output import tail
 from ..tune.experiment import Experiment
-from ..tune.record.lock import is_held
 from ..tune.record.names import output_files
-from ..tune.record.overview import Overview, overview_of, state_of
-from ..tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME, EventReader, read_meta
-from ..tune.record.restoring import last_settings
-from ..tune.record.state import SearchState
-from ..tune.tracebacks import of_the_user
+from ..tune.record.overview import Overview, SearchReader, overview_of
+from ..tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME
+from ..tune.stopping import StoppingCriterion
 from .columns import Columns, columns_of
 from .programs import program_of, programs_of
 from .views import VIEWS, Json, Look, importance, summary, trial_detail, trial_rows
@@ -137,11 +135,9 @@ class Watched:
         self.folder = folder
         self.inode = inode
         self._lock = threading.RLock()
-        self._history: SearchState | None = None
-        self._reader: EventReader | None = None
+        self._reader: SearchReader | None = None
         self._look: Look | None = None
         self._again_s = 0.0  # the clock's time of the next look
-        self._event_s = time.monotonic()
         self._columns: tuple[int, Columns] | None = None
         self._made: dict[str, tuple[object, Any]] = {}  # Any: what a view returns
         self._is_thinking = False
@@ -172,32 +168,25 @@ class Watched:
     _looked_s = _spent_s = 0.0
 
     def _look_again(self) -> Look:
-        before = self._look
         self._looked_s, self._spent_s = time.monotonic(), 0.0
         began_s = time.thread_time()
-        meta = read_meta(self.folder)
-        is_running = is_held(self.folder)  # before the events: what it wrote last is seen
-        if self._history is None or self._reader is None:
-            self._history, self._reader = SearchState(meta, full=True), EventReader(self.folder)
-        history = self._history
-        has_new_settings = False
-        for events in self._reader.read():
-            history.fold(events)
-            has_new_settings = has_new_settings or any(event.kind == "workers" for event in events)
-        state = state_of(finished=history.finished, locked=is_running)
-        if before is None or history.last_seq != self._seen_seq:
-            self._event_s, self._seen_seq = time.monotonic(), history.last_seq
-        now_s = history.last_s
-        if state == "running":
-            now_s += time.monotonic() - self._event_s
+        if self._reader is None:
+            self._reader = SearchReader(self.folder, full=True)
+        self._reader.refresh()
+        history = self._reader.search
         if self._columns is None or self._columns[0] != history.last_seq:
             self._columns = (history.last_seq, columns_of(history))
         self._spent(began_s)
-        if before is None or before.state != state or has_new_settings:
-            self._settings = last_settings(self.folder, meta)
-        return Look(self.folder, meta, history, self._columns[1], state, now_s, *self._settings)
-
-    _seen_seq = 0
+        return Look(
+            self.folder,
+            self._reader.meta,
+            history,
+            self._columns[1],
+            self._reader.state,
+            self._reader.now_s,
+            history.n_workers,
+            StoppingCriterion.from_json(history.stop),
+        )
 
     def summary(self) -> Json:
         """See `views.summary`."""

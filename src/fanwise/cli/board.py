@@ -5,10 +5,10 @@ from pathlib import Path
 
 import typer
 
+from ..base.home import experiments_folder
 from ..base.text import printable_line
 from ..board.guard import is_loopback
 from ..board.serving import open_board
-from ..tune.record.names import experiments_folder
 from ..tune.runtime.board_process import check_board_is_there
 
 

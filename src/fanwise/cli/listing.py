@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 
 from ..base.errors import RecordError
+from ..base.home import experiments_folder, list_experiments
 from ..base.plain_json import json_text
 from ..base.text import printable_line
-from ..tune.record.names import experiments_folder, list_experiments
 from ..tune.record.overview import Overview, overview_of
 
 

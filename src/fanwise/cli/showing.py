@@ -10,17 +10,14 @@ from pathlib import Path
 
 from ..base.plain_json import json_text
 from ..base.text import counted, printable, printable_line
+from ..base.tracebacks import of_the_user
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
-from ..tune.constraints import format_violations
-from ..tune.display.method import method_line
-from ..tune.display.table import final_block
+from ..tune.display.table import method_line, summary_view, text_of
 from ..tune.record.names import output_files
 from ..tune.record.overview import State, overview_of
-from ..tune.record.snapshot import MAX_ROWS, TrialRow
-from ..tune.record.trials import Attempt, Trial
+from ..tune.record.trials import MAX_ROWS, Attempt, Trial, TrialRow
 from ..tune.runtime.checkpoint_store import checkpoint_root, is_local
-from ..tune.tracebacks import of_the_user
 from .experiments import best_line, front_lines, shown_config, utilization_of
 from .listing import as_json
 
@@ -45,9 +42,9 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
         yield printable_line(method)
     if all_trials:
         rows = list(_rows(experiment))
-        yield final_block(replace(snapshot, rows=rows), max_rows=len(rows))
+        yield text_of(summary_view(replace(snapshot, rows=rows), max_rows=len(rows)))
     else:
-        yield final_block(snapshot)
+        yield text_of(summary_view(snapshot))
         if len(experiment.history().trials) > MAX_ROWS:
             yield f"all trials: fanwise tune show {shown} --all"
     if experiment.best is not None:
@@ -140,7 +137,7 @@ def trial_json(name: str, trial_id: int) -> str:
     failure = experiment.reason(trial_id)
     history = experiment.history()
     trial, reports, counts = history.trials[trial_id], history.reports, history.counts()
-    best = _best_of(experiment, trial_id)
+    best = trial.best
     body = {
         "trial_id": trial_id,
         "experiment": experiment.name,
@@ -148,8 +145,8 @@ def trial_json(name: str, trial_id: int) -> str:
         "config": dict(trial.config),
         "source": trial.source,
         "metric": experiment.metadata["metric"],
-        "best": None if best is None else {"value": best[0], "iter": best[1]},
-        "worker_time_s": history.worker_time_s(trial),
+        "best": None if best is None else {"value": best.value, "iter": best.iter},
+        "worker_time_s": trial.worker_time_s or 0.0,
         "attempts": [
             {
                 "attempt": attempt.number,
@@ -190,7 +187,7 @@ def _rows(experiment: Experiment) -> Iterator[TrialRow]:
     for trial in history.trials.values():
         row = trial.last.last_row
         last = {} if row is None else {name: column[row] for name, column in values.items()}
-        status, spent_s = history.status_of(trial, dead=dead), history.worker_time_s(trial)
+        status, spent_s = history.status_of(trial, dead=dead), trial.worker_time_s
         yield TrialRow(trial.trial_id, status, trial.num_reports or None, trial.config, last, spent_s)
 
 
@@ -202,25 +199,17 @@ def _rows_of(experiment: Experiment, trial_id: int) -> list[int]:
     return [row for row, of in enumerate(experiment.history().reports.trial_ids) if of == trial_id]
 
 
-def _best_of(experiment: Experiment, trial_id: int) -> tuple[float, int, int] | None:
-    """The best value of the metric, which report it was, and its row."""
-    history = experiment.history()
-    row = history.best_rows().get(trial_id)
-    return None if row is None else (history.reports.values[history.metric][row], history.reports.iters[row], row)
-
-
 def _metric_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
-    metric, best = printable_line(str(experiment.metadata["metric"])), _best_of(experiment, trial.trial_id)
+    metric, best = printable_line(str(experiment.metadata["metric"])), trial.best
     if best is None:
         yield f"{metric}: it has not reported it"
         return
     overall = experiment.best
     is_best = overall is not None and overall.trial_id == trial.trial_id
     whose = "; the best of all trials" if is_best else ""
-    violations = experiment.history().violated(best[2])
-    if violations:
-        whose = f"; it violates {printable_line(format_violations(violations))}"
-    yield f"{metric}: best {best[0]:.6g} at report {best[1]} of {trial.num_reports}{whose}"
+    if best.violated:
+        whose = f"; it violates {printable_line(best.violated)}"
+    yield f"{metric}: best {best.value:.6g} at report {best.iter} of {trial.num_reports}{whose}"
 
 
 def _attempt_line(trial: Trial, attempt: Attempt) -> str:

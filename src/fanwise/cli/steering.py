@@ -12,13 +12,11 @@ from ..base.errors import ClosedError, ClusterError, RecordError
 from ..base.text import counted, printable_line
 from ..tune import StoppingCriterion, Tuner
 from ..tune.display.screen import screen_for
-from ..tune.display.table import counts_line
-from ..tune.experiment import folder_of
-from ..tune.record.following import Following
-from ..tune.record.overview import Overview, overview_of
+from ..tune.display.table import footer
+from ..tune.experiment import folder_of, remove_experiment
+from ..tune.record.overview import Overview, SearchReader, overview_of
 from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
-from ..tune.removing import remove_experiment
 from ..tune.runtime.control import not_running, send_command
 from ..tune.space import Space
 from .experiments import pool_on
@@ -43,24 +41,25 @@ def watch_search(name: str) -> None:
     overview = overview_of(folder)
     if overview.state in ("finished", "broken-off"):
         raise ClosedError(not_running(overview.name, overview.state, overview.reason))
-    following = Following(folder)
-    following.update()
-    following.news()  # of before
+    reader = SearchReader(folder)
+    reader.refresh()
+    reader.search.news.take()  # of before
     screen = screen_for(_PRINT_S, quiet=False)
     shown = printable_line(overview.name)
-    screen.begin([f"watching {shown}: {counts_line(following.snapshot())}; Ctrl-C ends the watching, not the search"])
+    screen.say(f"watching {shown}: {footer(reader.snapshot())}; Ctrl-C ends the watching, not the search")
     try:
-        while (state := following.update()) not in ("finished", "broken-off"):
-            screen.show(following.news(), following.snapshot())
+        while reader.state in ("running", "unknown"):
+            screen.show(reader.search.news.take(), reader.snapshot())
             time.sleep(_LOOK_S)
+            reader.refresh()
     except KeyboardInterrupt:
-        screen.end([], following.snapshot(), [f"no longer watched; the search goes on: fanwise tune watch {shown}"])
+        screen.end([], reader.snapshot(), [f"no longer watched; the search goes on: fanwise tune watch {shown}"])
         raise typer.Exit(130) from None
-    if state == "finished":
-        last = f"the search ended: {printable_line(following.reason or '')}"
+    if reader.state == "finished":
+        last = f"the search ended: {printable_line(reader.search.reason or '')}"
     else:
         last = f"the search was broken off: its tuner was killed or has crashed. Go on: fanwise tune resume {shown}"
-    screen.end(following.news(), following.snapshot(), [last])
+    screen.end(reader.search.news.take(), reader.snapshot(), [last])
 
 
 def tell_search(name: str, word: str, *args: object) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from ..base.home import list_experiments as list_experiments
     from .ask_tell import AskedTrial as AskedTrial
     from .ask_tell import OpenSearch as OpenSearch
     from .ask_tell import open_search as open_search
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from .objective import trial_config as trial_config
     from .objective import trial_folder as trial_folder
     from .objective import trial_id as trial_id
-    from .record.names import list_experiments as list_experiments
     from .replaying import replay_experiment as replay_experiment
     from .runtime.background import RunningSearch as RunningSearch
     from .schedulers import ASHA as ASHA

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from ..base.errors import ClosedError, SearchFailedError
+from ..base.home import experiments_folder
 from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
@@ -35,7 +36,7 @@ from .core.validation import problem_with
 from .experiment import Experiment
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.log import Record
-from .record.names import check_name, experiments_folder, new_name
+from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.recorder import Recorder
 from .record.restoring import restore
@@ -128,7 +129,7 @@ class OpenSearch:
         self._core = settings.new_core(scheduler)
         state = restore(self.path, self._core, scheduler.searcher) if is_resumed else SearchState(meta)
         self._zero_s = time.monotonic() - state.last_s
-        self._dispatcher = CallbackDispatcher(callbacks, state.alive())
+        self._dispatcher = CallbackDispatcher(callbacks, state)
         state.news.on_line = self._dispatcher.on_line
         self._recorder = Recorder(self._record, state, self._dispatcher.on_event)
         created_s = float(meta["created_s"])

@@ -1,39 +1,36 @@
-"""Reads an experiment from its record, while it runs or at any time after.
+"""The results of an experiment, read from its record while it runs or at any time after.
 
-    events.jsonl -> record.reading -> history (state after all events)    -> frames (tables)
-                                            |                             -> plot   (figures)
-                                            +-> best, utilization, reasons
+    events.jsonl -> SearchReader -> SearchState -> best, utilization, reasons
+                                                -> frames (tables), plot_data (figures)
 
 Every property first reads the events that are new since the last read, so one object can follow a running search.
-Nothing here writes to the record.
+Nothing here writes to the record. An `Experiment` must be used from one thread only.
 
 Reports that became void because their trial restarted from an earlier checkpoint are left out everywhere except in
 `results_of(all_attempts=True)`.
-An `Experiment` must be used from one thread only.
 """
 
 import difflib
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import RecordError
-from .display.cells import is_shown
-from .display.method import method_line
-from .display.notebook_page import search_page
-from .exporting import write_results
+from ..base.errors import ClosedError, RecordError
+from ..base.home import experiments_folder, list_experiments
+from .display.screen import is_shown
+from .display.table import html_of, method_line, search_view
+from .frames import results_frame, trials_frame, write_results
 from .pareto_results import ParetoPoint, objectives_of, pareto_of
-from .record.frames import results_frame, trials_frame
-from .record.lock import is_held
-from .record.names import experiments_folder, list_experiments
-from .record.overview import State as State
-from .record.overview import state_of
-from .record.reading import FILE_NAME, EventReader, read_meta
-from .record.snapshot import SearchSnapshot
+from .record.lock import HeldError, hold, release
+from .record.overview import SearchReader, State
+from .record.reading import FILE_NAME, read_meta
 from .record.state import SearchState
-from .record.trials import Failure
+from .record.trials import Failure, SearchSnapshot
+from .runtime.checkpoint_owner import conflict_in, delete_owned, is_inside
+from .runtime.checkpoint_store import checkpoint_root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,9 +84,8 @@ class Experiment:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         place = Path(path)
         self.path = place.parent if place.name == FILE_NAME else place
-        self._meta = read_meta(self.path)
-        self._state = SearchState(self._meta, full=True)
-        self._reader = EventReader(self.path)
+        self._reader = SearchReader(self.path, full=True)
+        self._meta = self._reader.meta
 
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
@@ -100,7 +96,8 @@ class Experiment:
             return None
         state = self.state if self.end_reason is None else f"ended: {self.end_reason}"
         method = method_line(self._meta.get("scheduler", {}))
-        return search_page(self.snapshot(), f"{state} ({method})" if method else state)
+        title = f"{self.name} {state} ({method})" if method else f"{self.name} {state}"
+        return html_of(search_view(self.snapshot(), title=title))
 
     @property
     def name(self) -> str:
@@ -125,7 +122,7 @@ class Experiment:
 
     def results_of(self, *, all_attempts: bool = False) -> "pd.DataFrame":
         """Return `results`. With `all_attempts=True`, include the void reports of attempts that were retried."""
-        return results_frame(self.history(), all_attempts=all_attempts, dead=self.state == "broken-off")
+        return results_frame(self.history(), all_attempts=all_attempts, dead=self._reader.is_dead)
 
     @property
     def trials(self) -> "pd.DataFrame":
@@ -136,7 +133,7 @@ class Experiment:
         objective over all attempts), started_s, ended_s (NaN while it runs), reason (kind of failure) and reason_text.
         `reason` returns the whole failure.
         """
-        return trials_frame(self.history(), dead=self.state == "broken-off")
+        return trials_frame(self.history(), dead=self._reader.is_dead)
 
     @property
     def best(self) -> Best | None:
@@ -200,8 +197,8 @@ class Experiment:
 
         The state is derived from a lock that the tuner holds, not from a process id, which could be reused.
         """
-        is_locked = is_held(self.path)
-        return state_of(finished=self.finished, locked=is_locked)  # in this action, since it may finish in between
+        self.refresh()
+        return self._reader.state
 
     @property
     def end_reason(self) -> str | None:
@@ -223,10 +220,7 @@ class Experiment:
 
     def refresh(self) -> int:
         """Read new events from the record and return their number."""
-        before = self._state.last_seq
-        for events in self._reader.read():
-            self._state.fold(events)
-        return self._state.last_seq - before
+        return self._reader.refresh()
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write `results` to a .csv, .json or .parquet file, or `results` and `trials` to an .sqlite file.
@@ -267,8 +261,8 @@ class Experiment:
 
     def snapshot(self) -> SearchSnapshot:
         """Return the data of the terminal display, as while the search runs."""
-        history = self.history()
-        return history.snapshot(dead=self.state == "broken-off")
+        self.refresh()
+        return self._reader.snapshot()
 
     def plot(self) -> "Figure":
         """The best value so far over wall-clock time, as a matplotlib figure."""
@@ -369,7 +363,7 @@ class Experiment:
     def history(self) -> SearchState:
         """Return the state after all events so far, the data behind the tables. Do not modify it."""
         self.refresh()
-        return self._state
+        return self._reader.search
 
 
 def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
@@ -405,3 +399,51 @@ def _what_there_is(name: str) -> str:
     if near:
         return f"did you mean {' or '.join(near)}? (in {folder})"
     return f"{folder} holds {len(names)}, for example {', '.join(names[-3:])}."
+
+
+def remove_experiment(folder: Path) -> None:
+    """Delete an experiment and its checkpoints, even if its record cannot be read. Other files are kept.
+
+    Raises:
+        RecordError: the folder has no record or is a symbolic link, or the experiment does not own its checkpoint
+            root. Nothing was deleted.
+        ClosedError: the search is running.
+        OSError: the file system failed. The remaining files may have no record.
+    """
+    if folder.is_symlink() or not (folder / FILE_NAME).is_file():
+        raise RecordError(f"{folder} is no experiment's own folder: nothing was deleted.")
+    try:
+        meta = read_meta(folder)
+    except RecordError:
+        meta = {}
+    try:
+        lock = hold(folder)
+    except HeldError:
+        raise ClosedError(
+            f"the search {folder.name!r} is running: nothing was deleted. End it first: fanwise tune stop {folder.name}"
+        ) from None
+    try:
+        _delete_checkpoints(folder, meta)
+        # Renaming frees the name, and the folder no longer counts as an experiment.
+        doomed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
+        os.rename(folder, doomed)
+        (doomed / FILE_NAME).unlink()
+        shutil.rmtree(doomed)
+    finally:
+        release(lock)
+
+
+def _delete_checkpoints(folder: Path, meta: Mapping[str, Any]) -> None:  # Any: JSON
+    """Delete the checkpoints of an experiment, unless they are in its folder."""
+    setting = meta.get("settings", {}).get("checkpoints")
+    if setting is None:
+        return
+    root = checkpoint_root(folder, str(meta["name"]), str(setting))
+    if is_inside(root, folder):
+        return
+    if conflict := conflict_in(root, meta.get("id"), folder):
+        raise RecordError(
+            f"{folder.name} keeps its checkpoints in {root}, but {conflict}\n"
+            f"Nothing was deleted. To delete the experiment without them, remove {folder} by hand."
+        )
+    delete_owned(root)

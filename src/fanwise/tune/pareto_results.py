@@ -7,7 +7,6 @@ them. Infeasible reports are on no front and add no volume.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any, final
 
 from .hypervolume import HypervolumeFront, default_reference
@@ -49,18 +48,16 @@ def objectives_of(meta: Mapping[str, Any]) -> tuple[Objective, ...]:
 def results_of(history: SearchState, objectives: Sequence[Objective]) -> tuple[list[Result], int]:
     """Return the results in the order of the reports, and the number of reports skipped for non-finite values."""
     reports = history.reports
-    columns = [reports.values.get(objective.metric) or [None] * len(reports) for objective in objectives]
-    feasible = [infeasibility == 0.0 for infeasibility in history.infeasibilities()]
-    rows = zip(range(len(reports)), reports.trial_ids, reports.t_s, feasible, zip(*columns, strict=True), strict=True)
     results, num_skipped = [], 0
-    for row, trial_id, t_s, is_feasible, values in compress(rows, history.counts()):
+    for row, infeasibility, values in history.counted_rows(*(objective.metric for objective in objectives)):
         if not all(map(is_number, values)):
             continue
         if not all(map(math.isfinite, values)):
             num_skipped += 1
             continue
         losses = tuple(objective.loss(float(value)) for objective, value in zip(objectives, values, strict=True))
-        results.append(Result(row, trial_id, t_s, tuple(map(float, values)), losses, is_feasible))
+        place = row, reports.trial_ids[row], reports.t_s[row]
+        results.append(Result(*place, tuple(map(float, values)), losses, feasible=not infeasibility))
     return results, num_skipped
 
 

@@ -4,9 +4,8 @@ Discarded and repeated reports are omitted.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from typing import Any
 
 from ..plot.data import Hyperparameter, ReportPoint, SearchData, Span
@@ -27,21 +26,21 @@ _UNITS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
 
 def search_data(name: str, meta: Mapping[str, Any], history: SearchState) -> SearchData:
     """Return reports, spans on workers and hyperparameter axes. Reports without a numeric metric are omitted."""
-    reports, metric, resource_attr = history.reports, str(meta["metric"]), meta.get("resource_attr")
-    values = reports.values.get(metric) or [None] * len(reports)
-    resources = reports.values.get(str(resource_attr)) or [None] * len(reports)
-    feasible = [infeasibility == 0.0 for infeasibility in history.infeasibilities()]
-    rows = zip(
-        reports.trial_ids, reports.t_s, reports.iters, values, resources, reports.decisions, feasible, strict=True
-    )
-    return replace(
-        search_without_reports(name, meta, history),
-        reports=[
-            ReportPoint(trial_id, t_s, iteration, float(value), _number_or_none(resource), decision, is_feasible)
-            for trial_id, t_s, iteration, value, resource, decision, is_feasible in compress(rows, history.counts())
-            if isinstance(value, (int, float))
-        ],
-    )
+    reports, resource_attr = history.reports, str(meta.get("resource_attr"))
+    points = [
+        ReportPoint(
+            reports.trial_ids[row],
+            reports.t_s[row],
+            reports.iters[row],
+            float(value),
+            round_resource(float(resource)) if isinstance(resource, (int, float)) else None,
+            reports.decisions[row],
+            feasible=not infeasibility,
+        )
+        for row, infeasibility, (value, resource) in history.counted_rows(history.metric, resource_attr)
+        if isinstance(value, (int, float))
+    ]
+    return replace(search_without_reports(name, meta, history), reports=points)
 
 
 def search_without_reports(name: str, meta: Mapping[str, Any], history: SearchState) -> SearchData:
@@ -51,8 +50,8 @@ def search_without_reports(name: str, meta: Mapping[str, Any], history: SearchSt
     n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # their number may change
     return SearchData(
         name=name,
-        metric=str(meta["metric"]),
-        mode=str(meta["mode"]),
+        metric=history.metric,
+        mode=history.mode,
         n_workers=n_workers or 1 + max((a.slot for _, a in history.attempts()), default=0),
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=(),
@@ -129,7 +128,16 @@ def dependence_data(
 
 def _hyperparameters(space: Space, trials: Sequence[Trial]) -> list[Hyperparameter]:
     return [
-        Hyperparameter(name, _ticks(domain), _units_by_trial(name, domain, trials), _is_discrete(domain))
+        Hyperparameter(
+            name,
+            _ticks(domain),
+            {
+                trial.trial_id: domain.to_unit(trial.config[name])
+                for trial in trials
+                if name in trial.config and domain.contains(trial.config[name])
+            },
+            _is_discrete(domain),
+        )
         for name, domain in space.domains.items()
     ]
 
@@ -157,15 +165,3 @@ def _format_values(values: Sequence[object]) -> list[str]:
         if len(set(texts)) == len(set(values)):
             break
     return texts
-
-
-def _units_by_trial(name: str, domain: Domain, trials: Iterable[Trial]) -> dict[int, float]:
-    units = {}
-    for trial in trials:
-        if name in trial.config and domain.contains(trial.config[name]):
-            units[trial.trial_id] = domain.to_unit(trial.config[name])
-    return units
-
-
-def _number_or_none(value: object) -> float | None:
-    return round_resource(float(value)) if isinstance(value, (int, float)) else None

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from ..base.home import experiments_folder
 from ..base.nearest import did_you_mean, names_nearest_option
 from ..pool import Capacity, Pool
 from ..pool.backend import start_ahead
@@ -25,7 +26,7 @@ from .constraints import constraints_of
 from .core import events
 from .experiment import Experiment, folder_of
 from .program import ASKED, load_cluster, load_program
-from .record.names import check_name, experiments_folder, new_name
+from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.restoring import last_settings
 from .runtime.background import RunningSearch

@@ -15,8 +15,9 @@ from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import FIFO, Objective, Space, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.callbacks import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 from fanwise.tune.callbacks.dispatcher import CallbackDispatcher, checked_callbacks
-from fanwise.tune.core.actions import Judged, Start
-from fanwise.tune.core.events import Tick
+from fanwise.tune.core.actions import Action, Answer, Judged, Start
+from fanwise.tune.core.events import Event, Reported, Resumed, Tick
+from fanwise.tune.record.event_codec import to_row
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import Decision, Status
 
@@ -43,6 +44,10 @@ def fails_first(x: float, epochs: int) -> None:
 def reports_often(x: float) -> None:
     for _ in range(50):
         report(loss=x)
+
+
+def searching() -> SearchState:
+    return SearchState({"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 1})
 
 
 class Noting:
@@ -180,7 +185,7 @@ def test_the_end_waits_until_callbacks_have_heard_of_it() -> None:
         listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
         said.append("closed")
 
-    listening = CallbackDispatcher([Slow()], {})
+    listening = CallbackDispatcher([Slow()], searching())
     closing = threading.Thread(target=close)
     closing.start()
     within(30, lambda: "called" in said, "the callback was called")
@@ -201,7 +206,7 @@ def test_a_callback_that_is_stuck_is_told_no_more_and_keeps_neither_the_end_nor_
 
         on_end = stuck.on_end
 
-    listening = CallbackDispatcher([Stuck(), heard], {}, patience_s=0.2)
+    listening = CallbackDispatcher([Stuck(), heard], searching(), patience_s=0.2)
     space = Space({"x": uniform(0, 1)})
     listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False, created_s=0.0))
     within(30, lambda: bool(stuck.events), "the callback is stuck")
@@ -269,18 +274,36 @@ def test_what_could_never_be_called_is_refused(callbacks: object, complaint: str
 
 
 def test_reports_after_a_checkpoint_are_void_unless_the_trial_was_paused() -> None:
-    heard = Noting()
-    listening = CallbackDispatcher(
-        [heard], {1: ({"x": 1.0}, False), 2: ({"x": 2.0}, True)}
-    )  # 2 was paused, then the tuner died
+    heard, state = Noting(), searching()
+    listening = CallbackDispatcher([heard], state)
     start = partial(Start, config={"x": 0.0}, slot=0)
-    listening.on_event(Tick(0.0), [start(trial_id=0, attempt=0)])
-    listening.on_event(Tick(0.0), [start(trial_id=1, attempt=1, from_iter=3), start(trial_id=2, attempt=1)])
-    listening.on_event(Tick(0.0), [Judged(0, 0, Status.PAUSED), start(trial_id=0, attempt=1)])
-    listening.on_event(Tick(0.0), [Judged(0, 1, Status.FAILED, will_retry=True), start(trial_id=0, attempt=2)])
+
+    tick = Tick(0.0)
+
+    def happen(*actions: Action, event: Event = tick) -> None:
+        listening.on_event(event, list(actions))
+        state.add(event.now_s, *to_row(event, list(actions)))
+
+    for trial_id in (0, 1, 2):
+        happen(start(trial_id=trial_id, attempt=0))
+    happen(Answer(1, Decision.CONTINUE, 1), event=Reported(1.0, 1, 0, {"loss": 0.5}))
+    happen(Answer(1, Decision.CONTINUE, 2, late=True), event=Reported(1.0, 1, 0, {"loss": 0.25}))
+    happen(Judged(2, 0, Status.PAUSED))
+    happen(event=Resumed(2.0))  # the tuner had died
+    happen(start(trial_id=1, attempt=1, from_iter=3), start(trial_id=2, attempt=1))
+    happen(Judged(0, 0, Status.FAILED, will_retry=True))
+    happen(start(trial_id=0, attempt=1))
+    happen(Judged(1, 1, Status.COMPLETED))
+    happen(Judged(1, 1, Status.COMPLETED))  # of a trial that is over
     listening.close(SearchEnded(0.0, "e", Path(), "done", None))
     started = [event for event in heard.events if isinstance(event, TrialStarted)]
-    assert [(event.trial_id, event.attempt, event.void_after) for event in started] == [
-        *((0, 0, None), (1, 1, 3), (2, 1, None)),
-        *((0, 1, None), (0, 2, 0)),
+    assert [(event.trial_id, event.attempt, event.void_after) for event in started[3:]] == [
+        (1, 1, 3),
+        (2, 1, None),
+        (0, 1, 0),
     ]
+    assert [event.void_after for event in started[:3]] == [None] * 3
+    assert [event.iter for event in heard.events if isinstance(event, TrialReported)] == [1]
+    ended = [event for event in heard.events if isinstance(event, TrialEnded)]
+    assert [(event.trial_id, event.is_over) for event in ended] == [(2, False), (0, False), (1, True)]
+    assert ended[-1].values == {"loss": 0.5}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import ClosedError, RecordError
 from fanwise.testing.within import within
-from fanwise.tune.record.lines import RecordedEvent
+from fanwise.tune.record.event_codec import RecordedEvent
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME, EventReader, read_events, read_meta
 

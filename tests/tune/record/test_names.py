@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanwise.base.home import experiments_folder, list_experiments
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.names import check_name, experiments_folder, list_experiments, new_name
+from fanwise.tune.record.names import check_name, new_name
 
 
 @pytest.mark.parametrize("name", ["a", "train-2026.1_x", "-", "_", "9", "a" * 100])

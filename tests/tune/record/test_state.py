@@ -9,9 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune.record.lines import RecordedEvent
+from fanwise.tune.record.event_codec import RecordedEvent
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.record.trials import Trial
+from fanwise.tune.searchers import Objective
 
 N_WORKERS = 3
 # Few values, so that there are ties.
@@ -200,7 +201,8 @@ class Runs(RuleBasedStateMachine):
     def worker_time_is_as_the_whole_list_says(self) -> None:
         events, history = self.search.events, self.history
         for trial_id, trial in history.trials.items():
-            assert history.worker_time_s(trial) == pytest.approx(model_time_s(events, trial_id, math.inf))
+            if trial.last.ended_s is not None:
+                assert trial.worker_time_s == pytest.approx(model_time_s(events, trial_id, math.inf))
         expected = model_utilization(events)
         found = history.utilization()
         assert found == (None if expected is None else pytest.approx(min(1.0, expected)))
@@ -309,9 +311,12 @@ def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
     for number, value in enumerate([math.nan, 2.0, 1.0, 1.0, -math.inf, math.inf], 1):
         search.report(0, number=number, loss=value)
     search.report(1, loss=math.nan)
-    assert search.folded().best_rows() == {0: 2}
-    assert search.folded(mode="max").best_rows() == {0: 1}
-    assert search.folded(metric="nothing").best_rows() == {}
+    for mode, row in (("min", 2), ("max", 1)):
+        history = search.folded(mode=mode)
+        first, second = history.trials[0].best, history.trials[1].best
+        assert first is not None and second is None
+        assert history.best_rows(Objective("loss", mode)) == {0: first.iter - 1} == {0: row}  # type: ignore[arg-type]
+    assert search.folded().best_rows(Objective("nothing", "min")) == {}
 
 
 def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> None:

@@ -10,8 +10,8 @@ from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.testing.simulated_record import record_simulated
 from fanwise.tune import StoppingCriterion
 from fanwise.tune.record.reading import read_events, read_meta
-from fanwise.tune.record.snapshot import MAX_ROWS
 from fanwise.tune.record.state import SearchState
+from fanwise.tune.record.trials import MAX_ROWS
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.schedulers.scheduler import Status
 from fanwise.tune.simulate import Faults

@@ -10,8 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, final
@@ -20,6 +19,7 @@ from ...base.nearest import did_you_mean
 from ...base.text import counted, printable_line
 from ..core.actions import Action, Answer, Judged, Start
 from ..core.events import Event, Reported
+from ..record.state import SearchState
 from ..schedulers.scheduler import Status
 from .search_events import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 
@@ -60,33 +60,18 @@ def checked_callbacks(callbacks: object) -> tuple[object, ...]:
     return tuple(callbacks)
 
 
-@dataclass(slots=True)
-class _TrialState:
-    """The last report of a trial that has not ended."""
-
-    config: Mapping[str, Any]
-    is_paused: bool = False
-    iter: int = 0
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
 @final
 class CallbackDispatcher:
     """Dispatches events of one search.
 
     Args:
         callbacks: the callbacks.
-        active: config and pause state of each trial that a resumed search may continue.
+        state: the search before the events that are dispatched; see `Recorder`.
         patience_s: seconds after which a call is reported as slow.
     """
 
-    def __init__(
-        self,
-        callbacks: Sequence[object],
-        active: Mapping[int, tuple[Mapping[str, Any], bool]],
-        *,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, callbacks: Sequence[object], state: SearchState, *, patience_s: float = PATIENCE_S) -> None:
+        self._state = state
         self._patience_s = patience_s
         self._log_worker = _CallbackWorker("the log")
         pairs = [(callback, _CallbackWorker(f"the callback {type(callback).__name__}")) for callback in callbacks]
@@ -96,7 +81,6 @@ class CallbackDispatcher:
             name: [(worker, callback, getattr(callback, name)) for callback, worker in pairs if hasattr(callback, name)]
             for name in METHODS
         }
-        self._trials = {trial_id: _TrialState(*trial) for trial_id, trial in active.items()}
         self._errors: Counter[str] = Counter()
 
     def start(self, event: SearchStarted) -> None:
@@ -104,10 +88,11 @@ class CallbackDispatcher:
         self._put("on_start", event)
 
     def on_event(self, event: Event, actions: list[Action]) -> None:
-        """Dispatch the events that follow from an event. Never blocks. Not needed without callbacks."""
+        """Dispatch the events that follow from an event, before it is added to the state. Never blocks."""
         for action in actions:
             if type(action) is Answer:
-                self._on_answer(event, action)
+                if type(event) is Reported and not action.late and not action.repeated:
+                    self._on_answer(event, action)
             elif type(action) is Start:
                 self._on_started(event.now_s, action)
             elif type(action) is Judged:
@@ -136,47 +121,24 @@ class CallbackDispatcher:
             if count > 1:
                 _log.error("%s raised %d times; the first is above", method, count)
 
-    def _on_answer(self, event: Event, action: Answer) -> None:
-        trial = self._trials.get(action.trial_id)
-        if trial is None or action.late or action.repeated or type(event) is not Reported:
-            return
-        trial.iter, trial.values = action.iter, event.values
+    def _on_answer(self, event: Reported, action: Answer) -> None:
         values: Any = event.values
-        self._put(
-            "on_report",
-            TrialReported(
-                event.now_s, event.trial_id, event.attempt, trial.config, action.iter, values, action.decision
-            ),
-        )
+        config = self._state.trials[event.trial_id].config
+        report = event.now_s, event.trial_id, event.attempt, config, action.iter, values, action.decision
+        self._put("on_report", TrialReported(*report))
 
     def _on_started(self, now_s: float, action: Start) -> None:
-        trial = self._trials.setdefault(action.trial_id, _TrialState(action.config))
-        void_after = action.from_iter if action.attempt and not trial.is_paused else None
-        trial.is_paused = False
-        event = TrialStarted(
-            now_s, action.trial_id, action.attempt, action.config, action.from_iter, action.source, void_after
-        )
-        self._put("on_trial_start", event)
+        trial = self._state.trials.get(action.trial_id)
+        is_rolled_back = trial is not None and trial.status is not Status.PAUSED
+        start = now_s, action.trial_id, action.attempt, action.config, action.from_iter, action.source
+        self._put("on_trial_start", TrialStarted(*start, void_after=action.from_iter if is_rolled_back else None))
 
     def _on_judged(self, now_s: float, action: Judged) -> None:
-        trial = self._trials.get(action.trial_id)
-        if trial is None:
+        trial = self._state.trials.get(action.trial_id)
+        if trial is None:  # it is over; a judgment may be repeated
             return
-        event = TrialEnded(
-            now_s,
-            action.trial_id,
-            action.attempt,
-            trial.config,
-            action.status,
-            trial.iter,
-            trial.values,
-            action.reason,
-            action.will_retry,
-        )
-        trial.is_paused = action.status is Status.PAUSED
-        if event.is_over:
-            del self._trials[action.trial_id]
-        self._put("on_trial_end", event)
+        end = now_s, action.trial_id, action.attempt, trial.config, action.status, trial.num_reports
+        self._put("on_trial_end", TrialEnded(*end, trial.values or {}, action.reason, action.will_retry))
 
     def _put(self, name: str, event: CallbackEvent) -> None:
         for worker, callback, method in self._methods[name]:

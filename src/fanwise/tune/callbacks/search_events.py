@@ -78,7 +78,7 @@ class TrialEnded:
     """An attempt of a trial completed, failed, or was stopped or paused.
 
     Args:
-        iter, values: the last report; 0 and empty if this process received none.
+        iter, values: number and values of the last report; 0 and empty if there is none.
         reason: why it failed, or None.
         will_retry: whether a failed trial is retried.
     """

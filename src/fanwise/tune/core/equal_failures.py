@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import final
 
-from ..tracebacks import before_traceback
+from ...base.tracebacks import before_traceback
 from .actions import Reason
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)

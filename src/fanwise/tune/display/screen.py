@@ -4,19 +4,18 @@ The tuner's main thread calls `show` a few times a second with the news since th
 runs on the hub's thread, so drawing does not delay decisions. A terminal or notebook redraws one table in place. A log
 gets one line per event, unless `logging` already writes these lines there, and a table every `print_update_interval`
 seconds.
-
-An output error (a closed terminal or pipe) does not end the search: the output stops, and a warning is logged.
 """
 
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, final
 
-from ..record.snapshot import SearchSnapshot
-from .table import final_block, live_table, status_block
+from ..record.trials import SearchSnapshot
+from .table import search_view, summary_view, text_of
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -24,196 +23,163 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 
-# Seconds between two redraws of the table.
-_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0  # between two redraws of the table
+_LIVE_OVERHEAD = 9  # lines of a live table that are not trials
+
+_shown_in: dict[Path, int] = {}  # number of the notebook cell that last displayed the experiment of a folder
 
 
-class Screen(Protocol):
-    """Displays a search.
+class Output(Protocol):
+    """Shows a search in one kind of place. `pause_s`: seconds until the next call of `show`."""
 
-    Attributes:
-        pause_s: seconds until the next call of `show`.
-        is_blank: True if it shows nothing, so that callers need not take snapshots.
-    """
+    pause_s: float
 
-    @property
-    def pause_s(self) -> float: ...
-    @property
-    def is_blank(self) -> bool: ...
-
-    def begin(self, lines: Iterable[str]) -> None: ...
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
-    def say(self, line: str) -> None: ...
-    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None: ...
+    def end(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
 
 
-def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
-    """Return the screen for standard output, or for the notebook if this process is its kernel."""
-    if quiet or sys.stdout is None:
-        return NoScreen()
-    if _is_notebook():
-        from .with_ipython import NotebookScreen
+@final
+class Screen:
+    """Shows a search until its stream is closed or broken, which does not end the search. Other errors propagate.
 
-        return FragileScreen(NotebookScreen())
-    return FragileScreen(LiveScreen() if _is_terminal() else LogScreen(print_update_interval))
-
-
-def _is_notebook() -> bool:
-    """Return True if this process is the kernel of a notebook. Imports nothing."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
-
-
-def _is_terminal() -> bool:
-    """Return True if standard output is a terminal that can redraw lines."""
-    return sys.stdout.isatty() and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
-
-
-class NoScreen:
-    """Shows nothing."""
-
-    pause_s = 0.25
-    is_blank = True
-
-    def begin(self, lines: Iterable[str]) -> None:
-        """Do nothing."""
-
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        """Do nothing."""
-
-    def say(self, line: str) -> None:
-        """Do nothing."""
-
-    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        """Do nothing."""
-
-
-class LogScreen:
-    """Prints one line per event, and a table at intervals."""
-
-    pause_s = 0.25
-    is_blank = False
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._next_s = time.monotonic() + interval_s
-
-    def begin(self, lines: Iterable[str]) -> None:
-        _print(lines)
-
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        self._print_news(news)
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + self._interval_s
-            _print([status_block(snapshot)])
-
-    def say(self, line: str) -> None:
-        _print([line])
-
-    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        self._print_news(news)
-        _print([final_block(snapshot)])
-        _print(lines)
-
-    def _print_news(self, news: list[str]) -> None:
-        if not _logging_prints_them():
-            _print(news)
-
-
-class LiveScreen:
-    """Redraws a table in place, and prints the resource summary at the end.
-
-    The pause grows with the drawing time, so that drawing takes at most 1/200 of a core.
+    Args:
+        output: where to show it; None: nowhere.
     """
 
-    is_blank = False
-
-    def __init__(self) -> None:
-        self.pause_s = _LEAST_PAUSE_S
-        self._live: Live | None = None
-
-    def begin(self, lines: Iterable[str]) -> None:
-        from rich.live import Live
-
-        _print(lines)
-        self._live = Live(auto_refresh=False, transient=True)
-        self._live.start()
-
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        assert self._live is not None, "begin comes first"
-        began_s = time.thread_time()
-        size = self._live.console.size
-        self._live.update(live_table(snapshot, width=size.width, height=size.height), refresh=True)
-        self.pause_s = min(max(_LEAST_PAUSE_S, 200 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
-
-    def say(self, line: str) -> None:
-        from rich.text import Text
-
-        assert self._live is not None, "begin comes first"
-        self._live.console.print(Text(line))
-
-    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-        _print([final_block(snapshot)])
-        _print(lines)
-
-
-class FragileScreen:
-    """Wraps a screen and turns it off when its stream is closed or broken. Other errors propagate."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, output: Output | None) -> None:
+        self._output = output
 
     @property
     def pause_s(self) -> float:
-        return self._screen.pause_s
+        """Seconds until the next call of `show`."""
+        return 0.25 if self._output is None else self._output.pause_s
 
     @property
     def is_blank(self) -> bool:
-        return self._screen.is_blank
+        """True if it shows nothing, so that callers need not take snapshots."""
+        return self._output is None
 
-    def begin(self, lines: Iterable[str]) -> None:
-        all_lines = list(lines)
-        self._try(lambda: self._screen.begin(all_lines))
+    def say(self, *lines: str) -> None:
+        """Print lines at once, above a live table."""
+        self._try(lambda _: _print(lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        self._try(lambda: self._screen.show(news, snapshot))
-
-    def say(self, line: str) -> None:
-        self._try(lambda: self._screen.say(line))
+        """Show the news and the current table."""
+        self._try(lambda output: output.show(news, snapshot))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        all_lines = list(lines)
-        self._try(lambda: self._screen.end(news, snapshot, all_lines))
+        """Print the resource summary and the last lines."""
+        self._try(lambda output: output.end(news, snapshot))
+        self.say(*lines)
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _try(self, write: Callable[[Output], None]) -> None:
+        if self._output is None:
+            return
         try:
-            write()
+            write(self._output)
         except (OSError, ValueError) as error:
             # A stream raises ValueError if it is closed, and UnicodeEncodeError if it cannot encode the text.
             if type(error) is ValueError and not getattr(sys.stdout, "closed", False):
                 raise
             _log.warning("the search goes on, but can no longer be shown: %s", error)
-            self._screen = NoScreen()
+            self._output = None
 
 
-def _logging_prints_them() -> bool:
-    """Return True if `logging` already writes the trial events to standard output or error."""
-    logger: logging.Logger | None = _events_log
-    if not _events_log.isEnabledFor(logging.INFO):
-        return False
+def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
+    """Return the screen for standard output, or for the notebook if this process is its kernel."""
+    if quiet or sys.stdout is None:
+        return Screen(None)
+    if _notebook_cell() is not None:
+        from .with_ipython import NotebookOutput
+
+        return Screen(NotebookOutput())
+    can_redraw = sys.stdout.isatty() and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
+    return Screen(LiveOutput() if can_redraw else LogOutput(print_update_interval))
+
+
+def note_shown(path: Path) -> None:
+    """Note that the running notebook cell displays this experiment, so that its last line does not display it again."""
+    if (cell := _notebook_cell()) is not None:
+        _shown_in[path] = cell
+
+
+def is_shown(path: Path) -> bool:
+    """Return True if the running notebook cell has displayed this experiment."""
+    cell = _notebook_cell()
+    return cell is not None and _shown_in.get(path) == cell
+
+
+def _notebook_cell() -> int | None:
+    """Return the number of the running cell, or None if this process is not the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()  # imports nothing
+    return getattr(shell, "execution_count", 0) if hasattr(shell, "kernel") else None
+
+
+@final
+class LogOutput:
+    """Prints one line per event, and a table at intervals."""
+
+    pause_s = 0.25
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._next_s = time.monotonic() + interval_s
+
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        _print_news(news)
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._interval_s
+            _print([text_of(search_view(snapshot))])
+
+    def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        _print_news(news)
+        _print([text_of(summary_view(snapshot))])
+
+
+@final
+class LiveOutput:
+    """Redraws a table in place, in at most 1/200 of the time of a core, and prints the resource summary at the end."""
+
+    def __init__(self) -> None:
+        self.pause_s = _LEAST_PAUSE_S
+        self._live: Live | None = None
+
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        live = self._start()
+        began_s = time.thread_time()
+        width, height = live.console.size
+        max_rows = max(1, height - _LIVE_OVERHEAD)
+        live.update(search_view(snapshot, title=snapshot.name, max_rows=max_rows, width=width), refresh=True)
+        self.pause_s = min(max(_LEAST_PAUSE_S, 200 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
+
+    def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        live = self._start()
+        live.stop()
+        live.console.print(summary_view(snapshot, width=live.console.width))
+
+    def _start(self) -> "Live":
+        from rich.live import Live
+
+        if self._live is None:
+            self._live = Live(auto_refresh=False, transient=True)
+            self._live.start()
+        return self._live
+
+
+def _print_news(news: Sequence[str]) -> None:
+    """Print lines about trials, unless `logging` already writes them to standard output or error."""
+    logger: logging.Logger | None = _events_log if _events_log.isEnabledFor(logging.INFO) else None
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     while logger is not None:
         for handler in logger.handlers:
             if isinstance(handler, logging.StreamHandler) and handler.level <= logging.INFO:
-                if handler.stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-                    return True
+                if handler.stream in streams:
+                    return
         logger = logger.parent if logger.propagate else None
-    return False
+    _print(news)
 
 
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
+def _print(lines: Sequence[str]) -> None:
+    if lines:
+        print("\n".join(lines), flush=True)  # one write: notebooks show an output for each

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
@@ -20,18 +21,13 @@ from typing import TypeVar
 from ...base.errors import ClosedError
 from ...links import Hub
 from ..core.events import Interrupt
-from ..record.snapshot import SearchSnapshot
 from ..runtime.runner import Search
 from .screen import Screen
 
 T = TypeVar("T")
-Look = tuple[list[str], SearchSnapshot]
 
-# Seconds that a search may take to end after it was killed or has failed.
-_LAST_WAIT_S = 3.0
-# Seconds between checks that the hub is still running.
-_CHECK_S = 0.25
-
+_LAST_WAIT_S = 3.0  # maximum time for a search to end after it was killed or has failed
+_CHECK_S = 0.25  # between checks that the hub is still running
 _HINTS = (
     "Ctrl-C: the trials are stopped and everything is kept; once more kills them.",
     "Ctrl-C: the trials are killed.",
@@ -94,16 +90,7 @@ def watch(
         if screen.is_blank:
             hub.check_usable()
         else:
-            screen.show(*look(hub, search))
-
-
-def look(hub: Hub, search: Search) -> Look:
-    """Return the news since the last call and a snapshot, taken on the hub's thread.
-
-    Raises:
-        ClosedError: the hub's thread has ended.
-    """
-    return call_on(hub, search.look)
+            screen.show(*call_on(hub, search.look))
 
 
 def call_on(hub: Hub, function: Callable[[], T]) -> T:
@@ -114,21 +101,19 @@ def call_on(hub: Hub, function: Callable[[], T]) -> T:
     """
     if hub.is_loop_thread:
         return function()
-    results: list[T] = []
-    errors: list[BaseException] = []
-    done = threading.Event()
+    future: Future[T] = Future()
 
     def call() -> None:
         try:
-            results.append(function())
+            future.set_result(function())
         except BaseException as error:
-            errors.append(error)
-        done.set()
+            future.set_exception(error)
 
-    _run_on(hub, call, done)
-    if errors:
-        raise errors[0]
-    return results[0]
+    hub.check_usable()
+    hub.call_soon(call)
+    while not wait([future], _CHECK_S).done:
+        hub.check_usable()
+    return future.result()
 
 
 def leave(hub: Hub, search: Search) -> None:
@@ -136,13 +121,6 @@ def leave(hub: Hub, search: Search) -> None:
     if search.finished.is_set():
         return
     try:
-        _run_on(hub, search.abandon, search.finished)
+        call_on(hub, search.abandon)
     except ClosedError:
         search.abandon()  # the hub's thread has ended, so this thread may call it
-
-
-def _run_on(hub: Hub, call: Callable[[], None], done: threading.Event) -> None:
-    hub.check_usable()
-    hub.call_soon(call)
-    while not done.wait(_CHECK_S):
-        hub.check_usable()

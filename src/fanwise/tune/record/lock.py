@@ -1,11 +1,11 @@
-"""The lock of a record, which is held exactly as long as its writer lives.
+"""The lock of a record, which its writer holds while it lives.
 
     writer:  hold(folder) ------------ the record is open ------------ release(...), or the process dies
     reader:  is_held(folder)   True                                    False
 
-The lock is a flock on a file of its own beside the record. The kernel releases it with the last descriptor, however the
-process ends: no pid has to be compared, which another process may have by now, and it also works across containers and
-over NFS. The file is removed when the record was closed well.
+The lock is a flock on a separate file in the experiment's folder. The kernel releases it with the last descriptor,
+however the process ends. Unlike a pid it cannot be reused by another process, and it works across containers and over
+NFS. The file is removed when the record is closed without an error.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from pathlib import Path
 
 LOCK_NAME = "writer.lock"
 
-# A reader that looks whether the lock is held has it for a few microseconds.
+# A reader that checks the lock holds it for a few microseconds.
 _READERS_S = 0.2
 _PAUSE_S = 0.01
 
@@ -25,13 +25,13 @@ class HeldError(Exception):
 
 
 def hold(folder: Path) -> int | None:
-    """Take the lock of a folder; returns its descriptor, or None where the file system has no locks.
+    """Take the lock of a folder. Return its descriptor, or None if the file system has no locks.
 
-    The descriptor is not inherited by programs that are executed; the child of a fork has to `release` it.
+    Programs that are executed do not inherit the descriptor; the child of a fork must `release` it.
 
     Raises:
-        HeldError: another writer has it.
-        OSError: the file cannot be made.
+        HeldError: another writer holds it.
+        OSError: the file cannot be created.
     """
     file = folder / LOCK_NAME
     give_up_s = time.monotonic() + _READERS_S
@@ -50,7 +50,7 @@ def hold(folder: Path) -> int | None:
             return None
         if _is_same(descriptor, file):
             return descriptor
-        os.close(descriptor)  # the writer before has just closed its record and removed the file
+        os.close(descriptor)  # another writer has just closed its record and removed the file
 
 
 def _is_same(descriptor: int, file: Path) -> bool:
@@ -61,18 +61,18 @@ def _is_same(descriptor: int, file: Path) -> bool:
 
 
 def release(descriptor: int | None) -> None:
-    """Release the lock; in the child of a fork, its share of it."""
+    """Release the lock, or in the child of a fork, the child's share of it."""
     if descriptor is not None:
         os.close(descriptor)
 
 
 def remove(folder: Path) -> None:
-    """Remove the lock file of a record that was closed well."""
+    """Remove the lock file of a record that was closed without an error."""
     (folder / LOCK_NAME).unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool | None:
-    """Return True if a writer holds the lock of this folder, None if that cannot be known. Does not block."""
+    """Return True if a writer holds the lock of a folder, None if that cannot be known. Does not block."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def is_held(folder: Path) -> bool | None:
     except OSError:
         return None
     try:
-        # Shared, so that readers who ask at the same moment do not take each other for the writer.
+        # Shared, so that concurrent readers do not take each other for the writer.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,14 +1,14 @@
-"""Write the record of an experiment: an append-only log of events, `events.jsonl`, with one writer.
+"""Writes the record of an experiment: an append-only log of events, `events.jsonl`, with one writer.
 
     search's thread:  append, append, ...   buffered
-                      commit                one write() of all buffered events; then the answers may leave
+                      commit                one write() of all buffered events; then the answers may be sent
     sync thread:      fdatasync             every 0.1 s, if there are new events
 
-Committed events survive the death of the process, also by kill -9, and once synced a power cut: at most the last 0.15 s
-are lost, if a sync takes up to 50 ms. The writer holds a lock (`lock`) as long as the record is open.
+Committed events survive the death of the process, even by kill -9, and after a sync also a power cut: at most the last
+0.15 s are lost if a sync takes up to 50 ms. The writer holds a lock (`lock`) while the record is open.
 
-Invariants: sequence numbers are 1, 2, 3, ... without a gap; lines are never changed; one thread at a time uses a
-`Record`; after a fork, the child cannot write.
+Invariants: sequence numbers are 1, 2, 3, ... without a gap; lines never change; one thread at a time uses a `Record`;
+after a fork, the child cannot write.
 """
 
 import errno
@@ -18,22 +18,19 @@ import resource
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, final
 
 from ...base.errors import ClosedError, ExperimentExistsError, RecordError
-from .lines import line_of
 from .lock import HeldError, hold, release, remove
-from .reading import FILE_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, read_meta
+from .reading import FILE_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, line_of, read_meta
 
 SYNC_EVERY_S: Final = 0.1
 
-# Process-wide: a fork makes these records unusable in the child.
+# A fork makes these records unusable in the child.
 _open_records: "weakref.WeakSet[Record]" = weakref.WeakSet()
-_fork_hook_set = False
 
 
 def sync_data(fd: int) -> None:
@@ -43,10 +40,10 @@ def sync_data(fd: int) -> None:
 
 @final
 class Record:
-    """Writes the events of one experiment. Made by `create` or `reopen`.
+    """Writes the events of one experiment. Create it with `create` or `reopen`.
 
     Attributes:
-        folder: the experiment's.
+        folder: the experiment's folder.
         notices: lines to show to the user.
 
     >>> record = Record.create(folder, {"name": "lenet"})
@@ -63,14 +60,14 @@ class Record:
     ) -> None:
         self.folder = folder
         self.notices: list[str] = []
-        self._lock_fd: int | None = lock_fd
+        self._lock_fd = lock_fd
         self._next_seq = last_seq + 1
         self._lines: list[bytes] = []
-        self._size = size  # bytes that are committed
-        self._ended: str | None = None
+        self._size = size  # of the committed events in bytes
+        self._closed_reason: str | None = None
         self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._sync = _Sync(self._fd, fdatasync)
-        _make_unusable_after_fork(self)
+        _open_records.add(self)
 
     @classmethod
     def create(
@@ -80,69 +77,63 @@ class Record:
         *,
         fdatasync: Callable[[int], None] = sync_data,
     ) -> "Record":
-        """Make the experiment's folder (mode 0700) and an empty record in it, which readers can open at once.
+        """Create the experiment's folder (mode 0700) and an empty record in it.
 
         Args:
-            folder: must not exist; the folders above it are made.
+            folder: must not exist; missing parents are created.
             meta: JSON; the key `format` is added.
-            fdatasync: waits for the disk; an argument so that tests can let it fail.
+            fdatasync: waits for the disk; an argument so that tests can make it fail.
 
         Raises:
-            FileExistsError: `folder` exists.
+            ExperimentExistsError: `folder` exists.
             TypeError: `meta` is not JSON.
-            RecordError: the disk refuses; nothing is left behind.
+            RecordError: the folder or a file cannot be written; nothing is left behind.
         """
         encoded = json.dumps({**meta, "format": FORMAT})
-        _make_folder(folder)
-        lock_fd: int | None = None
-        try:
-            lock_fd = hold(folder)  # before the record exists, so that nobody finds it unlocked
+        with _explained(f"No experiment could be made in {folder}"), ExitStack() as stack:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                raise ExperimentExistsError(folder) from None
+            stack.callback(_remove_folder, folder)
+            lock_fd = hold(folder)  # before the record exists, so that no reader finds it unlocked
+            stack.callback(release, lock_fd)
             _replace(folder / META_NAME, encoded, sync=True)
             os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
             _sync_folder(folder.parent)
-            return cls(folder, lock_fd, 0, 0, fdatasync)
-        except BaseException as error:
-            release(lock_fd)
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):
-                folder.rmdir()  # rmtree needs to open the folder, and there may be too many open files
-            if isinstance(error, OSError):
-                raise _not_made(folder, error) from error
-            raise
+            record = cls(folder, lock_fd, 0, 0, fdatasync)
+            stack.pop_all()
+        return record
 
     @classmethod
     def reopen(cls, folder: Path, *, fdatasync: Callable[[int], None] = sync_data) -> "Record":
-        """Open the record of an experiment whose tuner has ended, however it ended, to append to it.
+        """Open the record of an experiment whose tuner has ended, to append to it.
 
-        An incomplete last line, as a crash leaves it, is cut off; `notices` says so.
+        An incomplete last line, as left by a crash, is cut off and reported in `notices`.
 
         Raises:
-            RecordError: there is no record, another tuner writes to it, it is damaged or has another format, or the
-                disk refuses.
+            RecordError: there is no record, another tuner writes to it, it is damaged or has another format, or it
+                cannot be written.
         """
         read_meta(folder)
-        try:
-            lock_fd = hold(folder)
-        except HeldError:
-            raise RecordError(
-                f"{folder} is being written by another tuner. One experiment has one tuner at a time: wait for it "
-                f"to end, or stop it (fanwise tune stop {folder.name})."
-            ) from None
-        except OSError as error:
-            raise RecordError(f"{folder} cannot be resumed: {_explanation(error)}") from error
-        try:
+        with _explained(f"{folder} cannot be resumed"), ExitStack() as stack:
+            try:
+                lock_fd = hold(folder)
+            except HeldError:
+                raise RecordError(
+                    f"{folder} is being written by another tuner. One experiment has one tuner at a time: wait for it "
+                    f"to end, or stop it (fanwise tune stop {folder.name})."
+                ) from None
+            stack.callback(release, lock_fd)
             reader = EventReader(folder)
             for _ in reader.read():
                 pass
             if reader.torn_bytes:
                 os.truncate(folder / FILE_NAME, reader.offset)
             record = cls(folder, lock_fd, reader.last_seq, reader.offset, fdatasync)
-        except BaseException as error:
-            release(lock_fd)
-            if isinstance(error, OSError):
-                raise RecordError(f"{folder} cannot be resumed: {_explanation(error)}") from error
-            raise
+            stack.pop_all()
         if reader.torn_bytes:
             record.notices.append(
                 f"{FILE_NAME} ended with an incomplete line, as after a crash: {reader.torn_bytes} bytes were cut off"
@@ -151,11 +142,11 @@ class Record:
 
     @property
     def next_seq(self) -> int:
-        """The sequence number that the next event gets."""
+        """Sequence number of the next event."""
         return self._next_seq
 
     def set_summary(self, summary: Mapping[str, Any]) -> None:  # Any: JSON
-        """Replace `summary.json`, at once. Errors as `commit`."""
+        """Replace `summary.json` at once. Errors as for `commit`."""
         self._check_usable()
         try:
             _replace(self.folder / SUMMARY_NAME, json.dumps(summary))
@@ -167,13 +158,11 @@ class Record:
 
         Args:
             t_s: seconds since the search began.
-            kind: what happened.
-            trial_id: the trial it happened to, or None.
-            body: JSON; encoded now, so that later changes of it do not matter.
+            kind, trial_id, body: see `event_codec`. `body` is encoded now, so later changes do not matter.
 
         Raises:
             TypeError: `body` is not JSON.
-            ClosedError: the record is closed, or this is a fork of the process that made it.
+            ClosedError: the record is closed, or this is a fork of the process that opened it.
         """
         self._check_usable()
         seq = self._next_seq
@@ -182,18 +171,17 @@ class Record:
         return seq
 
     def commit(self) -> None:
-        """Write all buffered events. Afterwards they survive the death of this process, and readers see them.
+        """Write all buffered events. Then they survive the death of this process, and readers see them.
 
-        Does not wait for the disk. Does nothing when nothing is buffered.
+        Does not wait for the disk.
 
         Raises:
-            RecordError: the file cannot be written; the events stay buffered, and a later commit tries again. Or what
-                an earlier commit wrote could not be synced: then every further commit raises.
-            ClosedError: as `append`.
+            RecordError: the file cannot be written; the events stay buffered, and the next commit tries again. Or an
+                earlier commit could not be synced; then every further commit raises as well.
+            ClosedError: as for `append`.
         """
         self._check_usable()
-        if self._sync.failure is not None:
-            raise self._error(self._sync.failure) from self._sync.failure
+        self._check_synced()
         if not self._lines:
             return
         data = b"".join(self._lines)
@@ -206,43 +194,32 @@ class Record:
         self._sync.wake()
 
     def close(self) -> None:
-        """Commit the buffered events, sync, and release the lock. Closing twice is fine.
+        """Commit the buffered events, sync, and release the lock. Idempotent.
 
         Raises:
-            RecordError: something could not be written. The record is closed all the same.
+            RecordError: an event could not be written or synced. The record is closed nevertheless.
         """
-        if self._ended is not None:
+        if self._closed_reason is not None:
             return
-        failure: RecordError | None = None
         try:
-            self.commit()
-        except RecordError as error:
-            failure = error
-        self._sync.close()
-        if failure is None and self._sync.failure is not None:
-            failure = self._error(self._sync.failure)
-            failure.__cause__ = self._sync.failure
-        self._ended = f"The record of {self.folder} is closed."
-        _open_records.discard(self)
-        with suppress(OSError):
-            os.close(self._fd)
-        if failure is None:
-            with suppress(OSError):  # a lock file that stays does no harm
+            try:
+                self.commit()
+            finally:
+                self._sync.close()
+            self._check_synced()
+            with suppress(OSError):  # a leftover lock file is harmless
                 remove(self.folder)
-        self._release()
-        if failure is not None:
-            raise failure
+        finally:
+            self._end(f"The record of {self.folder} is closed.")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, data: bytes) -> None:
-        """Append all of it or nothing."""
+        """Append all of the data or nothing."""
         written = 0
         try:
             while written < len(data):
@@ -255,8 +232,12 @@ class Record:
             raise
 
     def _check_usable(self) -> None:
-        if self._ended is not None:
-            raise ClosedError(self._ended)
+        if self._closed_reason is not None:
+            raise ClosedError(self._closed_reason)
+
+    def _check_synced(self) -> None:
+        if self._sync.failure is not None:
+            raise self._error(self._sync.failure) from self._sync.failure
 
     def _error(self, error: BaseException) -> RecordError:
         last = self._next_seq - len(self._lines) - 1
@@ -264,21 +245,19 @@ class Record:
             f"{self.folder / FILE_NAME} cannot be written: {_explanation(error)} Committed up to event {last}."
         )
 
-    def _abandon(self) -> None:
-        """Called in the child of a fork: never write again. The parent keeps its lock."""
-        self._ended = f"The record of {self.folder} belongs to the process that this one was forked from."
+    def _end(self, reason: str) -> None:
+        """Release the descriptors; in the child of a fork, the parent keeps its lock."""
+        self._closed_reason = reason
+        _open_records.discard(self)
         with suppress(OSError):
             os.close(self._fd)
-        self._release()
-
-    def _release(self) -> None:
         lock_fd, self._lock_fd = self._lock_fd, None
         release(lock_fd)
 
 
 @final
 class _Sync:
-    """A thread that syncs a file 0.1 s after the last time, if something was written.
+    """A thread that syncs a file every 0.1 s if it was written to.
 
     A failed sync is final: Linux then marks the data as written, and a second sync would succeed without writing it.
     """
@@ -294,7 +273,7 @@ class _Sync:
         self._thread.start()
 
     def close(self) -> None:
-        """Sync a last time and end the thread."""
+        """Sync once more and end the thread."""
         self._closing.set()
         self._written.set()
         self._thread.join()
@@ -312,20 +291,14 @@ class _Sync:
             self.failure = error
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-    except FileExistsError as error:
-        if error.filename == str(folder):
-            raise ExperimentExistsError(folder) from None
-        raise _not_made(folder, error) from error
-    except OSError as error:
-        raise _not_made(folder, error) from error
+def _remove_folder(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()  # rmtree needs to open the folder, which fails if there are too many open files
 
 
 def _replace(file: Path, text: str, *, sync: bool = False) -> None:
-    """Write a file that readers see as it was or as it will be. `sync`: also after a power cut."""
+    """Replace a file atomically. `sync`: also if there is a power cut."""
     partial = file.with_name(f".{file.name}.partial")
     with open(partial, "w") as target:
         target.write(text)
@@ -336,7 +309,7 @@ def _replace(file: Path, text: str, *, sync: bool = False) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the names in `folder` are on the disk, where the file system can do that."""
+    """Wait until the names in a folder are on the disk, if the file system supports that."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -347,12 +320,19 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _not_made(folder: Path, error: OSError) -> RecordError:
-    return RecordError(f"No experiment could be made in {folder}: {_explanation(error)}")
+@contextmanager
+def _explained(failure: str) -> Iterator[None]:
+    """Turn an error of the file system into a RecordError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # raised here, with an explanation
+            raise
+        raise RecordError(f"{failure}: {_explanation(error)}") from error
 
 
 def _explanation(error: BaseException) -> str:
-    """Say what went wrong with the disk, and what to do about it."""
+    """Return what went wrong and what to do about it."""
     code = getattr(error, "errno", None)
     if code in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full. Free some space or set FANWISE_HOME to another disk."
@@ -366,15 +346,9 @@ def _explanation(error: BaseException) -> str:
     return f"{error}. Look at the disk (full? failing? a limit on file sizes?) or set FANWISE_HOME to another one."
 
 
-def _make_unusable_after_fork(record: Record) -> None:
-    global _fork_hook_set
-    _open_records.add(record)
-    if not _fork_hook_set and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_abandon_all)
-        _fork_hook_set = True
-
-
 def _abandon_all() -> None:
     for record in list(_open_records):
-        record._abandon()
-    _open_records.clear()
+        record._end(f"The record of {record.folder} belongs to the process that this one was forked from.")
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,19 +1,14 @@
-"""Names and folders of experiments.
+"""Names of experiments, and files in their folders.
 
-    $FANWISE_HOME or ~/fanwise               base.home
-      train-2026-03-01-14-05-09-1f3a7c/      one folder an experiment
-        record.sqlite                        its record
-        output/0.out, 0.err, 0-1.out, ...    what trial 0 printed, and its second attempt
-
-Knows names and folders; does not open a record.
+$FANWISE_HOME or ~/fanwise               base.home
+  train-2026-03-01-14-05-09-1f3a7c/      one folder per experiment
+    events.jsonl                         its record
+    output/0.out, 0.err, 0-1.out, ...    output of trial 0, and of its second attempt
 """
 
 import re
 import time
 from pathlib import Path
-
-from ...base.home import experiments_folder as experiments_folder
-from ...base.home import list_experiments as list_experiments
 
 MAX_NAME_CHARS = 100
 
@@ -21,12 +16,12 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
 
 
 def output_stem(folder: Path, trial_id: int, attempt: int) -> str:
-    """The path of an attempt's output files, without the ending."""
+    """Return the path of an attempt's output files without the suffix."""
     return str(folder / "output" / (f"{trial_id}-{attempt}" if attempt else str(trial_id)))
 
 
 def output_files(folder: Path, trial_id: int, attempt: int) -> tuple[Path, Path]:
-    """The files that standard output and standard error of an attempt go to. They need not exist."""
+    """Return the files of an attempt's standard output and standard error. They need not exist."""
     stem = output_stem(folder, trial_id, attempt)
     return Path(f"{stem}.out"), Path(f"{stem}.err")
 
@@ -35,7 +30,7 @@ def check_name(name: str) -> str:
     """Return `name` if it can name an experiment.
 
     Raises:
-        ValueError: it is empty, longer than 100 characters, starts with a dot, or holds something else than ASCII
+        ValueError: it is empty, longer than 100 characters, starts with a dot, or contains other characters than ASCII
             letters, digits, dot, underscore and hyphen.
     """
     if len(name) > MAX_NAME_CHARS:
@@ -51,17 +46,17 @@ def check_name(name: str) -> str:
 
 
 def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
-    """A name for a new experiment: of the objective, the local time and three random bytes.
+    """Return a name for a new experiment from the objective's name, the local time and three random bytes.
 
     Args:
-        objective_name: name of the user's function; characters that no name may hold are replaced.
-        wall_s: seconds since 1970.
-        entropy: random bytes; the first three are used, so that two searches that begin in the same second differ.
+        objective_name: name of the user's function; invalid characters are replaced.
+        wall_s: Unix time in seconds.
+        entropy: at least three random bytes, so that searches that begin in the same second differ.
     """
     moment = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
     return check_name(f"{_cleaned(objective_name)[:60]}-{moment}-{entropy[:3].hex()}")
 
 
 def _cleaned(text: str) -> str:
-    """`text` with every run of forbidden characters made one hyphen."""
+    """Replace every run of invalid characters by a hyphen."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_NAME_CHARS] or "experiment"

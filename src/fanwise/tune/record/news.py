@@ -4,19 +4,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from ...base.text import counted, printable
-from .snapshot import TrialRow
-from .trials import Trial
+from .trials import Trial, TrialRow
 
-# Lines that are kept between two looks.
-_MOST_LINES = 20
+_MAX_LINES = 20
 
 
 @final
 class News:
-    """The lines since the last look.
+    """Lines since the last call of `take`, up to 20.
 
     Attributes:
-        on_line: called with every line at once, and whether it reports a failure.
+        on_line: called at once with every line, and whether it reports a failure.
     """
 
     def __init__(self) -> None:
@@ -25,20 +23,20 @@ class News:
         self.on_line: Callable[[str, bool], None] | None = None
 
     def add(self, line: Callable[[], str], *, is_failure: bool = False) -> None:
-        """Add a line. It is made only if somebody reads it: else half of the time to read a long record is text."""
-        if self.on_line is None and len(self._lines) >= _MOST_LINES:
+        """Add a line. `line` is called only if the text is used, because texts double the time to read a record."""
+        if self.on_line is None and len(self._lines) >= _MAX_LINES:
             self._num_left_out += 1
             return
         shown = printable(line())
         if self.on_line is not None:
             self.on_line(shown, is_failure)
-        if len(self._lines) < _MOST_LINES:
+        if len(self._lines) < _MAX_LINES:
             self._lines.append(shown)
         else:
             self._num_left_out += 1
 
     def take(self) -> list[str]:
-        """Return the lines since the last call, and how many more there were."""
+        """Return the lines since the last call, and the number of lines left out."""
         lines, self._lines = self._lines, []
         if self._num_left_out:
             lines.append(f"(and {self._num_left_out} more events)")

@@ -1,26 +1,86 @@
-"""One line about an experiment for lists, from the summary that its tuner writes, without reading the events.
+"""Reads an experiment from its record, also while another process writes it: its state, or a short overview.
 
-The summary is a few seconds old while the tuner runs. If the tuner was killed, or has not written one yet, the events
-are read instead.
+SearchReader    all events so far, added to a `SearchState`; each refresh reads only the new ones
+overview_of     one line for lists of experiments, from the summary that the tuner writes every few seconds
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 from .lock import is_held
-from .reading import iter_events, read_meta
+from .reading import EventReader, read_meta
 from .state import SearchState
+from .trials import SearchSnapshot
 
 State = Literal["running", "finished", "broken-off", "unknown"]
 
 
+@final
+class SearchReader:
+    """Reads the state of a search from its record and follows it.
+
+    Args:
+        folder: the experiment's folder.
+        full: keep all trials and reports.
+
+    Attributes:
+        meta: metadata of the record.
+        search: state of the search after the events that have been read.
+        state: "running", "finished", ... at the last refresh; see `Experiment.state`.
+
+    Raises:
+        RecordError: the record is missing or cannot be read. `refresh` may raise it as well.
+    """
+
+    def __init__(self, folder: Path, *, full: bool = False) -> None:
+        self.folder = folder
+        self.meta = read_meta(folder)
+        self.search = SearchState(self.meta, full=full)
+        self.state: State = "unknown"
+        self._reader = EventReader(folder)
+        # Time of the search when it was known last: of the last event or, at first, of the summary.
+        self._known_s: float = self.meta.get("summary", {}).get("last_s", 0.0)
+        self._known_at_s = time.monotonic()
+
+    def refresh(self) -> int:
+        """Add the new events and update `state`. Return the number of events."""
+        is_locked = is_held(self.folder)  # before the events, so that none of an ended search are missed
+        before = self.search.last_seq
+        for events in self._reader.read():
+            self.search.fold(events)
+        if self.search.last_s > self._known_s:
+            self._known_s, self._known_at_s = self.search.last_s, time.monotonic()
+        self.state = state_of(finished=self.search.finished, locked=is_locked)
+        return self.search.last_seq - before
+
+    @property
+    def is_dead(self) -> bool:
+        """True if the tuner ended before the search did."""
+        return self.state == "broken-off"
+
+    def snapshot(self) -> SearchSnapshot:
+        """Return the values of a table."""
+        return self.search.snapshot(now_s=self.now_s, dead=self.is_dead)
+
+    @property
+    def now_s(self) -> float:
+        """Time of the search: while it runs, extrapolated from its last event."""
+        if self.state in ("finished", "broken-off"):
+            return self.search.last_s
+        return self._known_s + time.monotonic() - self._known_at_s
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """An experiment in one line. `num_lost`: trials that ran when their tuner was killed. `best`: value, trial id.
+    """An experiment in one line.
 
-    `violated`: which constraints the best trial violates, where none meets them; "" else.
+    Attributes:
+        num_lost: number of trials that were running when their tuner was killed.
+        num_over: number of trials that are over, by status.
+        best: value and trial id. violated: the constraints that it violates, if no report meets all.
     """
 
     name: str
@@ -40,20 +100,19 @@ class Overview:
 
 
 def overview_of(folder: Path) -> Overview:
-    """Return the overview of the experiment in a folder.
+    """Return the overview of an experiment. Reads the events only if its tuner was killed or wrote no summary yet.
 
     Raises:
-        RecordError: there is no record, or it cannot be read.
+        RecordError: the record is missing or cannot be read.
     """
+    locked = is_held(folder)  # before the summary, so that the last one of an ended search is not missed
     meta = read_meta(folder)
-    locked = is_held(folder)
-    if locked is False:
-        meta = read_meta(folder)  # it may have ended in between
-    summary = meta.get("summary")
+    summary: Mapping[str, Any] | None = meta.get("summary")  # Any: JSON
     if summary is None or (not summary["finished"] and not locked):
-        summary = _read_state(folder, meta).summary()
+        reader = SearchReader(folder)
+        reader.refresh()
+        summary = reader.search.summary()
     state = state_of(finished=summary["finished"], locked=locked)
-    running = summary["num_running"]
     return Overview(
         name=str(meta.get("name", folder.name)),
         path=folder,
@@ -62,9 +121,9 @@ def overview_of(folder: Path) -> Overview:
         metric=str(meta["metric"]),
         mode=str(meta["mode"]),
         num_trials=summary["num_trials"],
-        num_running=0 if state == "broken-off" else running,
+        num_running=0 if state == "broken-off" else summary["num_running"],
         num_paused=summary["num_paused"],
-        num_lost=running if state == "broken-off" else 0,
+        num_lost=summary["num_running"] if state == "broken-off" else 0,
         num_over=summary["num_over"],
         best=None if summary["best"] is None else (summary["best"][0], summary["best"][1]),
         elapsed_s=summary["last_s"],
@@ -73,14 +132,7 @@ def overview_of(folder: Path) -> Overview:
 
 
 def state_of(*, finished: bool, locked: bool | None) -> State:
-    """See `Experiment.state`. `locked`: True if a tuner holds the lock; None if the file system has no locks."""
+    """Return the state of a search. `locked`: True if a tuner holds the lock; None if the file system has no locks."""
     if finished:
         return "finished"
     return "running" if locked else "unknown" if locked is None else "broken-off"
-
-
-def _read_state(folder: Path, meta: Mapping[str, Any]) -> SearchState:  # Any: JSON
-    state = SearchState(meta)
-    for events in iter_events(folder):
-        state.fold(events)
-    return state

@@ -1,22 +1,29 @@
-"""Read the record of an experiment: while it is written, after a crash, or years later.
+"""The files of a record, and how to read them: while they are written, after a crash, or years later.
 
     meta.json       name, space, scheduler, seed, versions; written when the experiment begins
     summary.json    counts and the best report, for lists of experiments; replaced every few seconds
-    events.jsonl    one event in each line (`lines`); only appended to
+    events.jsonl    one event per line, only appended to:
 
-A reader keeps its position in `events.jsonl`, so that following a running search costs only as much as its new events.
-It never writes and takes no locks. An incomplete last line is being written, or was cut off by a crash: it is skipped.
+    {"seq":3,"t":0.25,"kind":"report","trial":0,"body":{...},"crc":"1c291ca3"}
+
+`seq` is the number of the line, and `crc` the CRC-32 of the bytes before `,"crc"`, in hexadecimal.
+
+A reader remembers its position in `events.jsonl`, so following a running search costs only as much as its new events.
+It writes nothing and takes no locks. It skips an incomplete last line, which is being written or was cut off by a
+crash.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
 from ...base.errors import RecordError
 from ...base.home import RECORD_NAME
-from .lines import RecordedEvent, events_of, is_intact, kind_of, seq_of
+from .event_codec import RecordedEvent
 
 # [major, minor]: another major version cannot be read; a higher minor one has kinds of events that are skipped.
 FORMAT: Final = (3, 0)
@@ -26,10 +33,20 @@ SUMMARY_NAME: Final = "summary.json"
 
 _CHUNK_BYTES = 4 << 20
 _OLD_NAME = "record.sqlite"
+_HEAD: Final = re.compile(rb'\{"seq":(\d+),"t":[^,]+,"kind":"(\w+)"')
+_CRC_BYTES: Final = len(b',"crc":"1c291ca3"}')
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
+
+
+def line_of(seq: int, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> bytes:  # Any: JSON
+    """Return the line of an event, with its line break. Raises TypeError if `body` is not JSON."""
+    trial = "null" if trial_id is None else trial_id
+    text = f'{{"seq":{seq},"t":{float(t_s)!r},"kind":"{kind}","trial":{trial},"body":{_encode(body)}'.encode()
+    return b'%b,"crc":"%08x"}\n' % (text, zlib.crc32(text))
 
 
 def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:  # Any: JSON
-    """Read `meta.json` (name, space, metric, seed, ...), and the last `summary`, if any.
+    """Return `meta.json` (name, space, metric, seed, ...), and `summary.json` as the key `summary` if it exists.
 
     Args:
         path: the experiment's folder, or its `events.jsonl`.
@@ -54,14 +71,16 @@ def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:  # Any: JSON
 
 
 def read_events(path: str | os.PathLike[str]) -> list[RecordedEvent]:
-    """Return all events. Raises as `read_meta` does."""
+    """Return all events. Errors as for `read_meta`."""
     return [event for chunk in iter_events(path) for event in chunk]
 
 
 def iter_events(path: str | os.PathLike[str], kinds: Sequence[str] = ()) -> Iterator[list[RecordedEvent]]:
-    """Yield all events in lists, so that a large record needs little memory. `kinds`: only of these, if any are given.
+    """Yield all events in lists, so that a large record needs little memory. Errors as for `read_meta`.
 
-    Raises as `read_meta` does.
+    Args:
+        path: the experiment's folder, or its `events.jsonl`.
+        kinds: kinds of events to decode. Empty: all.
     """
     yield from EventReader(path).read(kinds)
 
@@ -71,9 +90,9 @@ class EventReader:
     """Reads events in order. Each `read` continues where the last one ended.
 
     Attributes:
-        last_seq: the sequence number of the last event that was read; 0: none.
-        offset: bytes of the file that were read.
-        torn_bytes: bytes behind the last intact line, when the last `read` came to its end.
+        last_seq: sequence number of the last event that was read.
+        offset: number of bytes that were read.
+        torn_bytes: number of bytes after the last intact line, when the last `read` came to its end.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -83,10 +102,10 @@ class EventReader:
         self.torn_bytes = 0
 
     def read(self, kinds: Sequence[str] = ()) -> Iterator[list[RecordedEvent]]:
-        """Yield the new events in lists. `kinds`: only of these, if any are given.
+        """Yield the new events in lists. `kinds` as for `iter_events`.
 
         Raises:
-            RecordError: the file cannot be read, or is damaged; names the line.
+            RecordError: the file cannot be read, or is damaged; the message names the line.
         """
         self.torn_bytes = 0
         try:
@@ -95,16 +114,14 @@ class EventReader:
                 if size < self.offset:
                     raise RecordError(f"{self.file} is shorter than before: it was replaced or cut.")
                 log.seek(self.offset)
-                data = b""
+                partial = b""  # a line whose end has not been read or written yet
                 while more := log.read(_CHUNK_BYTES):
-                    *lines, data = (data + more).split(
-                        b"\n"
-                    )  # `data`: a line whose end is not read yet, or not written
-                    num_intact = self._num_intact(lines)
+                    *lines, partial = (partial + more).split(b"\n")
+                    num_intact = next((index for index, line in enumerate(lines) if not _is_intact(line)), len(lines))
                     if num_intact < len(lines):
-                        # A crash leaves no intact line behind a torn one.
-                        behind = [*lines[num_intact + 1 :], *(data + log.read()).split(b"\n")]
-                        if any(map(is_intact, behind)):
+                        # A crash leaves no intact line after a torn one.
+                        after = [*lines[num_intact + 1 :], *(partial + log.read()).split(b"\n")]
+                        if any(map(_is_intact, after)):
                             raise self._damaged(num_intact, "its checksum is wrong")
                     if events := self._decode(lines[:num_intact], kinds):
                         yield events
@@ -114,36 +131,41 @@ class EventReader:
         except OSError as error:
             raise RecordError(f"{self.file} cannot be read: {error.strerror}.") from error
 
-    def _num_intact(self, lines: Sequence[bytes]) -> int:
-        for index, line in enumerate(lines):
-            if not is_intact(line):
-                return index
-        return len(lines)
-
     def _decode(self, lines: Sequence[bytes], kinds: Sequence[str]) -> list[RecordedEvent]:
-        """Decode intact lines and move on behind them."""
+        """Decode intact lines and advance past them."""
         if not lines:
             return []
         for index in (0, len(lines) - 1):
-            try:
-                seq = seq_of(lines[index])
-            except ValueError:
-                raise self._damaged(index, "it is not an event") from None
-            if seq != self.last_seq + 1 + index:
-                raise self._damaged(index, f"it has the number {seq}. Have two programs written to it?")
+            head = _HEAD.match(lines[index])
+            if head is None:
+                raise self._damaged(index, "it is not an event")
+            if int(head[1]) != self.last_seq + 1 + index:
+                raise self._damaged(index, f"it has the number {int(head[1])}. Have two programs written to it?")
+        wanted = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
         try:
-            events = events_of([line for line in lines if kind_of(line) in kinds] if kinds else lines)
+            decoded = json.loads(b"[%b]" % b",".join(wanted))  # three times as fast as one call for each line
+            events = [RecordedEvent(one["seq"], one["t"], one["kind"], one["trial"], one["body"]) for one in decoded]
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(0, f"a line from there on is not an event ({error})") from None
         self.last_seq += len(lines)
         self.offset += sum(map(len, lines)) + len(lines)
         return events
 
-    def _damaged(self, index: int, why: str) -> RecordError:
+    def _damaged(self, index: int, problem: str) -> RecordError:
         return RecordError(
-            f"{self.file} is damaged in line {self.last_seq + 1 + index}: {why}. Take it from a backup, or delete this "
-            f"line and all lines after it to continue from there."
+            f"{self.file} is damaged in line {self.last_seq + 1 + index}: {problem}. Take it from a backup, or delete "
+            f"this line and all lines after it to continue from there."
         )
+
+
+def _is_intact(line: bytes) -> bool:
+    """Return True if the checksum of the line, without its line break, is right."""
+    return line[-_CRC_BYTES:] == b',"crc":"%08x"}' % zlib.crc32(line[:-_CRC_BYTES])
+
+
+def _kind_of(line: bytes) -> str:
+    head = _HEAD.match(line)
+    return "" if head is None else head[2].decode()
 
 
 def _file_of(path: str | os.PathLike[str]) -> Path:
@@ -166,7 +188,7 @@ def _file_of(path: str | os.PathLike[str]) -> Path:
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:  # Any: JSON
-    """Return the object in a file; None: there is no file."""
+    """Return the object in a file, or None if there is no file."""
     try:
         content = json.loads(file.read_bytes())
     except FileNotFoundError:

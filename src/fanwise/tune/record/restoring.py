@@ -1,4 +1,4 @@
-"""Restores the state machine of a search by replaying its record, and checks that a replay decides the same."""
+"""Restores the state machine of a search from its record, and checks that a replay makes the same decisions."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,14 +15,14 @@ from .state import SearchState
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
-    """Bring fresh decisions to where the record ends, and return its state, whose news are taken.
+    """Bring a new SearchCore to the end of the record, and return the state of the search without news.
 
     Args:
-        folder: the experiment's.
-        tuning, searcher: of `SearchSettings.new_core`.
+        folder: the experiment's folder.
+        core, searcher: of `SearchSettings.new_core`.
 
     Raises:
-        RecordError: the scheduler does not decide as it did then, or the record is of a newer version.
+        RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.
     """
     state = SearchState(read_meta(folder))
     replayed = replay(core, searcher, _rows(folder, state), asks_anew=False)
@@ -39,9 +39,9 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
 
 
 def rehearse(folder: Path, core: SearchCore, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
-    """Decide everything again and compare; arguments and errors as `restore`, but differences raise nothing.
+    """Make all decisions again and compare. Arguments and errors as for `restore`, but differences are returned.
 
-    `asks_anew`: the searcher, too, is asked again; False: its suggestions are taken from the record.
+    `asks_anew`: call the searcher again. False: take its suggestions from the record.
     """
     return replay(core, searcher, _rows(folder, None), asks_anew=asks_anew)
 
@@ -63,19 +63,19 @@ def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
 
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON
-    """The versions of each library with which the search ran, in order; a resumed search may have several."""
-    replayed = {name: [version] for name, version in meta.get("versions", {}).items()}
+    """Return the versions of each library with which the search ran, in order; a resumed search may have several."""
+    versions = {name: [version] for name, version in meta.get("versions", {}).items()}
     for events in iter_events(folder, kinds=("resumed",)):
         for event in events:
             for name, version in (event.body.get("versions") or {}).items():
-                known = replayed.setdefault(name, [])
+                known = versions.setdefault(name, [])
                 if version not in known:
                     known.append(version)
-    return replayed
+    return versions
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
-    """The number of workers and the stopping criterion that held last."""
+    """Return the last number of workers and the last stopping criterion."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
     for events in iter_events(folder, kinds=("resumed", "workers")):
         for event in events:

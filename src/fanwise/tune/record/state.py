@@ -1,12 +1,12 @@
 """The state of a search, computed from the events of its record.
 
     events --add--> SearchState --> snapshot(), summary(), news      tables, `fanwise tune ls`
-                                --> trials, reports                  data frames, figures, the board
+                                --> trials, reports                  data frames, figures, the board, callbacks
 
-It is the only place that computes counts, the best report, statuses and utilization. There are two modes. A live search
-and lists of experiments keep only trials that may still run, the latest that ended, the best report, and sums: memory
-and the time of a look do not depend on the number of trials. Analysis (`full=True`) also keeps all trials with their
-attempts and all reports, as columns.
+Counts, the best report, statuses and utilization are computed here only. There are two modes. A live search and lists
+of experiments keep trials that may still run, the latest that ended, the best report, and sums: memory and the time of
+a snapshot do not depend on the number of trials. Analysis (`full=True`) also keeps all trials with their attempts, and
+all reports as columns.
 
 A report counts unless it came late, was repeated after a pause, or became void: a trial that resumes from a checkpoint,
 other than after a pause, rolls back to the report of that checkpoint.
@@ -15,7 +15,6 @@ other than after a pause, rolls back to the report of that checkpoint.
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import compress, islice
 from typing import Any, Final, final
@@ -26,10 +25,9 @@ from ..constraints import checked_constraints, infeasibility, violated, violatio
 from ..schedulers.scheduler import Status
 from ..searchers.searcher import Objective
 from . import news
-from .lines import RecordedEvent
+from .event_codec import RecordedEvent
 from .news import News
-from .snapshot import MAX_ROWS, SearchSnapshot, TrialRow
-from .trials import Attempt, Failure, RankedReport, Reports, Trial, worker_time_s
+from .trials import MAX_ROWS, Attempt, Failure, RankedReport, Reports, SearchSnapshot, Trial, TrialRow
 from .utilization import Utilization
 
 _OVER: Final = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
@@ -42,17 +40,19 @@ class SearchState:
     """See the module.
 
     Args:
-        meta: the record's: name, metric, mode, constraints, space, n_workers, stop.
+        meta: metadata of the record: name, metric, mode, constraints, space, n_workers, stop.
         full: keep all trials and reports.
 
     Attributes:
-        trials: by id; those that may still run, or all of them if `full`.
+        trials: by id, those that may still run, or all of them if `full`.
         reports: all reports as columns; empty unless `full`.
-        num_trials: the number of trials that have started. num_over: by status, the number of those that are over.
-        reason: why no more trials are started, or why the search ended; None: they are.
-        finished: whether the search came to its end.
-        stop_s: when trials were no longer started. last_s, last_seq: of the last event.
-        news: what happened, in lines.
+        n_workers, stop: the current settings.
+        num_trials: number of trials that have started. num_over: number of trials that are over, by status.
+        reason: why no more trials are started, or why the search ended; None while trials are started.
+        finished: True if the search has ended.
+        stop_s: time since which no more trials are started, or None.
+        last_s, last_seq: time and sequence number of the last event.
+        news: the events as lines of text.
     """
 
     def __init__(self, meta: Mapping[str, Any], *, full: bool = False) -> None:  # Any: JSON
@@ -61,8 +61,8 @@ class SearchState:
         self.constraints = checked_constraints(meta.get("constraints", []))
         self._sign = 1.0 if self.mode == "min" else -1.0
         self._config_names = tuple(meta["space"])
-        self._limit_s = _limit(meta.get("stop") or {})
-        self._utilization = Utilization(int(meta["n_workers"]))
+        self.n_workers, self.stop = int(meta["n_workers"]), meta.get("stop") or {}
+        self._utilization = Utilization(self.n_workers)
         self._full = full
         self.trials: dict[int, Trial] = {}
         self._alive: dict[int, Trial] = {} if full else self.trials
@@ -87,10 +87,10 @@ class SearchState:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def fold(self, events: Iterable[RecordedEvent]) -> None:
-        """Take in events, which must follow those taken in before.
+        """Add events that follow those added before.
 
         Raises:
-            RecordError: an event lacks something or belongs to a trial that never started: the record is damaged.
+            RecordError: an event lacks a field or belongs to a trial that never started, so the record is damaged.
         """
         for event in events:
             try:
@@ -103,37 +103,38 @@ class SearchState:
             self.last_seq = event.seq
 
     def add(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:  # Any: JSON
-        """Take in one event, which must follow those taken in before."""
+        """Add one event that follows those added before."""
+        trial_id = -1 if trial_id is None else trial_id
         if kind == "report":
             if "decision" in body and "late" not in body:
                 self._add_report(t_s, trial_id, body)
         elif kind == "ready":
-            self._utilization.ready(_known(trial_id), body["attempt"], t_s)
+            self._utilization.ready(trial_id, body["attempt"], t_s)
             if attempt := self._attempt(trial_id, body["attempt"]):
                 attempt.ready_s = t_s
         elif kind == "ended":
-            self._end(t_s, _known(trial_id), body)
+            self._end(t_s, trial_id, body)
         elif kind == "free":
             if attempt := self._attempt(trial_id, body["attempt"]):
                 attempt.free_s = t_s
         elif kind == "resumed":
             self._resume(t_s, body)
         elif kind == "workers":
-            self._utilization.workers(body["n_workers"], t_s)
+            self._set_workers(t_s, body["n_workers"])
             self.news.add(lambda: f"{counted(body['n_workers'], 'trial')} at a time from now on")
         for action in body.get("actions", ()):
             self._action(action, t_s, body)
         self.last_s = t_s
 
-    def _attempt(self, trial_id: int | None, number: int) -> Attempt | None:
-        """Return an attempt; None: it is no longer kept. Raises KeyError."""
+    def _attempt(self, trial_id: int, number: int) -> Attempt | None:
+        """Return an attempt, or None if it is not kept any more. Raises KeyError if `full`."""
         if self._full:
-            return self.trials[_known(trial_id)].attempt(number)
-        trial = self.trials.get(_known(trial_id))
+            return self.trials[trial_id].attempt(number)
+        trial = self.trials.get(trial_id)
         return trial.last if trial is not None and trial.last.number == number else None
 
-    def _add_report(self, t_s: float, trial_id: int | None, body: Mapping[str, Any]) -> None:  # Any: JSON
-        trial, values = self.trials.get(_known(trial_id)), body["values"]
+    def _add_report(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:  # Any: JSON
+        trial, values = self.trials.get(trial_id), body["values"]
         if trial is None:
             if self._full:
                 raise KeyError(trial_id)
@@ -154,7 +155,7 @@ class SearchState:
         if "checkpoint" in body:
             trial.checkpoint = body["checkpoint"]
             # While the trial repeats reports after a pause, a better report after this one is void after a crash.
-            if trial.best_iter <= trial.num_reports:
+            if trial.best is None or trial.best.iter <= trial.num_reports:
                 trial.best_at_checkpoint = trial.best
 
     def _rank(self, trial: Trial, values: Mapping[str, Any]) -> None:  # Any: JSON
@@ -167,9 +168,8 @@ class SearchState:
             distance = infeasibility(constraints, violations_of(constraints, values))
         if math.isfinite(distance) and (trial.best is None or (distance, loss) < trial.best[:2]):
             violations = violated(constraints, values) if distance else {}
-            trial.best_iter = trial.num_reports
             trial.best = RankedReport(
-                distance, loss, self._num_counted, value, trial.trial_id, trial.best_iter, trial.config, violations
+                distance, loss, self._num_counted, value, trial.trial_id, trial.num_reports, trial.config, violations
             )
             if trial.best.is_before(self._best_alive):
                 self._best_alive = trial.best
@@ -187,7 +187,7 @@ class SearchState:
             self.news.add(partial(news.thread_line, trial_id, thread))
 
     def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
-        """A new tuner resumes the search: trials that were running were lost with the previous one."""
+        """A new tuner resumes the search. Trials that were running were lost with the previous tuner."""
         for trial_id, took_s in self._utilization.resumed(self.last_s).items():
             if trial_id in self.trials:
                 self.trials[trial_id].earlier_s += took_s
@@ -200,9 +200,13 @@ class SearchState:
         self.finished, self.reason, self.stop_s = False, None, None
         self.news.add(lambda: "the search is resumed")
         if body["n_workers"] is not None:
-            self._utilization.workers(body["n_workers"], t_s)
+            self._set_workers(t_s, body["n_workers"])
         if body["stop"] is not None:
-            self._limit_s = _limit(body["stop"])
+            self.stop = body["stop"]
+
+    def _set_workers(self, t_s: float, n_workers: int) -> None:
+        self.n_workers = n_workers
+        self._utilization.workers(n_workers, t_s)
 
     def _action(self, action: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
         kind = action["action"]
@@ -246,7 +250,7 @@ class SearchState:
             self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
     def _roll_back(self, trial: Trial, to_iter: int) -> None:
-        """Reports of a trial since its last checkpoint become void."""
+        """Void the reports of a trial after a checkpoint."""
         for attempt in trial.attempts:
             attempt.valid_to = to_iter if attempt.valid_to is None else min(attempt.valid_to, to_iter)
         before, trial.best = trial.best, trial.best_at_checkpoint
@@ -257,7 +261,7 @@ class SearchState:
                     self._best_alive = one.best
 
     def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:  # Any: JSON
-        """An attempt has ended, with a status."""
+        """Set the status of an attempt that has ended."""
         trial = self._alive.get(action["trial"])
         if trial is None:
             if self._full:
@@ -270,7 +274,7 @@ class SearchState:
             outcome = body.get("outcome", {})
             attempt.failure = Failure(reason[0], reason[1], outcome.get("traceback"), outcome.get("last_output"))
         self._set_status(trial, Status(action["status"]))
-        row = _row(trial, trial.status)
+        row = _row(trial, str(trial.status))
         self.news.add(
             lambda: news.end_line(row, self.metric, reason, will_retry=attempt.will_retry),
             is_failure=trial.status is Status.FAILED,
@@ -296,16 +300,12 @@ class SearchState:
     # -- queries ---------------------------------------------------------------------------------------------------
 
     def best(self) -> RankedReport | None:
-        """The best report so far: a feasible one if there is any, else the nearest to that. None: none is finite."""
+        """Return the best feasible report, else the one closest to feasible, or None if no report is finite."""
         alive = self._best_alive
         return alive if alive is not None and alive.is_before(self._best) else self._best
 
-    def alive(self) -> dict[int, tuple[Mapping[str, Any], bool]]:  # Any: JSON
-        """The trials that may still run: configuration, and whether it is paused, by id."""
-        return {i: (trial.config, trial.status is Status.PAUSED) for i, trial in self._alive.items()}
-
     def living_status(self, trial_id: int) -> Status | None:
-        """The status of a trial that may still run; None: it is over, or has not started."""
+        """Return the status of a trial that may still run; None if it is over or has not started."""
         trial = self._alive.get(trial_id)
         if trial is None:
             return None
@@ -313,9 +313,9 @@ class SearchState:
         return Status.IN_PROGRESS if is_retried else trial.status
 
     def status_of(self, trial: Trial, *, dead: bool = False) -> str:
-        """The trial's status; one that waits for its next attempt is in progress as long as trials are started.
+        """Return the status of a trial. It is in progress while it waits for its next attempt, if trials are started.
 
-        `dead`: the tuner was killed, so that running trials are lost.
+        `dead`: the tuner was killed, so running trials are lost.
         """
         attempt = trial.last
         if attempt.status == Status.IN_PROGRESS or (attempt.will_retry and self.stop_s is None and not self.finished):
@@ -323,24 +323,20 @@ class SearchState:
         return attempt.status
 
     def utilization(self, now_s: float | None = None) -> float | None:
-        """See `Utilization.share`; None takes the time of the last event."""
+        """Return `Utilization.share` at `now_s`, or at the last event if it is None."""
         return self._utilization.share(self.last_s if now_s is None else now_s)
 
     def utilization_windows(self) -> list[tuple[float, float, int]]:
-        """The time that the utilization counts, up to the last event; see `Utilization.windows`."""
+        """Return `Utilization.windows` up to the last event."""
         return self._utilization.windows(self.last_s)
 
     @property
     def first_ready_s(self) -> float | None:
-        """The time at which the first objective began."""
+        """Time at which the first objective began, or None."""
         return self._utilization.first_ready_s
 
-    def worker_time_s(self, trial: Trial, until_s: float = math.inf) -> float:
-        """Seconds that the trial spent inside its objective up to `until_s`, all attempts together."""
-        return worker_time_s(trial, self.last_s, until_s)
-
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:  # Any: JSON
-        """Values for lists of experiments, which need not read the events then. `now_s` None: of the last event."""
+        """Return the values for lists of experiments, which need not read the events then."""
         best = self.best()
         return {
             "num_trials": self.num_trials,
@@ -358,21 +354,20 @@ class SearchState:
         return len(self._by_status[Status.IN_PROGRESS]) + (0 if self.reason else len(self._by_status[Status.FAILED]))
 
     def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
-        """The values of a table, with rows for the latest running, paused and ended trials.
+        """Return the values of a table, with rows for the best and for the latest running, paused and ended trials.
 
-        `dead`: the tuner was killed, so that running trials are lost.
+        `dead`: the tuner was killed, so running trials are lost.
         """
-        at_s = self.last_s if now_s is None else now_s
+        at_s, limit_s = self.last_s if now_s is None else now_s, self.stop.get("max_wallclock_time")
         rows = {row.trial_id: row for row in self._ended_rows}
-        running = self._num_running()
+        running, running_status = self._num_running(), "Lost" if dead else str(Status.IN_PROGRESS)
         for status in _ALIVE if not self.reason else (Status.IN_PROGRESS, Status.PAUSED):
             for trial in islice(reversed(self._by_status[status].values()), MAX_ROWS):
-                row = _row(trial, Status.PAUSED if status is Status.PAUSED else Status.IN_PROGRESS)
-                rows[trial.trial_id] = replace(row, status="Lost") if dead and status is not Status.PAUSED else row
+                rows[trial.trial_id] = _row(trial, "Paused" if status is Status.PAUSED else running_status)
         best = self.best()
         if best is not None and best.trial_id not in rows:
             if best.trial_id in self._alive:
-                rows[best.trial_id] = _row(self._alive[best.trial_id], self._alive[best.trial_id].status)
+                rows[best.trial_id] = _row(self._alive[best.trial_id], str(self._alive[best.trial_id].status))
             elif self._best_row is not None:
                 rows[best.trial_id] = self._best_row
         return SearchSnapshot(
@@ -392,14 +387,14 @@ class SearchState:
             violated="" if best is None else best.violated,
             constraints=list(map(str, self.constraints)),
             elapsed_s=at_s,
-            limit_s=self._limit_s,
+            limit_s=limit_s if limit_s is not None and math.isfinite(limit_s) else None,
             utilization=self.utilization(at_s),
         )
 
     # -- all reports -----------------------------------------------------------------------------------------------
 
     def counts(self) -> list[bool]:
-        """Return True for each report that counts; see the module."""
+        """Return for each report whether it counts; see the module."""
         void = {
             (trial.trial_id, attempt.number): attempt.valid_to
             for trial, attempt in self.attempts()
@@ -417,54 +412,47 @@ class SearchState:
         return counts
 
     def infeasibilities(self) -> list[float]:
-        """The distance of each report from meeting all constraints; 0 if it does."""
+        """Return the distance of each report from meeting all constraints; 0 if it does."""
         if not self.constraints:
             return [0.0] * len(self.reports)
-        names = dict.fromkeys(constraint.metric for constraint in self.constraints)
-        rows = self.reports.rows(*names)
-        return [infeasibility(self.constraints, violations_of(self.constraints, row)) for row in rows]
+        names = list(dict.fromkeys(constraint.metric for constraint in self.constraints))
+        rows = zip(*(self._column(name) for name in names), strict=True)
+        all_violations = (violations_of(self.constraints, dict(zip(names, row, strict=True))) for row in rows)
+        return [infeasibility(self.constraints, violations) for violations in all_violations]
 
     def violated(self, row: int) -> dict[str, float]:
-        """The constraints that a report violates, as they are written, and by how much."""
+        """Return the constraints that a report violates, each with its excess."""
         return violated(self.constraints, {name: column[row] for name, column in self.reports.values.items()})
 
-    def best_rows(self, objective: Objective | None = None) -> dict[int, int]:
-        """The row of the best report of each trial with a finite value, by trial id; the first of equal ones.
+    def best_rows(self, objective: Objective) -> dict[int, int]:
+        """Return the row of the best report of each trial in one of several objectives, as `best` does for the first.
 
-        Reports that meet all constraints are better than all others; of these the one nearest to that is the best.
-        `objective` None: the first.
+        Trials without a finite value are left out.
         """
-        objective = objective or Objective(self.metric, "min" if self.mode == "min" else "max")
-        column: Sequence[object] = self.reports.values.get(objective.metric) or [None] * len(self.reports)
         best: dict[int, tuple[float, float, int]] = {}
-        rows = zip(range(len(column)), self.reports.trial_ids, column, self.infeasibilities(), strict=True)
-        for row, trial_id, value, distance in compress(rows, self.counts()):
+        for row, distance, (value,) in self.counted_rows(objective.metric):
             if isinstance(value, (int, float)) and math.isfinite(value) and math.isfinite(distance):
-                known = best.get(trial_id)
-                loss = objective.loss(value)
-                if known is None or (distance, loss) < known[:2]:
-                    best[trial_id] = (distance, loss, row)
+                trial_id, rank = self.reports.trial_ids[row], (distance, objective.loss(value), row)
+                best[trial_id] = min(best.get(trial_id, rank), rank)
         return {trial_id: row for trial_id, (_, _, row) in best.items()}
 
+    def counted_rows(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:  # Any: values of reports
+        """Yield row, infeasibility and the values of these names for each report that counts."""
+        values = zip(*map(self._column, names), strict=True)
+        rows = zip(range(len(self.reports)), self.infeasibilities(), values, strict=True)
+        return compress(rows, self.counts())
+
+    def _column(self, metric: str) -> Sequence[Any]:  # Any: values of reports
+        return self.reports.values.get(metric) or [None] * len(self.reports)
+
     def attempts(self) -> Iterator[tuple[Trial, Attempt]]:
-        """Yield all attempts, in order of trials."""
+        """Yield all attempts with their trials, in order of trials."""
         for trial in self.trials.values():
             for attempt in trial.attempts:
                 yield trial, attempt
 
 
-def _limit(stop: Mapping[str, Any]) -> float | None:  # Any: JSON
-    limit_s = stop.get("max_wallclock_time")
-    return limit_s if limit_s is not None and math.isfinite(limit_s) else None
-
-
-def _row(trial: Trial, status: Status) -> TrialRow:
+def _row(trial: Trial, status: str) -> TrialRow:
     return TrialRow(
-        trial.trial_id, str(status), trial.num_reports or None, trial.config, trial.values or {}, trial.worker_time_s
+        trial.trial_id, status, trial.num_reports or None, trial.config, trial.values or {}, trial.worker_time_s
     )
-
-
-def _known(trial_id: int | None) -> int:
-    if trial_id is None:
-        raise KeyError("trial")
-    return trial_id

@@ -1,19 +1,20 @@
-"""A trial and its attempts, as the events of a record describe them."""
+"""Trials, attempts and reports as the events of a record describe them, and the rows that a table shows of them."""
 
-import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..constraints import format_violations
 from ..schedulers.scheduler import Status
 
+MAX_ROWS: Final = 50  # trials that a snapshot and a table hold
+
 
 class RankedReport(NamedTuple):
-    """A report and its rank: the smallest is the best, and of equal ones the first.
+    """A report that is ordered by its first fields: the smallest is the best, and the first of equal ones.
 
-    `violations`: each constraint that it violates, and by how much.
+    `violations`: the violated constraints, each with its excess.
     """
 
     infeasibility: float
@@ -36,7 +37,7 @@ class RankedReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a trial failed: the kind (`exception`, `signal`, `out-of-memory`, ...) and all that is known of it."""
+    """Why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
 
     kind: str
     text: str
@@ -49,10 +50,10 @@ class Attempt:
     """One run of a trial's objective on one slot. Times are seconds since the search began.
 
     Attributes:
-        status: as the search judged it; "Lost": its tuner was killed.
+        status: as judged by the search; "Lost" if its tuner was killed.
         valid_to: its reports after this iteration are void; None: all are valid.
         threads: descriptions of threads that it left running.
-        last_row: the row of its last report in the columns, if these are kept.
+        last_row: row of its last report in `Reports`, if all reports are kept.
     """
 
     number: int
@@ -78,14 +79,15 @@ class Trial:
     """One configuration and its attempts.
 
     Attributes:
-        attempts: all of them, or the last one only where not everything is kept.
+        attempts: all of them if all trials are kept, otherwise the last one.
         source: the trial that it was cloned from.
-        fallback: whether its configuration was drawn at random because the searcher took too long.
-        checkpoint: the last one.
-        num_reports: reports so far, without void ones.
+        fallback: True if its configuration was drawn at random because the searcher took too long.
+        checkpoint: its last checkpoint.
+        num_reports: number of reports, without void ones.
         values: its last report.
-        worker_time_s: seconds inside the objective until its last report or end, all attempts together.
-        best, best_iter: its best report. best_at_checkpoint: the best one after a rollback to the last checkpoint.
+        worker_time_s: seconds inside the objective in all attempts, until its last report or end; None before that.
+        earlier_s: seconds inside the objective in attempts that have ended.
+        best: its best report. best_at_checkpoint: the best one up to the last checkpoint.
     """
 
     trial_id: int
@@ -98,9 +100,8 @@ class Trial:
     num_reports: int = 0
     values: Mapping[str, Any] | None = None  # Any: JSON
     worker_time_s: float | None = None
-    earlier_s: float = 0.0  # inside the objective, in attempts that have ended
+    earlier_s: float = 0.0
     best: RankedReport | None = None
-    best_iter: int = 0
     best_at_checkpoint: RankedReport | None = None
 
     @property
@@ -126,8 +127,8 @@ class Reports:
     worker_times: "array[float]" = field(default_factory=lambda: array("d"))
     decisions: list[str] = field(default_factory=list)
     values: dict[str, list[Any]] = field(default_factory=dict)  # Any: values of reports
-    repeated: "array[int]" = field(default_factory=lambda: array("q"))  # rows of reports made again after a pause
-    _words: dict[str, str] = field(default_factory=dict)  # one object for each decision, not one for each row
+    repeated: "array[int]" = field(default_factory=lambda: array("q"))  # rows of reports repeated after a pause
+    _decisions: dict[str, str] = field(default_factory=dict)  # so that equal decisions share one string
 
     def __len__(self) -> int:
         return len(self.decisions)
@@ -149,29 +150,51 @@ class Reports:
         self.iters.append(body["iter"])
         self.t_s.append(t_s)
         self.worker_times.append(body["worker_time"])
-        self.decisions.append(self._words.setdefault(body["decision"], body["decision"]))
+        self.decisions.append(self._decisions.setdefault(body["decision"], body["decision"]))
         if "repeated" in body:
             self.repeated.append(row)
 
-    def rows(self, *names: str) -> Iterator[dict[str, Any]]:  # Any: values of reports
-        """Yield the values of these names, report by report; None where a report had none."""
-        columns = [self.values.get(name) or [None] * len(self) for name in names]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(names, values, strict=True))
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A trial in a table: its last report in `values`, and its number of reports. Missing values are None or absent."""
+
+    trial_id: int
+    status: str
+    iter: int | None
+    config: Mapping[str, object]
+    values: Mapping[str, object]
+    worker_time_s: float | None
 
 
-def worker_time_s(trial: Trial, last_s: float, until_s: float = math.inf) -> float:
-    """Seconds that a trial spent inside its objective up to `until_s`, all attempts together.
+@dataclass(frozen=True, slots=True)
+class SearchSnapshot:
+    """The values that a table shows at one moment.
 
-    An attempt counts as its worker measured it; while it runs (until `last_s`), and where the worker could not measure
-    any more, by the clock of the search.
+    Attributes:
+        rows: the latest trials.
+        running, paused, finished, total: numbers of trials. completed, failed: how many of the finished ones.
+        lost: number of trials that were running when their tuner was killed.
+        best: value and trial id. violated: the constraints that it violates, if no report meets all.
+        limit_s: the wall-clock limit, or None.
+        utilization: share of worker time spent inside the objective, 0 to 1.
     """
-    return math.fsum(_objective_s(attempt, last_s, until_s) for attempt in trial.attempts)
 
-
-def _objective_s(attempt: Attempt, last_s: float, until_s: float) -> float:
-    if attempt.ready_s is None:
-        return 0.0
-    ended_s = last_s if attempt.ended_s is None else attempt.ended_s
-    spent_s = ended_s - attempt.ready_s if attempt.objective_s is None else attempt.objective_s
-    return max(0.0, min(spent_s, until_s - attempt.ready_s))
+    name: str
+    metric: str
+    rows: Sequence[TrialRow]
+    config_names: Sequence[str]
+    value_names: Sequence[str]
+    running: int
+    finished: int
+    completed: int
+    failed: int
+    best: tuple[float, int] | None
+    elapsed_s: float
+    limit_s: float | None = None
+    utilization: float | None = None
+    paused: int = 0
+    lost: int = 0
+    total: int = 0
+    violated: str = ""
+    constraints: Sequence[str] = ()

@@ -1,8 +1,8 @@
-"""The share of worker time that went into objectives, and the time that it is a share of.
+"""The share of the worker time that was spent in objectives.
 
-Each run of the tuner counts from its first objective's beginning to the moment when no more trials are started; a
-resumed search has several runs. The start-up of the first trials and winding down are not part of it. Live tables,
-`Experiment.utilization` and simulated searches use `share`; figures clip the workers' timeline to `windows`.
+Each run of the tuner counts from the beginning of its first objective until no more trials are started; a resumed
+search has several runs. The start-up of the first trials and the shutdown do not count. Tables, simulated searches and
+`Experiment.utilization` use `share`; figures clip the workers' timeline to `windows`.
 """
 
 from typing import final
@@ -10,16 +10,16 @@ from typing import final
 
 @final
 class Utilization:
-    """Adds up the time in which workers were available, and the time they spent in objectives.
+    """Sums the time in which workers were available, and the time they spent in objectives.
 
     All times are seconds since the search began.
     """
 
     def __init__(self, n_workers: int) -> None:
         self._n_workers = n_workers
-        self._width = n_workers  # of the window that is open; more than n_workers while more trials run than that
-        self._windows: list[tuple[float, float, int]] = []  # closed: begin, end, number of workers
-        self._began_s: float | None = None  # of the window that is open
+        self._windows: list[tuple[float, float, int]] = []  # closed windows: begin, end, number of workers
+        self._began_s: float | None = None  # of the open window
+        self._width = n_workers  # of the open window; more than n_workers while more trials run
         self._stop_s: float | None = None
         self._busy_s = 0.0
         self._ready: dict[tuple[int, int], float] = {}
@@ -35,7 +35,7 @@ class Utilization:
             self.first_ready_s = now_s
 
     def ended(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """An attempt ended. Return its seconds: `objective_s`, as its worker measured it, if there is one."""
+        """An attempt ended. Return its seconds in the objective, as measured by its worker if possible."""
         ready_s = self._ready.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
@@ -51,7 +51,7 @@ class Utilization:
             self._stop_s = now_s
 
     def workers(self, n_workers: int, now_s: float) -> None:
-        """The number of workers changes. A worker that is no longer wanted counts until its objective ends."""
+        """The number of workers changes. A removed worker counts until its objective ends."""
         self._n_workers = n_workers
         self._set_width(now_s)
 
@@ -64,21 +64,21 @@ class Utilization:
             self._width = width
 
     def resumed(self, last_s: float) -> dict[int, float]:
-        """A new run of the tuner begins; the last one ended by `last_s`. Return the seconds of each lost trial."""
+        """A new run of the tuner begins; the previous one ended at `last_s`. Return the seconds of each lost trial."""
         took_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
         self._windows = self.windows(last_s)
         self._began_s = self._stop_s = None
         return took_s
 
     def windows(self, now_s: float) -> list[tuple[float, float, int]]:
-        """The time that counts, as (begin_s, end_s, number of workers), in order."""
+        """Return the time that counts, as (begin_s, end_s, number of workers) in order."""
         end_s = now_s if self._stop_s is None else self._stop_s
         if self._began_s is None or end_s <= self._began_s:
             return self._windows
         return [*self._windows, (self._began_s, end_s, self._width)]
 
     def share(self, now_s: float) -> float | None:
-        """Busy over available time, 0 to 1; None before the first objective began."""
+        """Return busy over available time, 0 to 1; None before the first objective began."""
         until_s = now_s if self._stop_s is None else self._stop_s
         capacity_s = sum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in self.windows(now_s))
         busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 from ...base.errors import ClosedError, RecordError
+from ...base.tracebacks import before_traceback, of_the_user
 from ...pool import contract
 from ...pool.contract import Engine, Job, JobRequest, Ready, Reply, Report, Timer
 from ...pool.leases import Resources
@@ -35,11 +36,10 @@ from ..core.search_core import SearchCore
 from ..record.log import Record
 from ..record.names import output_stem
 from ..record.recorder import Recorder
-from ..record.snapshot import SearchSnapshot
 from ..record.state import SearchState
+from ..record.trials import SearchSnapshot
 from ..schedulers.scheduler import Decision
 from ..searchers.searcher import Searcher
-from ..tracebacks import before_traceback, of_the_user
 from .suggester import Suggester, suggester_for
 
 

@@ -28,10 +28,9 @@ from ..callbacks.search_events import SearchEnded, SearchStarted
 from ..core import events
 from ..core.events import Earlier, Event
 from ..core.search_core import SearchCore
-from ..display.cells import note_shown
-from ..display.method import method_line
-from ..display.screen import screen_for
-from ..display.watch import Interrupts, call_on, counting_interrupts, leave, look, watch
+from ..display.screen import note_shown, screen_for
+from ..display.table import method_line
+from ..display.watch import Interrupts, call_on, counting_interrupts, leave, watch
 from ..experiment import Experiment
 from ..objective import run_objective
 from ..program import Program, save_cluster, save_program
@@ -138,7 +137,7 @@ class SearchRun:
             opened = self._reopen() if options.is_resumed else self._create()
             self._has_begun = True
             store = CheckpointStore(self._checkpoint_root)
-            dispatcher = CallbackDispatcher(options.callbacks, opened.state.alive())
+            dispatcher = CallbackDispatcher(options.callbacks, opened.state)
             opened.state.news.on_line = dispatcher.on_line
             search = self._search = Search(
                 engine,
@@ -186,7 +185,7 @@ class SearchRun:
         screen = screen_for(options.print_update_interval, quiet=options.quiet)
         if not options.quiet:
             note_shown(self._path)
-        screen.begin(self._first_lines(address, opened.record.notices))
+        screen.say(*self._first_lines(address, opened.record.notices))
         listener = CommandListener(hub, self._path, self.handle)
         try:
             opened.core.listen(search.suggester(self._scheduler.searcher))
@@ -197,7 +196,7 @@ class SearchRun:
             leave(hub, search)
             listener.close()
             try:
-                frame = look(hub, search)
+                frame = call_on(hub, search.look)
             except ClosedError:
                 frame = search.look()  # the hub's thread has ended, so this thread may call it
             screen.end(*frame, lines=[_last_line(search)])

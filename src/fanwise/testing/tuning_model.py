@@ -162,6 +162,7 @@ class _Trial:
     wanted: bool = False
     dropped: bool = False
     given_up: bool = False
+    alone: bool = False
     reserved: int | None = None
 
     @property
@@ -766,7 +767,9 @@ class TuningModel:
             taken, self.num_taken = self.num_taken, self.num_taken + 1
         trial.where, trial.status, trial.wanted = "runs", None, False
         trial.attempts.append(_Attempt(trial, number, slot, trial.from_iter, taken))
-        self.out.append(Start(trial.number, number, trial.config, slot, trial.from_iter, name, source, fallback))
+        self.out.append(
+            Start(trial.number, number, trial.config, slot, trial.from_iter, name, source, fallback, trial.alone)
+        )
 
     # -- stopping and ending ----------------------------------------------------------------------------------------
 
@@ -790,13 +793,15 @@ class TuningModel:
         status, kind, text = self._judge(attempt, outcome)
         reason = None if kind is None else Reason(kind, text, outcome.traceback, outcome.last_output)  # type: ignore[arg-type]
         tried = sum(earlier.retry for earlier in trial.attempts)
-        allowed = max(1, self.given.retries) if kind == "gpu-fault" else self.given.retries
+        once = kind == "gpu-fault" or (kind == "out-of-memory" and outcome.retry_alone)
+        allowed = max(1, self.given.retries) if once else self.given.retries
         attempt.retry = kind in CRASHES and attempt.fault is None and attempt.told_at is None and tried < allowed
         if status not in (Status.PAUSED, Status.STOPPED):
             attempt.told = ""
         attempt.ended = True
         self.out.append(Judged(trial.number, attempt.number, status, reason, attempt.retry))
         if attempt.retry:
+            trial.alone = trial.alone or outcome.retry_alone
             self._rewind(trial)
         elif attempt.told == "suspend":
             trial.counted = True

@@ -252,7 +252,7 @@ class Search:
         if seconds is None and attempt.ready_s is not None:
             seconds = now_s - attempt.ready_s
         where, printed = of_the_user(outcome.traceback), before_traceback(outcome.traceback, outcome.last_output)
-        result = facts.Outcome(outcome.kind, outcome.text, where, printed, outcome.threads)
+        result = facts.Outcome(outcome.kind, outcome.text, where, printed, outcome.threads, outcome.retry_alone)
         self._hand_in(facts.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
 
     @_breaks_off
@@ -330,7 +330,7 @@ class Search:
         plan = self._plan
         request = JobRequest(
             plan.packed,
-            plan.need,
+            replace(plan.need, gpus=1) if order.alone else plan.need,
             keywords=order.config,
             number=order.trial_id,
             attempt=order.attempt,

@@ -1,6 +1,7 @@
 """One attempt of a trial, from its first report to its end: stops, time-outs, retries, late facts, void reports."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -129,6 +130,22 @@ def test_a_gpu_fault_is_retried_once_without_retries(retries: int, attempts: int
     for attempt in range(1, attempts):
         assert tuning.run(0, attempt=attempt - 1, outcome=Outcome("gpu-fault"))[-1] == start(0, 0, attempt=attempt)
     assert tuning.run(0, attempt=attempts - 1, outcome=Outcome("gpu-fault"))[-1] == start(1, 0)
+
+
+def test_a_trial_without_memory_on_its_share_of_a_gpu_is_retried_once_with_all_of_it() -> None:
+    tuning = tuning_of(n_workers=1)
+    tuning.begin(0)
+    orders = tuning.run(0, outcome=Outcome("out-of-memory", "CUDA out of memory", retry_alone=True))
+    assert orders[-1] == replace(start(0, 0, attempt=1), alone=True)
+    assert tuning.run(0, attempt=1, outcome=Outcome("out-of-memory", "CUDA out of memory"))[-1] == start(1, 0)
+    assert tuning.run(1, outcome=Outcome("out-of-memory", "MemoryError"))[-1] == start(2, 0), "no share, no retry"
+
+
+def test_a_trial_that_got_a_whole_gpu_keeps_it_in_later_attempts() -> None:
+    tuning = tuning_of(n_workers=1, retries=2)
+    tuning.begin(0)
+    tuning.run(0, outcome=Outcome("out-of-memory", "CUDA out of memory", retry_alone=True))
+    assert tuning.run(0, attempt=1, outcome=CRASH)[-1] == replace(start(0, 0, attempt=2), alone=True)
 
 
 def test_a_missing_report_and_a_nan_are_not_retried() -> None:

@@ -86,6 +86,7 @@ OUTCOMES = st.builds(
     kind=st.sampled_from(["returned", "stopped", *CRASHES, "exception", "exception", *["returned"] * 5]),
     text=st.sampled_from(["boom 1", "boom 2\nin detail", "boom 1", "bang"]),
     traceback=st.sampled_from(["", "Traceback"]),
+    retry_alone=st.booleans(),
 )
 PLANS = st.lists(
     st.tuples(
@@ -555,7 +556,7 @@ def takes_late_facts_for_current_ones(self: Any, trial_id: int, attempt: int) ->
     return self._trials.get(trial_id)
 
 
-def retries_whatever_failed(self: Any, trial: Any, reason: Reason) -> bool:
+def retries_whatever_failed(self: Any, trial: Any, reason: Reason, outcome: Outcome) -> bool:
     return bool(trial.num_retries < self._retries and not trial.was_told)
 
 
@@ -564,7 +565,7 @@ def counts_trials_that_have_paused_among_those_that_only_failed(self: Any, trial
     Tuning._count_failure(self, trial, *more)
 
 
-def retries_for_ever(self: Any, trial: Any, reason: Reason) -> bool:
+def retries_for_ever(self: Any, trial: Any, reason: Reason, outcome: Outcome) -> bool:
     return reason.kind in CRASHES and not trial.was_told
 
 

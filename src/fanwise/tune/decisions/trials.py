@@ -55,6 +55,7 @@ class Trial:
         dropped: asked to pause but never to be resumed; finished as soon as its slot is free.
         given_up: stopped by a user while pausing or waiting for a retry; finished as soon as its slot is free.
         at_maximum: stopped because it reached the scheduler's maximum resource.
+        alone: its attempts get a whole GPU, because one has run out of memory on a share.
         has_paused: has paused after a report, so its later failures do not count as failures of the program.
     """
 
@@ -78,6 +79,7 @@ class Trial:
     fault: Reason | None = None
     will_retry: bool = False
     num_retries: int = 0
+    alone: bool = False
 
     @property
     def was_told(self) -> bool:

@@ -656,7 +656,9 @@ class Tuning:
     def _start(self, trial: Trial, *, source: int | None = None, fallback: bool = False) -> None:
         name = None if trial.checkpoint is None else trial.checkpoint.name
         self._orders.append(
-            Start(trial.trial_id, trial.attempt, trial.config, trial.slot, trial.iter, name, source, fallback)
+            Start(
+                trial.trial_id, trial.attempt, trial.config, trial.slot, trial.iter, name, source, fallback, trial.alone
+            )
         )
 
     def _resume(self, trial_id: int) -> None:
@@ -915,7 +917,7 @@ class Tuning:
     # Ends of trials.
     def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
         status, reason = self._judge(trial, outcome)
-        trial.will_retry = reason is not None and self._may_retry(trial, reason)
+        trial.will_retry = reason is not None and self._may_retry(trial, reason, outcome)
         if status is not _PAUSED and status is not _STOPPED:
             trial.told = ""
         trial.phase = "ended"
@@ -923,6 +925,7 @@ class Tuning:
         self._orders.append(Judged(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
         if trial.will_retry:
             trial.num_retries += 1
+            trial.alone = trial.alone or outcome.retry_alone
             self._rewind(trial, now_s)
         elif trial.told == "suspend":
             trial.counted = True
@@ -958,9 +961,10 @@ class Tuning:
             return _FAILED, Reason("no-report", text, outcome.traceback, outcome.last_output)
         return _COMPLETED, None
 
-    def _may_retry(self, trial: Trial, reason: Reason) -> bool:
-        # Another trial may have caused a GPU fault, so retry once even without `retries`.
-        allowed = max(self._retries, 1) if reason.kind == "gpu-fault" else self._retries
+    def _may_retry(self, trial: Trial, reason: Reason, outcome: Outcome) -> bool:
+        # Another trial may have caused a GPU fault or a lack of memory, so retry once even without `retries`.
+        is_caused_by_others = reason.kind == "gpu-fault" or (reason.kind == "out-of-memory" and outcome.retry_alone)
+        allowed = max(self._retries, 1) if is_caused_by_others else self._retries
         return reason.kind in _RETRIED and trial.num_retries < allowed and not trial.was_told
 
     def _rewind(self, trial: Trial, now_s: float) -> None:

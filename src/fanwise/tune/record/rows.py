@@ -87,6 +87,7 @@ def _ended_body(fact: facts.Ended) -> Body:
     fields |= {"traceback": outcome.traceback} if outcome.traceback else {}
     fields |= {"last_output": outcome.last_output} if outcome.last_output else {}
     fields |= {"threads": list(outcome.threads)} if outcome.threads else {}
+    fields |= {"retry_alone": True} if outcome.retry_alone else {}
     return {"attempt": fact.attempt, "outcome": fields, "objective_s": fact.objective_s}
 
 
@@ -123,7 +124,8 @@ def _order_body(order: Order) -> Body:
         body |= {"from_iter": order.from_iter} if order.from_iter else {}
         body |= {"checkpoint": order.checkpoint} if order.checkpoint is not None else {}
         body |= {"source": order.source} if order.source is not None else {}
-        return body | ({"fallback": True} if order.fallback else {})
+        body |= {"fallback": True} if order.fallback else {}
+        return body | ({"alone": True} if order.alone else {})
     if isinstance(order, Judged):
         body = {"order": "judged", "trial": order.trial_id, "attempt": order.attempt, "status": str(order.status)}
         body |= {"reason": [order.reason.kind, order.reason.text]} if order.reason is not None else {}
@@ -252,6 +254,7 @@ def _order_of(body: Mapping[str, Any]) -> Order:  # Any: JSON
                 body.get("checkpoint"),
                 body.get("source"),
                 body.get("fallback", False),
+                body.get("alone", False),
             )
         case "judged":
             reason = Reason(*body["reason"]) if "reason" in body else None

@@ -9,8 +9,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.pool.deaths import Death, explain, last_lines, signal_name
+from fanwise.pool.deaths import Death, explain, is_gpu_out_of_memory, last_lines, signal_name
 from fanwise.pool.output import tail
+
+GPU_OUT_OF_MEMORY = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB",
+    "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "RuntimeError: CUDA driver error: out of memory",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
+    "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+    "JaxRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.0GiB (2147483648B) on device ordinal 0",
+    "ResourceExhaustedError: {{function_node __wrapped__MatMul}} OOM when allocating tensor with shape[65536,65536]",
+    "InternalError: failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY",
+)
+
+
+@pytest.mark.parametrize("text", GPU_OUT_OF_MEMORY)
+def test_a_lack_of_memory_on_a_gpu_is_recognized_by_type_or_message(text: str) -> None:
+    assert is_gpu_out_of_memory(text)
+    assert explain(-6, last_output=f"terminate called\n{text}\n").kind == "out-of-memory"
+    assert explain(-11, last_output=text).kind == "signal", "a program can catch the error and crash by another"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "RpcError: RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'requests'",
+        "MemoryError",
+        "ValueError: the model ran out of patience",
+    ],
+)
+def test_other_errors_are_no_lack_of_memory_on_a_gpu(text: str) -> None:
+    assert not is_gpu_out_of_memory(text)
 
 
 @pytest.mark.parametrize(

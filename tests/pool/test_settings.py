@@ -23,7 +23,7 @@ NAN = math.nan
         (
             lambda: Pool(x=2),  # type: ignore[call-arg]
             "Pool has no option 'x'; known: 'seed', 'cpus', 'gpus', 'ray', 'bundles', 'runtime_env', 'start_within_s', "
-            "'mps'",
+            "'mps', 'on_oom'",
         ),
         (lambda: Pool(cpus=True), "cpus must be an int or None, got True (bool)"),
         (lambda: Pool(cpus=2.0), "cpus must be an int or None, got 2.0 (float)"),  # type: ignore[arg-type]

@@ -89,6 +89,7 @@ class Trial:
     fault: tuple[str, str] | None = None
     num_retries: int = 0
     has_paused: bool = False
+    alone: bool = False
     hold: bool = False
     runs_for_scheduler: bool = False
     is_dropped: bool = False
@@ -518,7 +519,9 @@ class SearchModel:
         trial.request, trial.runs_for_scheduler = "", False
         trial.is_killed = trial.is_ended = trial.at_maximum = trial.will_retry = False
         name = trial.checkpoints[-1].name if trial.checkpoints else None
-        start = actions.Start(trial.trial_id, trial.attempt, trial.config, slot, trial.iter, name, **more)
+        start = actions.Start(
+            trial.trial_id, trial.attempt, trial.config, slot, trial.iter, name, alone=trial.alone, **more
+        )
         self.output.append(start)
 
     # Ends of attempts and trials.
@@ -541,9 +544,11 @@ class SearchModel:
     def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
         status, kind, text = self._judge(trial, outcome)
         reason = None if kind is None else actions.Reason(kind, text, outcome.traceback, outcome.last_output)
-        limit = max(1, self.settings.retries) if kind == "gpu-fault" else self.settings.retries
+        is_retried_once = kind == "gpu-fault" or (kind == "out-of-memory" and outcome.retry_alone)
+        limit = max(1, self.settings.retries) if is_retried_once else self.settings.retries
         trial.will_retry = kind in CRASHES and trial.stopping is None and trial.num_retries < limit
         trial.num_retries += trial.will_retry
+        trial.alone = trial.alone or (trial.will_retry and outcome.retry_alone)
         trial.is_ended = True
         if status not in (Status.PAUSED, Status.STOPPED):
             trial.request = ""

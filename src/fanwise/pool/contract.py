@@ -204,6 +204,8 @@ class Outcome:
         last_output: the last lines it wrote, when it failed.
         payload, buffers: the packed result, or the packed error.
         objective_s: seconds inside the function, as the worker measured them; None when it could not tell.
+        retry_alone: a job with a share of a GPU ran out of its memory, and its pool wants it to be repeated once with
+            the whole GPU.
         threads: a line for each non-daemon thread that the function left running: its name and where it is. The
             process exits shortly afterwards, even if they are still running.
     """
@@ -216,6 +218,7 @@ class Outcome:
     buffers: Sequence[Any] = ()  # Any: bytes-like
     objective_s: float | None = None
     threads: tuple[str, ...] = ()
+    retry_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Decides only; reads no file, sends no signal. Whether the job's function had ret
 this is for processes that ended without saying why. `last_lines` also serves those who show output.
 """
 
+import re
 from dataclasses import dataclass
 from signal import Signals
 from typing import Literal
@@ -30,6 +31,14 @@ _HINTS = {
     "SIGPIPE": "It wrote to a pipe that nobody reads any more.",
 }
 
+
+# The type or the message, as torch, CUDA and its libraries, XLA (JAX) and TensorFlow report it.
+_GPU_OUT_OF_MEMORY = re.compile(
+    r"\bOutOfMemoryError\b|CUDA out of memory|CUDA (driver )?error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|cudaErrorMemoryAllocation|\bCU[A-Z]+_(STATUS_)?ALLOC_FAILED|\bResourceExhaustedError\b.*\bOOM\b"
+    r"|RESOURCE_EXHAUSTED: (Out of memory|Failed to allocate|.*\bOOM\b)",
+    re.DOTALL,
+)
 
 # Every worker runs with faulthandler, which writes this and the stack of Python; not where a job has closed its stderr.
 _STACK_MARK = "Fatal Python error"
@@ -92,6 +101,8 @@ def _by_signal(number: int, asked: str | None, ooms: int, last_output: str) -> D
         )
     if name == "SIGABRT" and "std::bad_alloc" in last_output:
         return Death("out-of-memory", f"{what}: native code could not get memory (std::bad_alloc).")
+    if name == "SIGABRT" and is_gpu_out_of_memory(last_output):
+        return Death("out-of-memory", f"{what}: native code could not get memory on a GPU.")
     if name == "SIGKILL":
         hint = (
             "fanwise did not send it, and the kernel counted no kill for lack of memory: a person, a batch system or a "
@@ -100,6 +111,15 @@ def _by_signal(number: int, asked: str | None, ooms: int, last_output: str) -> D
         return Death("signal", f"{what}. {hint}")
     where = _STACK_TOLD if _STACK_MARK in last_output else ""
     return Death("signal", f"{what}. {_HINTS.get(name, '')}{where}".rstrip())
+
+
+def is_gpu_out_of_memory(text: str) -> bool:
+    """Return whether an error message reports that there was not enough memory on a GPU.
+
+    >>> is_gpu_out_of_memory("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    True
+    """
+    return bool(_GPU_OUT_OF_MEMORY.search(text))
 
 
 def signal_name(number: int) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .contract import Outcome
-from .deaths import explain
+from .deaths import explain, is_gpu_out_of_memory
 from .devices import ooms_so_far
 from .jobs import Job
 from .outcomes import end_of_stderr
@@ -25,7 +25,6 @@ _BY_ITS_EXIT = ("the other side ended", "process ")
 
 # As torch, XLA, TensorFlow and the CUDA driver report them.
 _CUDA_ERROR = re.compile(r"CUDA error|cuDNN error|CUDA_ERROR_|cudaError|MPS (client|server)")
-_OUT_OF_MEMORY = re.compile(r"out.of.memory", re.IGNORECASE)
 _GPU_FAULT = (
     "Another job may have caused this: under MPS, a fatal error on a GPU ends the work of all jobs that share the GPU."
 )
@@ -71,13 +70,19 @@ def _how_lost(job: Job, status: int) -> str:
 def has_cuda_error(outcome: Outcome) -> bool:
     """Return whether a job ended by an error of the GPU or of MPS other than a lack of memory."""
     if outcome.kind == "exception":
-        return bool(_CUDA_ERROR.search(outcome.text)) and not _OUT_OF_MEMORY.search(outcome.text)
+        return bool(_CUDA_ERROR.search(outcome.text))
     return outcome.kind in ("exit", "signal") and bool(_CUDA_ERROR.search(outcome.last_output))
 
 
 def as_gpu_fault(outcome: Outcome) -> Outcome:
     """Return the outcome of a job with a CUDA error if other jobs had a share of its GPU under MPS."""
     return replace(outcome, kind="gpu-fault", text=f"{outcome.text}\n{_GPU_FAULT}")
+
+
+def is_gpu_oom(outcome: Outcome) -> bool:
+    """Return whether a job ended because there was not enough memory on a GPU."""
+    texts = (outcome.text, outcome.last_output)
+    return outcome.kind == "out-of-memory" and any(map(is_gpu_out_of_memory, texts))
 
 
 def remove_output(job: Job) -> None:

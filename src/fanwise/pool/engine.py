@@ -16,6 +16,7 @@ import pickle
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ..base.errors import ClosedError, LeaseError
@@ -26,7 +27,7 @@ from .contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready, R
 from .contract import Ending as HowToEnd
 from .contract import Job as AnyJob
 from .devices import find_machine
-from .endings import as_gpu_fault, death_of, has_cuda_error, never_began, remove_output
+from .endings import as_gpu_fault, death_of, has_cuda_error, is_gpu_oom, never_began, remove_output
 from .interpreters import after_turns
 from .jobs import Job, NestedEvents, Report, Worker
 from .leased_workers import LeasedWorkers
@@ -53,7 +54,15 @@ _TOGETHER_S = 5.0
 class LocalEngine:
     """Jobs in processes of this machine; an engine as `contract` says."""
 
-    def __init__(self, backend: Backend, *, seed: int, machine: Machine | None = None, mps: bool = True) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        seed: int,
+        machine: Machine | None = None,
+        mps: bool = True,
+        retries_alone: bool = False,
+    ) -> None:
         self.machine = machine or find_machine()
         self.seed = seed
         self.finished = 0
@@ -69,6 +78,7 @@ class LocalEngine:
         self._scheduling = False
         self._schedule_again = False
         self._closed = False
+        self._retries_alone = retries_alone
         self.worker_set = backend.worker_set
         self._workers = LeasedWorkers(hub, self.worker_set)
         backend.on_hub(lambda: self.worker_set.attach(self, self.machine.gpus, mps=mps))
@@ -415,22 +425,27 @@ class LocalEngine:
         if job.exited is not None:
             self._settle(job)
 
+    def _has_share(self, job: Job) -> bool:
+        shares = () if job.worker is None else job.worker.lease.gpus
+        return bool(shares) and shares[0].fraction < 1
+
     def _blame(self, job: Job, outcome: Outcome) -> Outcome:
         """Return the outcome, as a `gpu-fault` if another job may have caused it.
 
         Under MPS, clients of one GPU fail together, and none of them is told which one was at fault.
         """
         worker = job.worker
-        shares = worker.lease.gpus if worker is not None and self.worker_set.uses_mps else ()
-        if worker is None or not shares or shares[0].fraction == 1 or not has_cuda_error(outcome):
+        if worker is None or not self.worker_set.uses_mps or not self._has_share(job) or not has_cuda_error(outcome):
             return outcome
-        gpu, now_s = shares[0].visible, self.loop.now_s()
+        gpu, now_s = worker.lease.gpus[0].visible, self.loop.now_s()
         failed_together = now_s - self._cuda_errors.get(gpu, -math.inf) < _TOGETHER_S
         self._cuda_errors[gpu] = now_s
         return as_gpu_fault(outcome) if failed_together or self._workers.has_neighbor(worker) else outcome
 
     def _set_outcome(self, job: Job, outcome: Outcome) -> None:
         outcome = self._blame(job, outcome)
+        if self._retries_alone and job.parent is None and self._has_share(job) and is_gpu_oom(outcome):
+            outcome = replace(outcome, retry_alone=True)
         job.outcome = outcome
         job.set_timer(None)
         self._tell(lambda: job.events.on_ended(job, outcome))

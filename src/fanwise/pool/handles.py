@@ -10,7 +10,7 @@ the end of the output, and neither the arguments nor the link.
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
@@ -85,6 +85,7 @@ class JobHandle:
         self._callbacks: list[Callable[[JobHandle], None]] = []
         self._output = Output()
         self._stopped = False
+        self._is_alone = False  # it gets the whole GPU instead of its share
 
     def result(self, within_s: float | None = None) -> Any:  # Any: the function's result
         """Block until the job's process is gone; its result, or what it raised, in the original type.
@@ -176,7 +177,7 @@ class JobHandle:
         assert call is not None, "kept until the last attempt has ended"
         wanted = JobRequest(
             call.packed,
-            call.resources,
+            replace(call.resources, gpus=1) if self._is_alone else call.resources,
             number=call.options.number,
             attempt=self._attempt,
             reuse=call.options.reuse,
@@ -230,13 +231,16 @@ class JobHandle:
     def _tries_again(self) -> bool:
         assert self._outcome is not None and self._call is not None, "the outcome comes first"
         allowed = self._call.options.retries
-        if self._outcome.kind == "gpu-fault" and self._attempt == 0:
-            allowed = max(allowed, 1)  # another job may have caused it
+        if (self._outcome.kind == "gpu-fault" or self._outcome.retry_alone) and self._attempt == 0:
+            allowed = max(allowed, 1)  # another job may have caused it, or it had too small a share
         failed = self._outcome.kind in _FAILED and self._attempt < allowed
         if not failed or self._stopped or self._life.closed:
             return False
         if self._outcome.kind == "gpu-fault":
             _log.warning("job %d %r is repeated: %s", self.id, self.name, self._outcome.text)
+        if self._outcome.retry_alone:
+            _log.warning("job %d %r is repeated with the whole GPU: %s", self.id, self.name, self._outcome.text)
+            self._is_alone = True
         self._attempt += 1
         self._life.retried += 1
         try:

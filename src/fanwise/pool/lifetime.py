@@ -76,8 +76,17 @@ class Local:
         keeps: leave the backend to the next pool of this process.
     """
 
-    def __init__(self, backend: Backend, *, seed: int, machine: Machine, mps: bool = True, keeps: bool = False) -> None:
-        self.engine = LocalEngine(backend, seed=seed, machine=machine, mps=mps)
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        seed: int,
+        machine: Machine,
+        mps: bool = True,
+        retries_alone: bool = False,
+        keeps: bool = False,
+    ) -> None:
+        self.engine = LocalEngine(backend, seed=seed, machine=machine, mps=mps, retries_alone=retries_alone)
         self._backend = backend
         self._keeps = keeps
 

@@ -11,9 +11,10 @@ from typing import Any
 from ..base.errors import TrialStopped, WorkerLostError
 from ..links.codec import Beside, ErrorText, error_text, loads, unpack_error
 from .contract import Outcome, OutcomeKind, Output
+from .deaths import is_gpu_out_of_memory
 from .output import tail
 
-_OUT_OF_MEMORY = frozenset(("MemoryError", "_ArrayMemoryError", "OutOfMemoryError"))
+_OUT_OF_MEMORY = frozenset(("MemoryError", "_ArrayMemoryError"))
 _OUR_FRAMES = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "links"))
 
 
@@ -48,7 +49,7 @@ def exception_outcome(
 def _kind_of(text: ErrorText) -> OutcomeKind:
     if text.module == WorkerLostError.__module__ and text.name == WorkerLostError.__name__:
         return "lost"  # the process that was to start it, or one that it asked, is gone
-    return "out-of-memory" if text.name in _OUT_OF_MEMORY else "exception"
+    return "out-of-memory" if text.name in _OUT_OF_MEMORY or is_gpu_out_of_memory(str(text)) else "exception"
 
 
 def end_of_stderr(path: Path) -> str:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..base.errors import ClosedError
 from ..base.nearest import names_nearest_option
@@ -77,6 +77,8 @@ class Pool:
         start_within_s: how long to wait for hosts; and later for one that could run a job at all, when it was lost.
         mps: run jobs that share a GPU under NVIDIA's Multi-Process Service, at the same time. Without it, or where it
             cannot be used, they take turns. Always True with `ray`.
+        on_oom: "retry_alone": a job that runs out of memory on its share of a GPU is repeated once with the whole GPU,
+            when the other jobs on it have ended. "fail": it is not.
 
     Attributes:
         seed: the seed in use, so that a run can be repeated.
@@ -106,10 +108,13 @@ class Pool:
         runtime_env: Mapping[str, Any] | None = None,  # Any: Ray's
         start_within_s: float = 60.0,
         mps: bool = True,
+        on_oom: Literal["fail", "retry_alone"] = "fail",
     ) -> None:
         require_int_or_none("seed", seed)
         require_int_or_none("cpus", cpus, least=1)
         require_bool("mps", mps)
+        if on_oom not in ("fail", "retry_alone"):
+            raise ValueError(f"on_oom must be 'fail' or 'retry_alone', got {on_oom!r}")
         is_list = isinstance(gpus, list | tuple) and all(isinstance(each, str) for each in gpus)
         if gpus is not None and not is_list:
             raise TypeError(f'gpus is a list of names, as ["0", "1"] or their UUIDs, got {gpus!r}')
@@ -120,6 +125,9 @@ class Pool:
             raise ValueError("cpus and gpus are of this machine; with ray= say bundles=[{'CPU': 4, 'GPU': 1}].")
         if self._cluster is not None and not mps:
             raise ValueError("mps=False is for a pool of this machine; nodes of a cluster use MPS where they can.")
+        if self._cluster is not None and on_oom != "fail":
+            raise ValueError(f"on_oom={on_oom!r} is for a pool of this machine, not for one with ray=")
+        self._on_oom = on_oom
         self._mps = mps
         if self._cluster is not None and self._job is not None:
             raise ClosedError(
@@ -133,7 +141,15 @@ class Pool:
         start_ahead()
 
     def _make(self, backend: Backend) -> Running:
-        return Local(backend, seed=self.seed, machine=self._machine, mps=self._mps, keeps=True)
+        retries_alone = self._on_oom == "retry_alone"
+        return Local(
+            backend,
+            seed=self.seed,
+            machine=self._machine,
+            mps=self._mps,
+            retries_alone=retries_alone,
+            keeps=True,
+        )
 
     def _make_on_cluster(self, backend: Backend) -> Running:
         assert self._cluster is not None, "made for one"

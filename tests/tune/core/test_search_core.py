@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from search_core_driver import (
@@ -561,3 +562,12 @@ def test_trial_stopped_by_asha_before_the_kill_does_not_run_again() -> None:
     actions = search.send(events.Resumed(9))
     assert actions[0] == Judged(2, 0, Status.STOPPED)
     assert [action.trial_id for action in actions if isinstance(action, Start)] == [3]
+
+
+def test_a_trial_without_memory_on_its_share_of_a_gpu_is_retried_once_with_a_whole_one() -> None:
+    search = new_search(n_workers=1)
+    search.begin(0)
+    out_of_memory = Outcome("out-of-memory", "CUDA out of memory", retry_alone=True)
+    assert search.run(0, outcome=out_of_memory)[-1] == replace(start(0, 0, attempt=1), alone=True)
+    assert search.run(0, attempt=1, outcome=out_of_memory)[-1] == start(1, 0)
+    assert search.run(1, outcome=Outcome("out-of-memory", "MemoryError"))[-1] == start(2, 0)

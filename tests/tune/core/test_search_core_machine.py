@@ -74,6 +74,7 @@ OUTCOMES = st.builds(
     kind=st.sampled_from(["returned", "stopped", *CRASHES, "exception", "exception", *["returned"] * 5]),
     text=st.sampled_from(["boom 1", "boom 2\nin detail", "boom 1", "bang"]),
     traceback=st.sampled_from(["", "Traceback"]),
+    retry_alone=st.booleans(),
 )
 WORDS = st.sampled_from(["new", "own", "resume", "resume", "resume", "clone", "clone", "stop", "wait"])
 PLANS = st.lists(st.tuples(WORDS, st.integers(0, 3)), max_size=3)
@@ -386,7 +387,15 @@ def state_of_model_trial(trial: Trial, model: SearchModel) -> tuple[object, ...]
     checkpoint = trial.checkpoints[-1] if trial.checkpoints and not is_over else None
     iter = trial.from_iter if trial.will_retry else trial.iter
     return (
-        (trial.attempt, trial.config, trial.num_retries, trial.has_paused, trial.hold, trial.is_stopped_by_user),
+        (
+            trial.attempt,
+            trial.config,
+            trial.num_retries,
+            trial.has_paused,
+            trial.alone,
+            trial.hold,
+            trial.is_stopped_by_user,
+        ),
         ("over" if is_over else state, plan, trial.reserved_slot),
         (trial.slot, trial.fault, iter) if is_active and not is_over else None,
         None if is_over else trial.reached,
@@ -436,7 +445,15 @@ def state_of_trial(trial: CoreTrial, trials: Trials) -> tuple[object, ...]:
     is_active, checkpoint = trial.trial_id in trials.active, trial.checkpoint
     fault = trial.fault and (trial.fault.kind, trial.fault.text)
     return (
-        (trial.attempt, trial.config, trial.num_retries, trial.has_paused, trial.hold, trial.is_stopped_by_user),
+        (
+            trial.attempt,
+            trial.config,
+            trial.num_retries,
+            trial.has_paused,
+            trial.alone,
+            trial.hold,
+            trial.is_stopped_by_user,
+        ),
         (trial.state, trial.plan, trial.reserved_slot),
         (trial.slot, fault, trial.iter) if is_active and trial.state != "over" else None,
         None if trial.state == "over" else trial.reached,
@@ -505,12 +522,12 @@ def takes_late_events_for_current_ones(original: Any, self: Any, trial_id: int, 
 
 
 @mutation("_may_retry", "_trials")
-def retries_every_failure(original: Any, self: Any, trial: Any, reason: Any) -> bool:
+def retries_every_failure(original: Any, self: Any, trial: Any, reason: Any, outcome: Any) -> bool:
     return bool(trial.num_retries < self._retries and not trial.plan)
 
 
 @mutation("_may_retry", "_trials")
-def retries_forever(original: Any, self: Any, trial: Any, reason: Any) -> bool:
+def retries_forever(original: Any, self: Any, trial: Any, reason: Any, outcome: Any) -> bool:
     return reason.kind in CRASHES and not trial.plan
 
 

@@ -52,6 +52,7 @@ class Start:
         checkpoint: name of the checkpoint saved at from_iter. None: start from scratch.
         source: the trial that it is a clone of, or None.
         fallback: the searcher exceeded its time budget, and the configuration was drawn at random.
+        alone: with a whole GPU instead of a share, because an earlier attempt ran out of memory.
     """
 
     trial_id: int
@@ -62,6 +63,7 @@ class Start:
     checkpoint: str | None = None
     source: int | None = None
     fallback: bool = False
+    alone: bool = False
 
 
 @frozen

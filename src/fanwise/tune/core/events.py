@@ -22,7 +22,9 @@ from ...pool.contract import OutcomeKind
 class Outcome:
     """The outcome of an attempt. `text` starts with its summary line.
 
-    `threads`: threads that the objective left running, one line each with name and location.
+    Args:
+        threads: threads that the objective left running, one line each with name and location.
+        retry_alone: it ran out of memory on its share of a GPU, and the pool wants it retried with the whole GPU.
     """
 
     kind: OutcomeKind
@@ -30,6 +32,7 @@ class Outcome:
     traceback: str = ""
     last_output: str = ""
     threads: tuple[str, ...] = ()
+    retry_alone: bool = False
 
 
 @frozen

@@ -81,6 +81,7 @@ class Trial:
         best: best valid report.
         hold: a user has paused it and alone can resume it.
         is_stopped_by_user: a user stopped it after it was asked to pause, or before its retry.
+        alone: it gets a whole GPU, because it ran out of memory on a share of one.
         has_paused: its later failures do not count as failures of the program.
         fault: why it fails, whatever the outcome of the attempt.
     """
@@ -100,6 +101,7 @@ class Trial:
     hold: bool = False
     is_stopped_by_user: bool = False
     has_paused: bool = False
+    alone: bool = False
     fault: Reason | None = None
 
     @property
@@ -217,7 +219,9 @@ class Trials:
         trial.attempt += 1
         trial.iter = trial.from_iter
         name = None if trial.checkpoint is None else trial.checkpoint.name
-        self._actions.append(Start(trial_id, trial.attempt, trial.config, slot, trial.iter, name, source, fallback))
+        self._actions.append(
+            Start(trial_id, trial.attempt, trial.config, slot, trial.iter, name, source, fallback, trial.alone)
+        )
 
     def on_ready(self, event: Ready) -> None:
         trial = self.find(event.trial_id, event.attempt)
@@ -261,9 +265,10 @@ class Trials:
     def end(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
         """Judge the attempt. Return its status, and why it failed."""
         status, reason = self._judge(trial, outcome)
-        if reason is not None and self._may_retry(trial, reason):
+        if reason is not None and self._may_retry(trial, reason, outcome):
             trial.plan = "retry"
             trial.num_retries += 1
+            trial.alone = trial.alone or outcome.retry_alone
         elif status is not Status.PAUSED and (status is not Status.STOPPED or trial.plan != "suspend"):
             trial.plan = ""
         trial.state = "ended" if trial.plan else "over"
@@ -286,9 +291,10 @@ class Trials:
             return Status.COMPLETED, None
         return Status.FAILED, Reason(kind, text, outcome.traceback, outcome.last_output)
 
-    def _may_retry(self, trial: Trial, reason: Reason) -> bool:
-        # Another trial may have caused a GPU fault, so retry once even without `retries`.
-        limit = max(self._retries, 1) if reason.kind == "gpu-fault" else self._retries
+    def _may_retry(self, trial: Trial, reason: Reason, outcome: Outcome) -> bool:
+        # Another trial may have caused a GPU fault or a lack of memory, so retry once even without `retries`.
+        may_be_of_others = reason.kind == "gpu-fault" or (reason.kind == "out-of-memory" and outcome.retry_alone)
+        limit = max(self._retries, 1) if may_be_of_others else self._retries
         return reason.kind in _CRASHES and trial.num_retries < limit and not trial.plan
 
     def release(self, trial: Trial) -> Status | None:

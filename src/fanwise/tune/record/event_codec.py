@@ -101,7 +101,9 @@ def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
     if type(event) is events.Ended:
         outcome = event.outcome
         body["outcome"] = {"kind": outcome.kind, "text": outcome.text} | {
-            name: value for name in ("traceback", "last_output", "threads") if (value := getattr(outcome, name))
+            name: value
+            for name in ("traceback", "last_output", "threads", "retry_alone")
+            if (value := getattr(outcome, name))
         }
     if recorded := _action_bodies(actions):
         body["actions"] = recorded

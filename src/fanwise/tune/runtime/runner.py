@@ -252,11 +252,11 @@ class Search:
         seconds = outcome.objective_s
         if seconds is None and attempt.ready_s is not None:
             seconds = now_s - attempt.ready_s
-        user_traceback, output = (
-            of_the_user(outcome.traceback),
-            before_traceback(outcome.traceback, outcome.last_output),
+        user_traceback = of_the_user(outcome.traceback)
+        output = before_traceback(outcome.traceback, outcome.last_output)
+        result = events.Outcome(
+            outcome.kind, outcome.text, user_traceback, output, outcome.threads, outcome.retry_alone
         )
-        result = events.Outcome(outcome.kind, outcome.text, user_traceback, output, outcome.threads)
         self._apply(events.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
 
     @_fails_search
@@ -334,7 +334,7 @@ class Search:
         plan = self._plan
         request = JobRequest(
             plan.packed,
-            self.resources,
+            replace(self.resources, gpus=1) if action.alone else self.resources,
             keywords=action.config,
             number=action.trial_id,
             attempt=action.attempt,

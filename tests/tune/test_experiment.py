@@ -303,13 +303,6 @@ def test_configurations_may_hold_lists(tmp_path: Path) -> None:
     assert list(experiment.trials["config_layers"]) == [[8, 4], [16]]
 
 
-def test_the_export_reads_back_as_the_results(experiment: Experiment, tmp_path: Path) -> None:
-    experiment.export(tmp_path / "results.csv")
-    read = pd.read_csv(tmp_path / "results.csv")
-    pd.testing.assert_frame_equal(read, experiment.results, check_dtype=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lenet", "results.csv"]
-
-
 def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(

@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 from fanwise.base.errors import RecordError
 from fanwise.tune.record import reading
 from fanwise.tune.record.log import Record
+from fanwise.tune.record.overview import SearchReader
 from fanwise.tune.record.reading import FILE_NAME, META_NAME, EventReader, iter_events, read_events, read_meta
 
 
@@ -166,3 +168,22 @@ def test_events_of_some_kinds(tmp_path: Path) -> None:
             record.append(float(number), "start" if number % 50 == 7 else "report", number, {})
     starts = [event.seq for events in iter_events(tmp_path / "e", ["start"]) for event in events]
     assert starts == [seq for seq in range(1, 501) if seq % 50 == 7]
+
+
+def test_the_time_of_a_search_is_extrapolated_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
+    meta = {"name": "e", "metric": "loss", "mode": "min", "n_workers": 1, "space": {}}
+    with Record.create(tmp_path / "e", meta) as record:
+        record.append(2.0, "begin", None, {})
+        record.commit()
+        record.set_summary({"last_s": 5.0})
+        reader = SearchReader(tmp_path / "e")
+        assert (reader.refresh(), reader.state) == (1, "running")
+        clock_s[0] = 101.5
+        assert (reader.refresh(), reader.now_s) == (0, 6.5)
+        record.append(7.0, "begin", None, {})
+        record.commit()
+        assert (reader.refresh(), reader.now_s, reader.is_dead) == (1, 7.0, False)
+    clock_s[0] = 200.0
+    assert (reader.refresh(), reader.now_s, reader.is_dead) == (0, 7.0, True)

@@ -1,4 +1,4 @@
-"""Notes keep reports apart until somebody looks: whoever looks sees all, and what is told in lines is told at once."""
+"""The recorder adds reports to the state in batches, without a difference to readers of the state and of the news."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,22 +34,22 @@ def search() -> PlayedSearch:
     return played
 
 
-@pytest.mark.parametrize("looks_every", [1, 7, 10**9])
-def test_who_looks_sees_all_that_was_written(tmp_path: Path, search: PlayedSearch, looks_every: int) -> None:
+@pytest.mark.parametrize("reads_every", [1, 7, 10**9])
+def test_the_state_has_all_recorded_events(tmp_path: Path, search: PlayedSearch, reads_every: int) -> None:
     one_by_one = SearchState(META)
     with Record.create(tmp_path / "e", META) as record:
         recorder = Recorder(record, SearchState(META))
         for number, (event, actions) in enumerate(zip(search.events, search.actions, strict=True)):
             recorder.write(event, actions)
             one_by_one.add(event.now_s, *to_row(event, actions))
-            if number % looks_every == 0:
+            if number % reads_every == 0:
                 assert recorder.state.snapshot() == one_by_one.snapshot()
         assert recorder.state.summary() == one_by_one.summary()
         assert recorder.state.news.take() == one_by_one.news.take()
-    assert sum(event.kind == "report" for event in read_events(tmp_path / "e")) > 100, "more than are kept apart"
+    assert sum(event.kind == "report" for event in read_events(tmp_path / "e")) > 100, "more than can be pending"
 
 
-def test_reports_are_kept_apart_up_to_a_number_and_all_else_is_told_at_once(
+def test_up_to_a_hundred_reports_are_pending_and_other_events_are_added_at_once(
     tmp_path: Path, search: PlayedSearch
 ) -> None:
     lines, expected = list[str](), list[str]()

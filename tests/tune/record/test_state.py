@@ -11,7 +11,6 @@ from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.event_codec import RecordedEvent
 from fanwise.tune.record.state import SearchState
-from fanwise.tune.record.trials import Trial
 from fanwise.tune.searchers import Objective
 
 N_WORKERS = 3
@@ -282,28 +281,6 @@ def model_utilization(events: list[RecordedEvent]) -> float | None:
 TestRuns = Runs.TestCase
 
 
-def test_time_in_the_objective_after_the_stop_does_not_count() -> None:
-    search = Search()
-    search.start(0)
-    search.now_s = 2.0
-    search.ready(0)
-    search.now_s = 6.0
-    search.rows.stop(6.0, "time")
-    search.now_s = 12.0
-    search.end(0, objective_s=9.5)
-    assert search.folded().utilization() == pytest.approx(1 / N_WORKERS)
-
-
-def test_a_trial_that_runs_counts_up_to_the_last_event() -> None:
-    search = Search()
-    search.start(0)
-    search.ready(0)
-    assert search.folded().utilization() is None
-    search.now_s = 4.0
-    search.report(0, loss=1.0)
-    assert search.folded().utilization() == pytest.approx(1 / N_WORKERS)
-
-
 def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
     search = Search()
     for trial_id in (0, 1):
@@ -346,10 +323,3 @@ def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
         event = RecordedEvent(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
         with pytest.raises(RecordError, match=f"damaged: event 2 .'{kind}' of trial {trial_id}"):
             SearchState(META, full=True).fold([*search.events, event])
-
-
-def test_a_trial_without_attempts_never_arises() -> None:
-    search = Search()
-    search.start(4)
-    assert isinstance(search.folded().trials[4], Trial)
-    assert search.folded().trials[4].last.status == "InProgress"

@@ -1,4 +1,4 @@
-"""What is shown while a search runs: its news in lines, its counts, the time of its workers."""
+"""The state of a search while it runs: news, counts, best report and utilization."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +126,19 @@ def test_the_news_say_where_a_trial_goes_on_and_what_it_is_a_clone_of() -> None:
         "trial 0 paused: loss=0.5 after 1 report, 0.0 s",
         "trial 0 scheduled again, attempt 1, from its checkpoint of report 1: depth=2",
         "trial 1 scheduled, a clone of trial 0: depth=4",
+    ]
+
+
+def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once() -> None:
+    state, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    for trial_id in (1, 2):
+        rows.start(1.0, trial_id, {"depth": 4}, slot=trial_id, source=0)
+    assert state.news.take()[1:] == [
+        "trial 1 scheduled, a clone of trial 0: depth=4",
+        "trial 0 has saved no checkpoint, so its clone, trial 1, starts from scratch; save one with "
+        "report(..., checkpoint=save). Shown once.",
+        "trial 2 scheduled, a clone of trial 0: depth=4",
     ]
 
 

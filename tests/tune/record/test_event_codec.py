@@ -1,4 +1,4 @@
-"""A row knows the actions that it was made with from all others, without making them again."""
+"""A row of the record matches the actions that it was made from, and no others."""
 
 import dataclasses
 import json
@@ -75,7 +75,7 @@ TEXTS = ("why", "reason", "error", "message")
 
 
 def others(action: Action) -> list[Action]:
-    """The order with one of its fields changed, each in turn, except its texts."""
+    """Return copies of the action, each with another field changed, except its texts."""
     found = []
     for field in dataclasses.fields(action):
         value = getattr(action, field.name)
@@ -87,7 +87,7 @@ def others(action: Action) -> list[Action]:
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=repr)
-def test_a_row_knows_its_order_from_one_that_differs_in_a_field(action: Action) -> None:
+def test_a_row_differs_from_an_action_with_another_field(action: Action) -> None:
     row = row_of(FREE, [action])
     assert row.matches([action])
     assert row.matches([SUGGEST, action])
@@ -108,7 +108,7 @@ def test_a_row_knows_its_order_from_one_that_differs_in_a_field(action: Action) 
     ],
     ids=repr,
 )
-def test_a_report_knows_its_answer_from_others_and_what_followed_it(answer: Action) -> None:
+def test_a_report_differs_from_other_answers_and_other_actions_after_it(answer: Action) -> None:
     row = row_of(REPORTED, [answer, ACTIONS[0]])
     assert row.matches([answer, ACTIONS[0]])
     assert row.matches([answer, ACTIONS[0], SUGGEST])
@@ -137,7 +137,7 @@ def test_texts_are_not_compared(one: Action, other: Action) -> None:
     assert row_of(REPORTED, [Reject(3, "one"), one]).matches([Reject(3, "other"), other])
 
 
-def test_a_row_without_orders_matches_none() -> None:
+def test_a_row_without_actions_matches_none() -> None:
     row = row_of(FREE, [])
     assert row.matches([])
     assert row.matches([SUGGEST])

@@ -95,8 +95,8 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
         mode = source.modes.get(objective.metric, objective.mode)
         if mode != objective.mode:
             raise ValueError(
-                f"{source.name} used mode {mode!r} for {objective.metric!r}, but this search uses {objective.mode!r}, "
-                f"so the searcher would learn the opposite. Use the same mode, or remove it from warm_start."
+                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, and this search does with "
+                f"{objective.mode!r}: it would learn the opposite. Use the same mode, or leave it out of warm_start."
             )
     _check_reports(source, learning)
     problems: Counter[str] = Counter()
@@ -121,7 +121,7 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
                 changed_constants[name] = f"{name} was {trial.config[name]!r} and is {constant!r} in this search"
     if not trials:
         reasons = "\n".join(f"  {counted(n, 'trial')}: {reason}" for reason, n in problems.most_common(_MOST_REASONS))
-        raise ValueError(f"no trial of {source.name} fits this space:\n{reasons}\nRemove it from warm_start.")
+        raise ValueError(f"no trial of {source.name} fits this space:\n{reasons}\nLeave it out of warm_start.")
     remarks = []
     if problems:
         examples = [problem for problem, _ in problems.most_common(_MOST_REASONS)]

@@ -3,29 +3,24 @@
     model = SearchModel(settings)
     model.handle(event)  ->  the same actions as SearchCore.handle(event)
 
-Which reports are valid, where a trial continues, which checkpoints are needed, which report is best and which deadline
-is next is computed by going through all trials each time. This is slow and obvious. `Slots`, `SuggestionSource`,
-`Counts`, `StoppingCriterion`, `Failures` and the validation of reports are those of the library; they have their own
-tests.
+It computes the valid reports, the needed checkpoints, the best report and the deadlines by going through all trials
+each time, which is slow and obvious. `Slots`, `SuggestionSource`, `Counts`, `Failures` and the validation of reports
+are those of the library; they have their own tests.
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from scripted_search import SEED, SPACE, SearchSettings, planned_answer
 
-from fanwise.tune.constraints import checked_constraints
 from fanwise.tune.core import actions, events
 from fanwise.tune.core.equal_failures import Failures
-from fanwise.tune.core.events import Outcome
 from fanwise.tune.core.slots import Slots
 from fanwise.tune.core.suggestions import SuggestionSource
 from fanwise.tune.core.validation import problem_with
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
-from fanwise.tune.searchers.searcher import Objective
 from fanwise.tune.stopping import Counts, StoppingCriterion
 
 CRASHES = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
@@ -58,15 +53,10 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Trial:
-    """A trial and its last attempt.
+    """A trial and its last attempt. `place`: "active", "paused", "queued", "suspended" or "finished".
 
-    Args:
-        place: "active", "paused", "queued", "suspended" or "finished".
-        order: when it took its slot.
-        ready, stopping: when the attempt was ready, and when it was asked to stop.
-        request: "stop", "pause" or "suspend".
-        runs_for_scheduler: only a user has paused it.
-        candidates: its reports since the last rollback, and the best report at that time.
+    `request`: "stop", "pause" or "suspend". `runs_for_scheduler`: only a user has paused it. `candidates`: its reports
+    since the last rollback, and the best report at that time.
     """
 
     trial_id: int
@@ -112,34 +102,31 @@ class Trial:
 
 
 class SearchModel:
-    """See the module."""
-
     def __init__(self, settings: SearchSettings) -> None:
         self.settings = settings
         self.keeps_all = settings.keeps_checkpoints or settings.clones
         self.criterion = StoppingCriterion(**settings.limits)
-        self.objective = Objective("loss", settings.mode)
-        self.constraints = checked_constraints(settings.constraints)
+        scheduler = settings.scheduler()
+        self.objective, self.constraints = scheduler.objectives[0], scheduler.constraints
         self.counts = Counts("loss", self.criterion.watched("loss"))
         self.counts.keep_front(self.criterion.reference_losses([self.objective]))
         self.failures = Failures(settings.max_equal_failures)
-        self.plan: deque[tuple[str, int]] = deque()
+        self.plan: list[tuple[str, int]] = []
         self.calls: list[tuple[object, ...]] = []  # of the scheduler; the searcher gets all but "next"
         self.trials: list[Trial] = []
         self.queue: list[Trial] = []
         self.suspended: list[Trial] = []
         self.stage = "open"
-        self.has_begun = self.is_interrupted = False
+        self.is_interrupted = False
         self.step = self.num_starts = 0
         self.reason = ""
         self.error: str | None = None
         self.kind: actions.FinishKind = "limit"
         self.output: list[actions.Action] = []
         self.slots = Slots(settings.n_workers, asynchronous=settings.asynchronous)
-        self.source = SuggestionSource(settings.scheduler().searcher, SPACE, SEED, self.output)
+        self.source = SuggestionSource(scheduler.searcher, SPACE, SEED, self.output)
 
     def handle(self, event: events.Event) -> list[actions.Action]:
-        """Return the actions that should result from the event."""
         self.output.clear()
         getattr(self, f"_{type(event).__name__.lower()}")(event)
         if not isinstance(event, events.Reported):
@@ -155,7 +142,6 @@ class SearchModel:
     # Derived from the history.
 
     def active(self) -> list[Trial]:
-        """The trials that use a slot, in the order in which they took it."""
         return sorted((trial for trial in self.trials if trial.uses_slot), key=lambda trial: trial.order)
 
     def pending(self) -> dict[int, Config]:
@@ -169,12 +155,6 @@ class SearchModel:
         reports = [report for trial in trials for report in trial.candidates]
         finite = [report for report in reports if math.isfinite(report.value) and math.isfinite(report.excess)]
         return min(finite, key=lambda report: (report.excess, report.loss, report.number), default=None)
-
-    def best(self) -> actions.BestReport | None:
-        best = self.best_of(self.trials)
-        if best is None:
-            return None
-        return actions.BestReport(best.value, best.trial_id, best.config, best.iter, best.excess)
 
     def references(self) -> dict[str, int]:
         """The references to each checkpoint: of trials that may continue, of all that are kept, and of the best."""
@@ -194,15 +174,7 @@ class SearchModel:
                 deadlines[trial.trial_id] = (trial.ready[0] + self.settings.timeout_s, trial.ready[1])
         return deadlines
 
-    def next_tick_s(self) -> float | None:
-        times_s = [at_s for at_s, _ in self.deadlines().values()]
-        times_s += [] if self.source.deadline_s is None else [self.source.deadline_s]
-        if self.has_begun and self.stage not in ("stopping", "finished"):
-            times_s.append(self.settings.limits["max_wallclock_time"])
-        return min((at_s for at_s in times_s if math.isfinite(at_s)), default=None)
-
     def resumable(self) -> list[int]:
-        """The trials that the scheduler may resume."""
         scheduler_paused = [trial for trial in self.trials if trial.place == "paused" or trial.request == "pause"]
         undecided = [t for t in scheduler_paused if t.reserved_slot is None and not t.is_dropped]
         return [trial.trial_id for trial in undecided if trial.place != "finished" and not trial.runs_for_scheduler]
@@ -210,10 +182,8 @@ class SearchModel:
     def has_held(self) -> bool:
         return any(trial.place == "paused" and trial.runs_for_scheduler for trial in self.trials)
 
-    # Limits.
-
     def _apply_limits(self, now_s: float) -> None:
-        if not self.has_begun or self.stage in ("stopping", "finished"):
+        if self.stage in ("stopping", "finished"):
             return
         self.counts.wallclock_s = now_s
         verdict = self.criterion.verdict(self.counts)
@@ -239,10 +209,12 @@ class SearchModel:
             self.kind, self.error = kind, error
         self._halt(reason, now_s)
 
+    def _fail_scheduler(self, error: str, now_s: float) -> None:
+        self._fail("scheduler", "the scheduler failed", f"the scheduler raised {error}", now_s)
+
     # Events.
 
     def _begin(self, event: events.Begin) -> None:
-        self.has_begun = True
         self._request_ahead(event.now_s)
         self._fill(event.now_s)
 
@@ -262,7 +234,8 @@ class SearchModel:
     def _ready(self, event: events.Ready) -> None:
         trial = self.find(event.trial_id, event.attempt)
         if trial is not None and trial.is_running and trial.ready is None:
-            trial.ready = self._time(event.now_s)
+            self.step += 1
+            trial.ready = (event.now_s, self.step)
 
     def _reported(self, event: events.Reported) -> None:
         trial, now_s = self.find(event.trial_id, event.attempt), event.now_s
@@ -318,14 +291,12 @@ class SearchModel:
         script = values.get("ask", "")
         if script == "break":
             self._ask_to_stop(trial, "suspend", now_s)
-            error = "the scheduler raised ZeroDivisionError: scripted"
-            self._fail("scheduler", "the scheduler failed", error, now_s)
+            self._fail_scheduler("ZeroDivisionError: scripted", now_s)
             return Decision.STOP
         if script not in ("stop", "pause") and not trial.hold:
             return Decision.CONTINUE
         trial.runs_for_scheduler = script not in ("stop", "pause")
-        maximum = self.settings.max_resource
-        trial.at_maximum = script == "stop" and maximum is not None and trial.iter >= maximum
+        trial.at_maximum = script == "stop" and trial.iter >= (self.settings.max_resource or math.inf)
         self._ask_to_stop(trial, "stop" if script == "stop" else "pause", now_s)
         return Decision.STOP if script == "stop" else Decision.PAUSE
 
@@ -339,7 +310,7 @@ class SearchModel:
         if trial is None:
             return
         if not trial.is_ended:
-            self._end(trial, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
+            self._end(trial, events.Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
         self._apply_limits(now_s)
         may_start = self.stage != "stopping" and self.slots.num_used <= self.slots.n_workers
         if trial.will_retry and may_start and not trial.is_stopped_by_user:
@@ -406,7 +377,7 @@ class SearchModel:
     def _resumed(self, event: events.Resumed) -> None:
         now_s, lost = event.now_s, self.active()
         self.stage, self.reason, self.error, self.kind = "open", "", None, "limit"
-        self.has_begun, self.is_interrupted = True, False
+        self.is_interrupted = False
         self.counts.num_trials_stopped -= len(self.suspended)
         self.counts.num_trials_stopped -= sum(trial.is_ended and trial.request == "suspend" for trial in lost)
         for trial in lost:
@@ -414,7 +385,7 @@ class SearchModel:
                 trial.is_ended, trial.request = True, "suspend"
         for trial in lost:
             if not trial.is_ended:
-                self._end(trial, Outcome("lost", "its tuner was gone before it said how the trial ended"), now_s)
+                self._end(trial, events.Outcome("lost", "its tuner was gone before it said how the trial ended"), now_s)
         for trial in lost:
             self._release(trial)
         for trial in self.suspended:
@@ -433,7 +404,7 @@ class SearchModel:
     def _fill(self, now_s: float) -> None:
         while self.slots.may_fill():
             self._apply_limits(now_s)
-            if not self.slots.has_room or self.stage in ("stopping", "finished") or not self.has_begun:
+            if not self.slots.has_room or self.stage in ("stopping", "finished"):
                 return
             if self.queue:
                 self._start(self.queue.pop(0), self.slots.take())
@@ -448,12 +419,11 @@ class SearchModel:
             return self._start_suggested(now_s)
         trial_id, exhausted = len(self.trials), self.source.state == "exhausted" or drains
         self.calls.append(("next", self.num_starts, trial_id, exhausted, not drains, self.pending()))
-        word, number = self.plan.popleft() if self.plan else ("new", 0)
+        word, number = self.plan.pop(0) if self.plan else ("new", 0)
         answer = planned_answer(word, number, trial_id, self.resumable())
         if isinstance(answer, str):
             allowed = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
-            error = f"the scheduler raised TypeError: ScriptedScheduler.next() must return {allowed}, got 'next'"
-            self._fail("scheduler", "the scheduler failed", error, now_s)
+            self._fail_scheduler(f"TypeError: ScriptedScheduler.next() must return {allowed}, got 'next'", now_s)
             return False
         if (drains and isinstance(answer, New | Clone)) or (answer == New() and exhausted and not self.source.enqueued):
             answer = Wait()
@@ -463,7 +433,17 @@ class SearchModel:
             assert answer.config is not None
             self._start_new(answer.config, source=answer.trial_id if isinstance(answer, Clone) else None)
         elif isinstance(answer, Resume | Stop):
-            self._resume_or_stop(self.trials[answer.trial_id], isinstance(answer, Resume))
+            trial = self.trials[answer.trial_id]
+            if isinstance(answer, Stop) and trial.place == "paused":
+                self._stop_idle(trial)
+            elif isinstance(answer, Stop):
+                trial.is_dropped = True
+            elif trial.place == "active":
+                trial.reserved_slot = self.slots.take()
+            elif trial.hold:
+                trial.runs_for_scheduler = True
+            else:
+                self._start(trial, self.slots.take())
         elif isinstance(answer, Done):
             self._stop_starting("the scheduler has no more trials")
             self.stage = "closing"
@@ -472,18 +452,6 @@ class SearchModel:
         elif not self.active() and not self.has_held() and self.source.state != "requested":
             self._stop_starting("searcher exhausted" if exhausted else "the scheduler has nothing left to run")
         return not isinstance(answer, Done | Wait)
-
-    def _resume_or_stop(self, trial: Trial, is_resume: bool) -> None:
-        if not is_resume and trial.place == "paused":
-            self._stop_idle(trial)
-        elif not is_resume:
-            trial.is_dropped = True
-        elif trial.place == "active":
-            trial.reserved_slot = self.slots.take()
-        elif trial.hold:
-            trial.runs_for_scheduler = True
-        else:
-            self._start(trial, self.slots.take())
 
     def _start_suggested(self, now_s: float) -> bool:
         if self.source.enqueued:
@@ -526,12 +494,9 @@ class SearchModel:
 
     # Ends of attempts and trials.
 
-    def _time(self, now_s: float) -> Time:
-        self.step += 1
-        return now_s, self.step
-
     def _ask_to_stop(self, trial: Trial, request: str, now_s: float) -> None:
-        trial.request, trial.stopping = request, self._time(now_s)
+        self.step += 1
+        trial.request, trial.stopping = request, (now_s, self.step)
 
     def _terminate(self, trial: Trial, request: str, why: str, now_s: float) -> None:
         self._ask_to_stop(trial, request, now_s)
@@ -541,7 +506,7 @@ class SearchModel:
         trial.is_killed = True
         self.output.append(actions.Kill(trial.trial_id, why))
 
-    def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
+    def _end(self, trial: Trial, outcome: events.Outcome, now_s: float) -> None:
         status, kind, text = self._judge(trial, outcome)
         reason = None if kind is None else actions.Reason(kind, text, outcome.traceback, outcome.last_output)
         is_retried_once = kind == "gpu-fault" or (kind == "out-of-memory" and outcome.retry_alone)
@@ -565,7 +530,7 @@ class SearchModel:
             if failure is not None and self.stage != "stopping":
                 self._fail("equal-failures", failure.partition(" (")[0], failure, now_s)
 
-    def _judge(self, trial: Trial, outcome: Outcome) -> tuple[Status, Any, str]:
+    def _judge(self, trial: Trial, outcome: events.Outcome) -> tuple[Status, Any, str]:
         if trial.fault is not None:
             return Status.FAILED, *trial.fault
         if outcome.kind == "stopped" or (trial.stopping and outcome.kind not in ("exception", "out-of-memory")):
@@ -596,12 +561,11 @@ class SearchModel:
             self._discard_unneeded(trial, previous)
 
     def _discard_unneeded(self, trial: Trial, previous: Mapping[str, int]) -> None:
-        for name in previous.keys() - self.references().keys():
-            self.output.append(actions.Discard(trial.trial_id, name))
+        unneeded = previous.keys() - self.references().keys()
+        self.output += [actions.Discard(trial.trial_id, name) for name in unneeded]
 
     def _finish(self, trial: Trial, status: Status) -> None:
-        previous = self.references()
-        trial.place = "finished"
+        previous, trial.place = self.references(), "finished"
         self.counts.num_trials_completed += status is Status.COMPLETED
         self.counts.num_trials_stopped += status is Status.STOPPED
         self.counts.num_trials_failed += status is Status.FAILED

@@ -177,10 +177,10 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
     (found,) = summary(search)
     assert (found["num_trials"], found["num_reports"]) == (1, 1)
     assert found["remarks"] == [
-        "3 trials left out: x = 3.0 is not in uniform(-1.0, 1.0); x = 4.0 is not in uniform(-1.0, 1.0); 'x' is missing",
-        "1 report left out for want of a number",
+        "3 trials skipped: x = 3.0 is not in uniform(-1.0, 1.0); x = 4.0 is not in uniform(-1.0, 1.0); 'x' is missing",
+        "1 report skipped: a required value is missing",
         "not in this space: layers",
-        "max_epochs was 9 and is 3 here",
+        "max_epochs was 9 and is 3 in this search",
     ]
 
 
@@ -307,7 +307,7 @@ def test_a_simulated_search_refuses_what_does_not_fit() -> None:
 
 def test_another_mode_is_an_error() -> None:
     earlier("old", mode="max")
-    with pytest.raises(ValueError, match=r"the experiment 'old' optimised 'loss' with mode 'max'.*learn the opposite"):
+    with pytest.raises(ValueError, match=r"the experiment 'old' optimized 'loss' with mode 'max'.*learn the opposite"):
         begun("old")
 
 
@@ -328,7 +328,7 @@ def test_a_metric_that_is_missing_is_an_error(options: Any, what: str) -> None:
 
 def test_a_space_with_nothing_in_common_is_an_error() -> None:
     earlier("old")
-    with pytest.raises(ValueError, match=r"nothing of the experiment 'old' fits this space:\n  2 trials: 'y' is"):
+    with pytest.raises(ValueError, match=r"no trial of the experiment 'old' fits this space:\n  2 trials: 'y' is"):
         begun("old", {"y": uniform(0, 1)})
 
 

@@ -95,12 +95,12 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
         mode = source.modes.get(objective.metric, objective.mode)
         if mode != objective.mode:
             raise ValueError(
-                f"{source.name} optimised {objective.metric!r} with mode {mode!r}, and this search does with "
+                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, and this search does with "
                 f"{objective.mode!r}: it would learn the opposite. Use the same mode, or leave it out of warm_start."
             )
     _check_reports(source, learning)
-    without: Counter[str] = Counter()
-    surplus: dict[str, None] = {}
+    problems: Counter[str] = Counter()
+    extra_names: dict[str, None] = {}
     changed_constants: dict[str, str] = {}
     num_bad = 0
     trials = []
@@ -112,24 +112,24 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
         try:
             config = configuration_of(trial.config, learning.space)
         except ValueError as error:
-            without[str(error).partition("\n")[0]] += 1
+            problems[str(error).partition("\n")[0]] += 1
             continue
         trials.append(KnownTrial(config, reports, trial.status))
-        surplus |= dict.fromkeys(name for name in trial.config if name not in learning.space.names)
-        for name, fixed in learning.space.constants.items():
-            if name in config and trial.config.get(name, fixed) != fixed:
-                changed_constants[name] = f"{name} was {trial.config[name]!r} and is {fixed!r} here"
+        extra_names |= dict.fromkeys(name for name in trial.config if name not in learning.space.names)
+        for name, constant in learning.space.constants.items():
+            if name in config and trial.config.get(name, constant) != constant:
+                changed_constants[name] = f"{name} was {trial.config[name]!r} and is {constant!r} in this search"
     if not trials:
-        reasons = "\n".join(f"  {counted(n, 'trial')}: {reason}" for reason, n in without.most_common(_MOST_REASONS))
-        raise ValueError(f"nothing of {source.name} fits this space:\n{reasons}\nLeave it out of warm_start.")
+        reasons = "\n".join(f"  {counted(n, 'trial')}: {reason}" for reason, n in problems.most_common(_MOST_REASONS))
+        raise ValueError(f"no trial of {source.name} fits this space:\n{reasons}\nLeave it out of warm_start.")
     remarks = []
-    if without:
-        some = [reason for reason, _ in without.most_common(_MOST_REASONS)]
-        more = "; ..." if len(without) > len(some) else ""
-        remarks.append(f"{counted(without.total(), 'trial')} left out: {'; '.join(some)}{more}")
+    if problems:
+        examples = [problem for problem, _ in problems.most_common(_MOST_REASONS)]
+        ellipsis = "; ..." if len(problems) > len(examples) else ""
+        remarks.append(f"{counted(problems.total(), 'trial')} skipped: {'; '.join(examples)}{ellipsis}")
     if num_bad:
-        remarks.append(f"{counted(num_bad, 'report')} left out for want of a number")
-    remarks += [f"not in this space: {', '.join(surplus)}"] if surplus else []
+        remarks.append(f"{counted(num_bad, 'report')} skipped: a required value is missing")
+    remarks += [f"not in this space: {', '.join(extra_names)}"] if extra_names else []
     return trials, (*remarks, *changed_constants.values())
 
 
@@ -141,7 +141,7 @@ def _check_reports(source: Source, learning: Learning) -> None:
             user = "the scheduler's resource_attr" if name == learning.resource_attr else "this search"
             raise ValueError(
                 f"{source.name} has no report of {name!r}, which {user} needs; it has "
-                f"{', '.join(map(repr, known)) or 'none at all'}."
+                f"{', '.join(map(repr, known)) or 'no values'}."
             )
 
 

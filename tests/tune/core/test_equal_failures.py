@@ -1,4 +1,4 @@
-"""When the failures of trials make the search fail, and the message of that failure."""
+"""Failures of trials that make the search fail, and their messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Return values of schedulers and searchers are validated, and the error names what is allowed."""
+"""Invalid return values of schedulers and searchers end the search, and the error lists the valid ones."""
 
 from typing import Any
 

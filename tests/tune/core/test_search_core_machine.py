@@ -25,6 +25,7 @@ from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.core.trials import Trial as CoreTrial
 from fanwise.tune.core.trials import Trials
 from fanwise.tune.record.event_codec import RecordedActions, event_of, to_row
+from fanwise.tune.schedulers import Resume
 from fanwise.tune.stopping import Counts, StoppingCriterion
 
 NEVER = st.just({"max_wallclock_time": math.inf})
@@ -350,6 +351,10 @@ def state_of_model(model: SearchModel) -> dict[str, object]:
     best = model.best_of(finished)
     keepers = finished if model.keeps_all else [] if best is None else [model.trials[best.trial_id]]
     unfinished = [trial for trial in model.trials if trial.place != "finished" or trial.uses_slot]
+    times_s = [at_s for at_s, _ in model.deadlines().values()]
+    times_s += [] if model.source.deadline_s is None else [model.source.deadline_s]
+    if model.stage not in ("stopping", "finished"):
+        times_s.append(model.settings.limits["max_wallclock_time"])
     return {
         "trials": {trial.trial_id: state_of_model_trial(trial, model) for trial in unfinished},
         "active": [trial.trial_id for trial in model.active()],
@@ -359,13 +364,13 @@ def state_of_model(model: SearchModel) -> dict[str, object]:
         "references": model.references(),
         "kept": {trial.trial_id: trial.checkpoints[-1].name for trial in keepers if trial.checkpoints},
         "deadlines": {trial_id: at_s for trial_id, (at_s, _) in model.deadlines().items()},
-        "next tick": model.next_tick_s(),
-        "best": model.best(),
+        "next tick": min(filter(math.isfinite, times_s), default=None),
+        "best": full_rank(model.best_of(model.trials)),
         "counts": plain(model.counts),
         "failures": vars(model.failures),
         "slots": vars(model.slots),
         "suggestions": {**vars(model.source), "_actions": None},
-        "search": (model.stage, model.has_begun, model.is_interrupted, model.num_starts),
+        "search": (model.stage, True, model.is_interrupted, model.num_starts),
         "end": (model.reason, model.error, model.kind),
         "actions": [],
     }
@@ -410,6 +415,10 @@ def plain(counts: Counts) -> dict[str, object]:
     return {**values, "pareto_front": counts.pareto_front.points, "hypervolume_front": front and front.volume}
 
 
+def full_rank(report: Any) -> tuple[object, ...] | None:  # Any: of the model
+    return report and (report.value, report.trial_id, report.config, report.iter, report.excess)
+
+
 def rank(report: Any) -> tuple[float, float, int] | None:  # Any: of the model
     return report and (report.excess, report.loss, report.number)
 
@@ -430,7 +439,7 @@ def state_of(core: Any) -> dict[str, object]:  # Any: private attributes
         "kept": {trial_id: checkpoint.name for trial_id, checkpoint in trials._finished_checkpoints.items()},
         "deadlines": {trial_id: at_s for trial_id, (at_s, _) in trials.deadlines._times.items()},
         "next tick": core.next_tick_s,
-        "best": core.best,
+        "best": core.best and dataclasses.astuple(core.best),
         "counts": plain(core.counts),
         "failures": vars(core._failures),
         "slots": vars(core._slots),
@@ -589,11 +598,11 @@ def passes_on_repeated_reports(original: Any, self: Any, event: events.Reported)
     original(self, event)
 
 
-@mutation("_resume")
-def resumes_a_trial_before_its_slot_is_free(original: Any, self: Any, trial_id: int) -> None:
-    trial = self._trials.active.pop(trial_id, None)
+@mutation("_resume_or_stop")
+def resumes_a_trial_before_its_slot_is_free(original: Any, self: Any, answer: Any, now_s: float) -> None:
+    trial = self._trials.active.pop(answer.trial_id, None) if isinstance(answer, Resume) else None
     if trial is None:
-        original(self, trial_id)
+        original(self, answer, now_s)
     else:
         self._start(trial)
 

@@ -52,10 +52,10 @@ TestSlotsAgainstTheModel = SlotsMachine.TestCase
 
 
 def filled(slots: Slots) -> list[int]:
-    taken = []
+    numbers = []
     while slots.may_fill() and slots.has_room:
-        taken.append(slots.take())
-    return taken
+        numbers.append(slots.take())
+    return numbers
 
 
 def test_asynchronous_search_fills_a_slot_as_soon_as_it_is_free() -> None:

@@ -48,6 +48,9 @@ from .validation import Refused, checked_config, checked_decision, problem_with
 _CONTINUE: Final = Decision.CONTINUE
 _STOP: Final = Decision.STOP
 _PAUSE: Final = Decision.PAUSE
+_COMPLETED: Final = Status.COMPLETED
+_STOPPED: Final = Status.STOPPED
+_FAILED: Final = Status.FAILED
 _WAIT: Final = Wait()
 _ANSWERS: Final = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
 
@@ -340,17 +343,11 @@ class SearchCore:
         trial = self._trials.find_unfinished(event.trial_id)
         if trial is None:
             return
-        if event.what == "resume" and trial.state == "held":
-            self._trials.set_hold(trial, False)
+        if event.what == "stop":
+            if self._trials.stop_for_user(trial, event.now_s):
+                self._finish_trial(trial, _STOPPED, event.now_s)
+        elif self._trials.set_hold(trial, event.what == "pause"):
             self._fill(event.now_s)
-        elif event.what != "stop":
-            self._trials.set_hold(trial, event.what == "pause")
-        elif trial.state in ("paused", "held", "queued"):
-            self._stop_idle(trial, event.now_s)
-        elif trial.state in ("starting", "running"):
-            self._trials.terminate(trial, "stop", "stopped by hand", event.now_s)
-        elif trial.plan in ("pause", "hold", "drop", "retry"):
-            trial.is_stopped_by_user = True
 
     # Starting trials.
 
@@ -378,27 +375,24 @@ class SearchCore:
         if self._suggestions.is_awaited and self._stage == "open":
             return self._start_suggested(now_s)
         answer = self._ask_scheduler(now_s)
-        if isinstance(answer, New) and answer.config is None:
-            return self._start_suggested(now_s)
-        match answer:
-            case New(config=Mapping() as config):
-                self._start_new(config)
-            case Clone():
-                self._start_new(answer.config, source=answer.trial_id)
-            case Resume():
-                self._resume(answer.trial_id)
-            case Stop():
-                self._drop(answer.trial_id, now_s)
-            case Done():
-                self._stop_starting("the scheduler has no more trials")
+        if isinstance(answer, New):
+            if answer.config is None:
+                return self._start_suggested(now_s)
+            self._start_new(answer.config)
+        elif isinstance(answer, Clone):
+            self._start_new(answer.config, source=answer.trial_id)
+        elif isinstance(answer, (Resume, Stop)):
+            self._resume_or_stop(answer, now_s)
+        elif isinstance(answer, Done):
+            self._stop_starting("the scheduler has no more trials")
+            self._stage = "closing"
+        elif answer is not None and not self._trials.active and not self._trials.has_held:
+            if self._stage == "draining":  # no event can change the answer Wait
                 self._stage = "closing"
-            case Wait() if not self._trials.active and not self._trials.has_held:  # nothing can change the answer
-                if self._stage == "draining":
-                    self._stage = "closing"
-                elif self._suggestions.state == "exhausted":
-                    self._stop_starting("searcher exhausted")
-                elif self._suggestions.state != "requested":
-                    self._stop_starting("the scheduler has nothing left to run")
+            elif self._suggestions.state == "exhausted":
+                self._stop_starting("searcher exhausted")
+            elif self._suggestions.state != "requested":
+                self._stop_starting("the scheduler has nothing left to run")
         return isinstance(answer, (New, Clone, Resume, Stop))
 
     def _ask_scheduler(self, now_s: float) -> NextTrial | None:
@@ -424,23 +418,27 @@ class SearchCore:
         """Validate the scheduler's answer, or raise Refused. Return Wait for a new trial that may not start."""
         if type(answer) is Wait or (self._stage == "draining" and isinstance(answer, (New, Clone))):
             return _WAIT
-        method = f"{type(self._scheduler).__name__}.next()"
-        if isinstance(answer, (Resume, Stop)) and not self._trials.may_resume(answer.trial_id):
-            trial_ids = filter(self._trials.may_resume, sorted([*self._trials.paused, *self._trials.active]))
-            paused = ", ".join(map(str, list(trial_ids)[:20])) or "none"
-            problem = f"that trial is not paused; paused are: {paused}"
-            raise Refused(ValueError(f"{method} returned {answer!r}, but {problem}"))
+        if isinstance(answer, (Resume, Stop)):
+            if not self._trials.may_resume(answer.trial_id):
+                trial_ids = filter(self._trials.may_resume, sorted([*self._trials.paused, *self._trials.active]))
+                paused = ", ".join(map(str, list(trial_ids)[:20])) or "none"
+                raise self._refused(f"returned {answer!r}, but that trial is not paused; paused are: {paused}")
+            return answer
         if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
-            problem = f"there is no such trial: {self._next_id} trials have started, from 0 on"
-            raise Refused(ValueError(f"{method} returned {answer!r}, but {problem}"))
+            known = f"{self._next_id} trials have started, from 0 on"
+            raise self._refused(f"returned {answer!r}, but there is no such trial: {known}")
         if isinstance(answer, Clone) or (isinstance(answer, New) and answer.config is not None):
-            config = checked_config(answer.config, self._space, f"the configuration of {method}", self._next_id)
+            origin = f"the configuration of {type(self._scheduler).__name__}.next()"
+            config = checked_config(answer.config, self._space, origin, self._next_id)
             return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
         if isinstance(answer, New) and self._suggestions.state == "exhausted" and not self._suggestions.enqueued:
             return _WAIT
-        if isinstance(answer, (New, Wait, Resume, Stop, Done)):
+        if isinstance(answer, (New, Wait, Done)):
             return answer
-        raise Refused(TypeError(f"{method} must return {_ANSWERS}, got {answer!r}"))
+        raise self._refused(f"must return {_ANSWERS}, got {answer!r}", TypeError)
+
+    def _refused(self, problem: str, kind: type[Exception] = ValueError) -> Refused:
+        return Refused(kind(f"{type(self._scheduler).__name__}.next() {problem}"))
 
     def _start_suggested(self, now_s: float) -> bool:
         """Start a trial with the next configuration, or return False and let the slot wait for a suggestion."""
@@ -472,23 +470,16 @@ class SearchCore:
         self._num_starts += 1
         self._trials.start(trial, self._slots.take(), source=source, fallback=fallback)
 
-    def _resume(self, trial_id: int) -> None:
-        """Resume a paused trial: at once, or as soon as its process has exited and no user holds it."""
-        trial = self._trials.active.get(trial_id) or self._trials.paused[trial_id]
-        if trial.state != "paused":
+    def _resume_or_stop(self, answer: Resume | Stop, now_s: float) -> None:
+        """Resume or stop a paused trial: at once, or as soon as its process has exited."""
+        trial = self._trials.active.get(answer.trial_id) or self._trials.paused[answer.trial_id]
+        if isinstance(answer, Stop):
+            if self._trials.stop_for_scheduler(trial):
+                self._finish_trial(trial, _STOPPED, now_s)
+        elif trial.state != "paused":
             trial.reserved_slot = self._slots.take()
-        elif trial.hold:
-            trial.state = "held"
-        else:
+        elif not self._trials.defer_if_held(trial):
             self._start(trial)
-
-    def _drop(self, trial_id: int, now_s: float) -> None:
-        """Stop a paused trial: at once, or as soon as its process has exited."""
-        trial = self._trials.active.get(trial_id) or self._trials.paused[trial_id]
-        if trial.state == "paused":
-            self._stop_idle(trial, now_s)
-        else:
-            trial.plan = "drop"
 
     # Reports.
 
@@ -504,10 +495,10 @@ class SearchCore:
         needed += [("constraint's value", constraint.metric) for constraint in self._constraints]
         if self._resource_attr is not None:
             needed.append(("resource", self._resource_attr))
-        kind, name = next(((kind, name) for kind, name in needed if not is_number(values.get(name))), ("", None))
+        label, name = next(((label, name) for label, name in needed if not is_number(values.get(name))), ("", None))
         if not self._counts.num_evaluations and name is not None and name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail("no-metric", f"the {kind} {name!r} was not reported", problem, now_s)
+            self._fail("no-metric", f"the {label} {name!r} was not reported", problem, now_s)
 
     def _observation(
         self, trial_id: int, config: Mapping[str, object], iter: int, values: Mapping[str, Any]
@@ -573,7 +564,7 @@ class SearchCore:
             return
         if trial.state == "over":
             self._finish_trial(trial, status, now_s)
-            problem = self._counts.missing_metric() if status is Status.COMPLETED else None
+            problem = self._counts.missing_metric() if status is _COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
         if not trial.has_paused:
@@ -601,16 +592,11 @@ class SearchCore:
         if status is not None:
             self._finish_trial(trial, status, now_s)
 
-    def _stop_idle(self, trial: Trial, now_s: float) -> None:
-        """Stop a trial that uses no slot."""
-        self._trials.stop_idle(trial)
-        self._finish_trial(trial, Status.STOPPED, now_s)
-
     def _finish_trial(self, trial: Trial, status: Status, now_s: float) -> None:
         """Count the finished trial, keep its best report, and notify the searcher and the scheduler."""
-        self._counts.num_trials_completed += status is Status.COMPLETED
-        self._counts.num_trials_stopped += status is Status.STOPPED
-        self._counts.num_trials_failed += status is Status.FAILED
+        self._counts.num_trials_completed += status is _COMPLETED
+        self._counts.num_trials_stopped += status is _STOPPED
+        self._counts.num_trials_failed += status is _FAILED
         self._counts.add_end(trial.trial_id)
         self._trials.finish(trial)
         try:

@@ -30,13 +30,6 @@ class Slots:
     Attributes:
         num_used: number of slots that are used or reserved.
         is_offered: one trial more than `n_workers` may start.
-
-    >>> slots = Slots(2, asynchronous=True)
-    >>> slots.take(), slots.take(), slots.has_room
-    (0, 1, False)
-    >>> slots.release(0)
-    >>> slots.take()
-    0
     """
 
     def __init__(self, n_workers: int, *, asynchronous: bool) -> None:

@@ -74,13 +74,7 @@ class SuggestionSource:
         return self._suggestion
 
     def request(self, trial_id: int, pending: Mapping[int, Config], now_s: float) -> None:
-        """Request a suggestion unless one is requested or ready.
-
-        Args:
-            trial_id: id of the next new trial.
-            pending: configurations of the running trials.
-            now_s: time in seconds.
-        """
+        """Request a suggestion for the next new trial, unless one is requested or ready."""
         if self.state != "idle":
             return
         context = SuggestContext(

@@ -29,7 +29,6 @@ After a crash the reports beyond it are void. After a pause they remain valid, a
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, final
@@ -38,15 +37,19 @@ from ..schedulers.scheduler import Status
 from .actions import Action, BestReport, Discard, Judged, Kill, Reason, Start, Terminate
 from .events import Outcome, Ready
 
-# Strings, because accessing a member of an Enum is as slow as a call (Python 3.11).
+# States are strings, because accessing a member of an Enum is as slow as a call (Python 3.11).
 State: TypeAlias = Literal[
     "starting", "running", "stopping", "killed", "ended", "over", "paused", "held", "queued", "suspended"
 ]  # fmt: skip
-# What a stopping trial was asked to do, and what follows when the slot of an ended trial is free; "": nothing.
+# The plan of a stopping trial is the request sent to it; that of an ended trial is applied when its slot is free.
 # complete: stop at the maximum resource. hold: pause for a user. drop: pause and never resume. suspend: the search
 # ends, the trial does not.
 Plan: TypeAlias = Literal["", "stop", "complete", "pause", "hold", "drop", "suspend", "retry"]
 
+_PAUSED: Final = Status.PAUSED
+_COMPLETED: Final = Status.COMPLETED
+_STOPPED: Final = Status.STOPPED
+_FAILED: Final = Status.FAILED
 # A crash may be transient. A timeout, a NaN or a missing report is caused by the configuration or the program.
 _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
 # Outcomes that count as a stop after a request to stop: TrialStopped, our signal, or a return in the meantime.
@@ -83,7 +86,7 @@ class Trial:
         is_stopped_by_user: a user stopped it after it was asked to pause, or before its retry.
         alone: it gets a whole GPU, because it ran out of memory on a share of one.
         has_paused: its later failures do not count as failures of the program.
-        fault: why it fails, whatever the outcome of the attempt.
+        fault: why it fails, regardless of the outcome of the attempt.
     """
 
     trial_id: int
@@ -162,7 +165,7 @@ class Trials:
         self.queued: dict[int, Trial] = {}
         self.suspended: dict[int, Trial] = {}
         self.deadlines = Deadlines()
-        self.checkpoints: Counter[str] = Counter()
+        self.checkpoints: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
         self._finished_best: Ranked | None = None
 
@@ -269,7 +272,7 @@ class Trials:
             trial.plan = "retry"
             trial.num_retries += 1
             trial.alone = trial.alone or outcome.retry_alone
-        elif status is not Status.PAUSED and (status is not Status.STOPPED or trial.plan != "suspend"):
+        elif status is not _PAUSED and (status is not _STOPPED or trial.plan != "suspend"):
             trial.plan = ""
         trial.state = "ended" if trial.plan else "over"
         self.deadlines.clear(trial.trial_id)
@@ -281,15 +284,15 @@ class Trials:
             kind, text = trial.fault.kind, trial.fault.text
         elif outcome.kind == "stopped" or (trial.plan and outcome.kind in _STOPS):
             if trial.plan == "complete":
-                return Status.COMPLETED, None
-            return Status.PAUSED if trial.plan in ("pause", "hold", "drop") else Status.STOPPED, None
+                return _COMPLETED, None
+            return _PAUSED if trial.plan in ("pause", "hold", "drop") else _STOPPED, None
         elif outcome.kind != "returned":
             kind, text = outcome.kind, outcome.text
         elif trial.iter == 0:
             kind, text = "no-report", f"the objective ended without reporting {self._metric!r}, and returned nothing"
         else:
-            return Status.COMPLETED, None
-        return Status.FAILED, Reason(kind, text, outcome.traceback, outcome.last_output)
+            return _COMPLETED, None
+        return _FAILED, Reason(kind, text, outcome.traceback, outcome.last_output)
 
     def _may_retry(self, trial: Trial, reason: Reason, outcome: Outcome) -> bool:
         # Another trial may have caused a GPU fault or a lack of memory, so retry once even without `retries`.
@@ -308,7 +311,7 @@ class Trials:
             trial.state = "suspended"
             self.suspended[trial.trial_id] = trial
         elif plan == "drop" or trial.is_stopped_by_user:
-            status = Status.FAILED if plan == "retry" else Status.STOPPED
+            status = _FAILED if plan == "retry" else _STOPPED
             self._actions.append(Judged(trial.trial_id, trial.attempt, status))
             return status
         elif plan == "retry" or ((plan == "hold" or is_resumed) and not trial.hold):
@@ -324,19 +327,46 @@ class Trials:
         trial.state = "queued"
         self.queued[trial.trial_id] = trial
 
-    def stop_idle(self, trial: Trial) -> None:
-        self.paused.pop(trial.trial_id, None)
-        self.queued.pop(trial.trial_id, None)
-        self._actions.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
+    def defer_if_held(self, trial: Trial) -> bool:
+        """Return True if a user holds a trial that the scheduler resumes. It then starts when the hold is removed."""
+        if trial.hold:
+            trial.state = "held"
+        return trial.hold
 
-    def set_hold(self, trial: Trial, hold: bool) -> None:
-        """Let a user hold the trial, or remove the hold."""
+    def set_hold(self, trial: Trial, hold: bool) -> bool:
+        """Let a user hold the trial, or remove the hold. Return True if the trial is queued by this."""
         trial.hold = hold
         if hold and trial.state == "queued":
             self.paused[trial.trial_id] = self.queued.pop(trial.trial_id)
             trial.state = "held"
         elif not hold and trial.state == "held":
             self._queue(self.paused.pop(trial.trial_id))
+            return True
+        return False
+
+    def stop_for_scheduler(self, trial: Trial) -> bool:
+        """Stop a paused trial. Return False if it is finished only when its slot is free."""
+        if trial.state != "paused":
+            trial.plan = "drop"
+            return False
+        self._remove(trial)
+        return True
+
+    def stop_for_user(self, trial: Trial, now_s: float) -> bool:
+        """Stop a trial. Return False if it is finished only when its attempt has ended or its slot is free."""
+        if trial.state in ("paused", "held", "queued"):
+            self._remove(trial)
+            return True
+        if trial.state in ("starting", "running"):
+            self.terminate(trial, "stop", "stopped by hand", now_s)
+        elif trial.plan in ("pause", "hold", "drop", "retry"):
+            trial.is_stopped_by_user = True
+        return False
+
+    def _remove(self, trial: Trial) -> None:
+        self.paused.pop(trial.trial_id, None)
+        self.queued.pop(trial.trial_id, None)
+        self._actions.append(Judged(trial.trial_id, trial.attempt, _STOPPED))
 
     def suspend_lost(self) -> int:
         """Suspend the active trials of a process that is gone. Return how many trials had counted as stopped.
@@ -367,7 +397,7 @@ class Trials:
         if best is not None and best.report.iter > trial.iter:  # a repeated report: `best` would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
         previous, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
-        self.checkpoints[name] += 1
+        self.checkpoints[name] = self.checkpoints.get(name, 0) + 1
         self._discard(previous, trial.trial_id)
 
     def finish(self, trial: Trial) -> None:

@@ -19,25 +19,27 @@ class Refused(Exception):
         self.cause = cause
 
 
-def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
+def checked_decision(decision: object, scheduler: str, trial_id: int) -> Decision:
     """Validate a decision about a report. Raise Refused if it is invalid."""
     if isinstance(decision, str) and decision in Decision.__members__:
         return Decision(decision)
     allowed = ", ".join(f"Decision.{member.name}" for member in Decision)
-    raise Refused(TypeError(f"{who}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}"))
+    raise Refused(
+        TypeError(f"{scheduler}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}")
+    )
 
 
-def checked_config(config: object, space: Space, who: str, trial_id: int) -> dict[str, object]:
+def checked_config(config: object, space: Space, origin: str, trial_id: int) -> dict[str, object]:
     """Return the configuration, validated and in plain Python values. Raise Refused if it is invalid.
 
-    `who`: name of its source, for the message.
+    `origin`: the method that returned it, for the message.
     """
     if not isinstance(config, Mapping):
-        raise Refused(TypeError(f"{who} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"))
+        raise Refused(TypeError(f"{origin} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"))
     try:
         return space.check(config)
     except (TypeError, ValueError) as error:
-        raise Refused(ValueError(f"{who} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
+        raise Refused(ValueError(f"{origin} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
 
 
 def problem_with(

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple, Unpack, final
 from ..rng import KeyedRandom
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Domain, Space
-from ..space.categories import Ordinal
+from ..space.categories import Categories
 from ..space.conditions import exists
 from ..space.domains import FiniteDomain, is_finite
 from ..space.numeric import Interval
@@ -317,7 +317,7 @@ def perturb(domain: Domain, value: object, factor: float) -> Value:
     if not domain.ordered:
         return domain.normalize(value)
     index, last = domain.index_of(value), domain.num_values - 1
-    if isinstance(domain, Ordinal):
+    if isinstance(domain, Categories):
         new = index + (1 if factor > 1 else -1)
         return domain.value_at(min(max(new, 0), last))
     number = _number(domain, index)
@@ -336,4 +336,4 @@ def _number(domain: FiniteDomain, index: int) -> float:
 
 def _is_fixed_point(domain: Domain, value: object) -> bool:
     """Return True for 0, which no factor changes."""
-    return domain.ordered and not isinstance(domain, Ordinal) and value == 0
+    return domain.ordered and not isinstance(domain, Categories) and value == 0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..rng import KeyedRandom
 from ..space import Domain, Space
-from ..space.categories import Ordinal
+from ..space.categories import Categories
 from ..space.conditions import parents_first
 from ..space.numeric import Multiples
 from .searcher import SuggestContext
@@ -296,7 +296,7 @@ def _make_column(domain: Domain) -> _Column:
         return _Real()
     if isinstance(domain, Multiples) and domain.is_log:
         return _LogShares(round(domain.lower / domain.q), size)
-    if isinstance(domain, Ordinal) and domain.edges:
+    if isinstance(domain, Categories) and domain.edges:
         return _UnequalShares(np.array(domain.edges))
     return _EqualShares(size)
 

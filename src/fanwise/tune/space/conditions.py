@@ -56,9 +56,8 @@ def parameter(
             `Space.sample` ignores it.
         confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
 
-    Raises:
-        TypeError: the confidence is neither a number nor text.
-        ValueError: the prior is not in the domain, or the confidence is invalid.
+    Raises TypeError if the confidence is neither a number nor text, ValueError if it is invalid or the prior is not in
+    the domain.
 
     >>> from random import Random
     >>> from fanwise.tune import Space, choice, uniform
@@ -83,14 +82,12 @@ def has_prior(parameter: Parameter) -> bool:
 
 
 def normalize_condition(
-    name: str, when: Mapping[str, object], domains: Mapping[str, Domain], names: Iterable[str]
+    name: str, when: Mapping[str, object], domains: Mapping[str, Domain], names: Sequence[str]
 ) -> When:
     """Validate the `when` of a hyperparameter and convert it to plain values.
 
-    Raises:
-        TypeError: not a mapping.
-        ValueError: a parent is unknown, constant, real-valued or the hyperparameter itself, or its values are missing
-            or outside its domain.
+    Raises TypeError if it is not a mapping, ValueError if a parent is unknown, constant, real-valued or the
+    hyperparameter itself, or its values are missing or outside its domain.
     """
     if not isinstance(when, Mapping):
         raise TypeError(
@@ -99,52 +96,49 @@ def normalize_condition(
         )
     if not when:
         raise ValueError(f"{name!r}: when is empty; omit it if the hyperparameter always exists")
-    return {parent: _parent_values(name, parent, values, domains, names) for parent, values in when.items()}
-
-
-def _parent_values(
-    name: str, parent: str, allowed: object, domains: Mapping[str, Domain], names: Iterable[str]
-) -> tuple[Value, ...]:
-    if parent == name:
-        raise ValueError(f"{name!r} depends on itself")
-    domain = domains.get(parent)
-    if domain is None:
-        reason = "is a constant of the space" if parent in set(names) else "is not in the space"
-        raise ValueError(f"{name!r} depends on {parent!r}, which {reason}{did_you_mean(parent, domains)}")
-    if not is_finite(domain):
-        raise ValueError(
-            f"{name!r} depends on {parent!r}, which is real-valued: {domain!r}; a parent must have finitely many values"
-        )
-    is_list = isinstance(allowed, list | tuple | range) and not domain.contains(allowed)
-    values = list(allowed) if is_list else [allowed]  # type: ignore[call-overload]  # a list
-    if not values:
-        raise ValueError(f"{name!r}: when lists no value for {parent!r}, so it would never exist")
-    for value in values:
-        if not domain.contains(value):
-            raise ValueError(f"{name!r} depends on {parent!r} = {value!r}, which is not in {domain!r}")
-    return tuple(domain.value_at(index) for index in dict.fromkeys(map(domain.index_of, values)))
+    normalized: dict[str, tuple[Value, ...]] = {}
+    for parent, allowed in when.items():
+        if parent == name:
+            raise ValueError(f"{name!r} depends on itself")
+        domain = domains.get(parent)
+        if domain is None:
+            reason = "is a constant of the space" if parent in names else "is not in the space"
+            raise ValueError(f"{name!r} depends on {parent!r}, which {reason}{did_you_mean(parent, domains)}")
+        if not is_finite(domain):
+            raise ValueError(
+                f"{name!r} depends on {parent!r}, which is real-valued: {domain!r}; "
+                f"a parent must have finitely many values"
+            )
+        is_list = isinstance(allowed, list | tuple | range) and not domain.contains(allowed)
+        values = list(allowed) if is_list else [allowed]  # type: ignore[call-overload]  # a list
+        if not values:
+            raise ValueError(f"{name!r}: when lists no value for {parent!r}, so it would never exist")
+        for value in values:
+            if not domain.contains(value):
+                raise ValueError(f"{name!r} depends on {parent!r} = {value!r}, which is not in {domain!r}")
+        normalized[parent] = tuple(domain.value_at(i) for i in dict.fromkeys(map(domain.index_of, values)))
+    return normalized
 
 
 def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple[str, ...]:
-    """Sort names topologically, so that parents precede children; otherwise the action is kept.
+    """Sort names topologically, so that parents precede children; otherwise the order is kept.
 
-    Raises:
-        ValueError: the conditions form a cycle.
+    Raises ValueError if the conditions form a cycle.
     """
     ordered: dict[str, None] = {}
+
+    def visit(name: str, children: tuple[str, ...]) -> None:
+        if name in children:
+            cycle = " -> ".join((*children[children.index(name) :], name))
+            raise ValueError(f"these hyperparameters depend on each other in a cycle: {cycle}")
+        if name not in ordered:
+            for parent in conditions.get(name, ()):
+                visit(parent, (*children, name))
+            ordered[name] = None
+
     for name in names:
-        _visit(name, conditions, ordered, ())
+        visit(name, ())
     return tuple(ordered)
-
-
-def _visit(name: str, conditions: Mapping[str, When], ordered: dict[str, None], children: tuple[str, ...]) -> None:
-    if name in children:
-        cycle = " -> ".join((*children[children.index(name) :], name))
-        raise ValueError(f"these hyperparameters depend on each other in a cycle: {cycle}")
-    if name not in ordered:
-        for parent in conditions.get(name, ()):
-            _visit(parent, conditions, ordered, (*children, name))
-        ordered[name] = None
 
 
 def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, When]) -> bool:
@@ -171,8 +165,7 @@ def format_condition(when: When) -> str:
 def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
     """Map each ancestor to the values under which all the names exist.
 
-    Raises:
-        ValueError: two of the names cannot exist together.
+    Raises ValueError if two of the names cannot exist together.
     """
     allowed: dict[str, tuple[list[Value], str]] = {}
     queue = list(names)
@@ -181,10 +174,9 @@ def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> di
             previous, child = allowed.get(parent, (list(values), name))
             common = [value for value in previous if is_one_of(value, values)]
             if not common:
+                first, second = format_condition({parent: tuple(previous)}), format_condition({parent: values})
                 raise ValueError(
-                    f"{child} and {name} never exist together: {child} only when "
-                    f"{format_condition({parent: tuple(previous)})}, {name} only when "
-                    f"{format_condition({parent: values})}"
+                    f"{child} and {name} never exist together: {child} only when {first}, {name} only when {second}"
                 )
             allowed[parent] = (common, name)
             if parent not in queue:
@@ -192,24 +184,13 @@ def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> di
     return {parent: values for parent, (values, _) in allowed.items()}
 
 
-@final
-class _Other:
-    """Placeholder for all values of a parent that no condition mentions."""
-
-
-_OTHER = _Other()
+_OTHER = object()  # stands for all values of a parent that no condition mentions
 
 
 def count_configurations(
     names: Sequence[str], domains: Mapping[str, Domain], conditions: Mapping[str, When]
 ) -> int | None:
-    """Return the number of distinct configurations, or None if there are infinitely many.
-
-    Args:
-        names: hyperparameters and constants, parents first.
-        domains: domain of each hyperparameter.
-        conditions: condition of each conditional hyperparameter.
-    """
+    """Return the number of distinct configurations, or None if there are infinitely many. `names`: parents first."""
     mentioned: dict[str, list[Value]] = {}
     for when in conditions.values():
         for parent, values in when.items():

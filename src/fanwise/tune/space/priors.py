@@ -29,22 +29,13 @@ _MAX_Z_SQUARED = 64.0  # keeps the probability of every value above 0
 @final
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A value that is expected to be good.
-
-    Attributes:
-        center: a value of the domain.
-        confidence: between 0 and 1, exclusive.
-    """
+    """A value of a domain that is expected to be good, with a confidence between 0 and 1, exclusive."""
 
     center: Value
     confidence: float
 
     def value_at(self, domain: Domain, u: float) -> Value:
-        """Map u to a value distributed according to the prior; monotone on ordered domains.
-
-        Raises:
-            ValueError: u is not in [0, 1).
-        """
+        """Map u in [0, 1) to a value distributed according to the prior; monotone on ordered domains."""
         if domain.ordered:
             return domain.from_unit(_warp(check_unit(u), domain.to_unit(self.center), 1.0 - self.confidence))
         assert domain.num_values is not None, "unordered domains are finite"
@@ -59,12 +50,7 @@ class Prior:
 
 
 def make_prior(domain: Domain, center: object, confidence: object) -> Prior:
-    """Validate and create a prior. See `parameter` for the arguments.
-
-    Raises:
-        TypeError: the confidence is neither a number nor text.
-        ValueError: the center is not in the domain, or the confidence is invalid.
-    """
+    """Validate and create a prior. Arguments and errors are those of `parameter`."""
     if not domain.contains(center):
         raise ValueError(f"prior {center!r} is not in {domain!r}")
     if isinstance(confidence, str):

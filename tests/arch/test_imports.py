@@ -123,7 +123,6 @@ QUIET = [
     "tune/record/event_codec.py",
     "tune/record/utilization.py",
     "tune/schedulers/asha.py",
-    "tune/schedulers/fifo.py",
     "tune/schedulers/successive_halving.py",
     "tune/schedulers/median.py",
     "tune/schedulers/pbt.py",

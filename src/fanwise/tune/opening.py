@@ -11,8 +11,7 @@ from typing import Any
 from ..base.version import VERSION
 from .constraints import Constraint
 from .default_searcher import SearcherChoice, choose_searcher
-from .schedulers.fifo import FIFO
-from .schedulers.scheduler import Scheduler
+from .schedulers.scheduler import FIFO, Scheduler
 from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space

@@ -307,7 +307,7 @@ def test_a_simulated_search_refuses_what_does_not_fit() -> None:
 
 def test_another_mode_is_an_error() -> None:
     earlier("old", mode="max")
-    with pytest.raises(ValueError, match=r"the experiment 'old' optimised 'loss' with mode 'max'.*learn the opposite"):
+    with pytest.raises(ValueError, match=r"the experiment 'old' optimized 'loss' with mode 'max'.*learn the opposite"):
         begun("old")
 
 

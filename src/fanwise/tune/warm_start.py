@@ -1,11 +1,12 @@
 """Warm start: trials of earlier experiments and data frames as observations of a new search.
 
 An experiment contributes its trials with their valid reports. A data frame has one row per report, with columns <name>
-or config_<name>, the metrics, and optionally trial_id and st_status. `decisions.transfer` selects what fits the search.
+or config_<name>, the metrics, and optionally trial_id and st_status. `core.transfer` selects what fits the search.
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from .constraints import Constraint
@@ -46,15 +47,7 @@ def read_warm_start(
 
 def summaries_to_json(summaries: Sequence[Taken]) -> list[dict[str, object]]:
     """Return the summaries as JSON, for the metadata of the record."""
-    return [
-        {
-            "source": summary.source,
-            "num_trials": summary.num_trials,
-            "num_reports": summary.num_reports,
-            "remarks": list(summary.remarks),
-        }
-        for summary in summaries
-    ]
+    return [{**asdict(summary), "remarks": list(summary.remarks)} for summary in summaries]
 
 
 def _read_source(item: object, index: int, space: Space) -> Source:

@@ -28,7 +28,7 @@ from fanwise.tune.schedulers import (
     scheduler,
     successive_halving,
 )
-from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, first_points, searcher
+from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, points, searcher
 from fanwise.tune.space import Space, loguniform, randint
 
 SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
@@ -270,7 +270,7 @@ def test_the_signature_shows_the_options_of_the_base_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [scheduler, resources, rungs, asha, median, successive_halving, first_points, searcher, nearest]
+    "module", [scheduler, resources, rungs, asha, median, successive_halving, points, searcher, nearest]
 )
 def test_the_examples_run(module: types.ModuleType) -> None:
     assert doctest.testmod(module).failed == 0

@@ -18,7 +18,7 @@ from ...base.text import counted
 from ..constraints import Constraint, infeasibility, violations_of
 from ..searchers.searcher import Objective, Observation
 from ..space import Space
-from ..space.conditions import exists, parents_first
+from ..space.parameters import exists, parents_first
 from ..values import is_number, round_resource
 from .events import Earlier
 
@@ -77,9 +77,8 @@ class Learning:
 def fitted(sources: Iterable[Source], learning: Learning) -> tuple[list[Earlier], list[Taken]]:
     """Convert earlier searches into the first events of a search, with a summary of each source.
 
-    Raises:
-        ValueError: a source optimized a metric in the opposite mode, none of its reports has a required value, or none
-            of its trials fits the space.
+    Raises ValueError if a source optimized a metric in the opposite mode, none of its reports has a required value, or
+    none of its trials fits the space.
     """
     used: list[KnownTrial] = []
     summaries: list[Taken] = []
@@ -111,7 +110,7 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
         mode = source.modes.get(objective.metric, objective.mode)
         if mode != objective.mode:
             raise ValueError(
-                f"{source.name} optimised {objective.metric!r} with mode {mode!r}, and this search does with "
+                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, and this search does with "
                 f"{objective.mode!r}: it would learn the opposite. Use the same mode, or leave it out of warm_start."
             )
     _check_reports(source, learning)
@@ -174,8 +173,7 @@ def _number(values: Mapping[str, object], name: str) -> float:
 def configuration_of(values: Mapping[str, object], space: Space) -> dict[str, object]:
     """Return the part of a configuration that is in the space, with the constants of the space.
 
-    Raises:
-        ValueError: a required value is missing or not in its domain.
+    Raises ValueError if a required value is missing or not in its domain.
     """
     known: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):

@@ -25,9 +25,9 @@ from ..rng import KeyedRandom
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Domain, Space
 from ..space.categories import Categories
-from ..space.conditions import exists
 from ..space.domains import is_finite
 from ..space.numeric import Interval
+from ..space.parameters import exists
 from ..values import Value, checked_int, checked_probability, round_resource
 from .resources import ResourceOptions, ResourceScheduler, checked_positive
 from .scheduler import Clone, Decision, Done, New, NextTrial, Resume, Status, Wait

@@ -27,9 +27,8 @@ from typing import (
 
 from ...base.nearest import did_you_mean
 from ..constraints import checked_constraints
-from ..searchers.by_name import resolve_searcher
-from ..searchers.first_points import FirstPoints
-from ..searchers.random_search import RandomSearcher
+from ..searchers import RandomSearcher, resolve_searcher
+from ..searchers.points import FirstPoints
 from ..searchers.searcher import Mode, Objective, Observation, Searcher, SuggestContext
 from ..space import Space
 

@@ -15,21 +15,22 @@ from ...base.nearest import did_you_mean
 from ..rng import RandomSource
 from ..values import Value, plain_json, with_objects
 from .categories import Categories
-from .conditions import (
+from .domains import Domain, domain_from_json, domain_to_json, grid_values, is_domain
+from .parameters import (
     Parameter,
+    Prior,
     When,
     count_configurations,
     exists,
     format_condition,
     has_prior,
     is_one_of,
+    make_prior,
     normalize_condition,
     parameter,
     parents_first,
     required_parents,
 )
-from .domains import Domain, domain_from_json, domain_to_json, grid_values, is_domain
-from .priors import Prior, make_prior
 
 _MAX_SHOWN = 6
 

@@ -19,7 +19,7 @@ import numpy as np
 from measuring import finish, machine, table
 
 from fanwise.tune import FIFO, StoppingCriterion, choice, lograndint, loguniform, parameter, randint, uniform
-from fanwise.tune.searchers.by_name import SEARCHERS
+from fanwise.tune.searchers import SEARCHERS
 from fanwise.tune.simulate import FunctionTable, simulate
 
 BUDGETS = (10, 20, 40, 70, 100)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from measuring import finish, machine, peak_mib, quantile, table
 
 from fanwise.tune import Observation, Searcher, Space, SuggestContext, choice, loguniform, randint, uniform
-from fanwise.tune.searchers.by_name import SEARCHERS
+from fanwise.tune.searchers import SEARCHERS
 
 SPACE = Space(
     {

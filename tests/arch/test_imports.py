@@ -121,7 +121,6 @@ QUIET = [
     "tune/record/event_codec.py",
     "tune/record/utilization.py",
     "tune/schedulers/asha.py",
-    "tune/schedulers/fifo.py",
     "tune/schedulers/successive_halving.py",
     "tune/schedulers/median.py",
     "tune/schedulers/pbt.py",
@@ -129,9 +128,7 @@ QUIET = [
     "tune/schedulers/resources.py",
     "tune/schedulers/rungs.py",
     "tune/searchers/searcher.py",
-    "tune/searchers/first_points.py",
-    "tune/searchers/grid.py",
-    "tune/searchers/random_search.py",
+    "tune/searchers/points.py",
     "tune/stopping.py",
 ]
 # What a quiet file may import. Whoever needs more is asked: is it a fact that could be handed in?
@@ -170,7 +167,8 @@ QUIET_MAY_USE = {"random": {"Random"}, "signal": {"Signals", "strsignal"}}
 # What a quiet file may ask of one that is not: memory to receive into, and a searcher, which schedulers construct.
 BOUNDARIES = {
     ("tensor/__init__.py", "aligned_buffer"),
-    ("tune/searchers/by_name.py", "resolve_searcher"),
+    ("tune/searchers/__init__.py", "RandomSearcher"),
+    ("tune/searchers/__init__.py", "resolve_searcher"),
     ("tune/searchers/tpe.py", "TPESearcher"),
 }
 # Calls that read or change the world, or draw chance from it, without any import.

@@ -23,8 +23,8 @@ from fanwise.tune import (
 )
 from fanwise.tune.ask_tell import OpenSearch
 from fanwise.tune.default_searcher import choose_searcher
-from fanwise.tune.searchers.by_name import SEARCHERS
-from fanwise.tune.searchers.forest import ForestSearcher
+from fanwise.tune.searchers import SEARCHERS
+from fanwise.tune.searchers.with_sklearn import ForestSearcher
 
 SPACE = {"x": uniform(0, 1)}
 

@@ -19,7 +19,7 @@ def experiments(incomplete: str) -> list[str]:
 
 def searchers(incomplete: str) -> list[str]:
     """What `--searcher` takes by name."""
-    from ..tune.searchers.by_name import SEARCHERS
+    from ..tune.searchers import SEARCHERS
 
     return _beginning(SEARCHERS, incomplete)
 

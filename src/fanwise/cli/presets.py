@@ -10,7 +10,7 @@ from typing import Any
 
 from ..base.nearest import did_you_mean, must_be_one_of
 from ..tune import ASHA, BOHB, FIFO, MOASHA, PBT, Hyperband, MedianStopping, Scheduler, SuccessiveHalving
-from ..tune.searchers.by_name import searcher_factory
+from ..tune.searchers import searcher_factory
 from ..tune.searchers.optuna_searcher import sampler_options
 from .usage import UsageError
 

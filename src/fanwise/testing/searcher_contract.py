@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ..tune.searchers.first_points import FirstPoints
+from ..tune.searchers.points import FirstPoints
 from ..tune.searchers.searcher import Observation, Searcher, SuggestContext
 from ..tune.space import (
     Space,
@@ -534,7 +534,7 @@ def _nearest_of_sixteen(make: Make, *, tells: bool) -> float:
         pending: dict[int, Mapping[str, object]] = {}
         for number in range(40 + 16):
             config = searcher.suggest(
-                SuggestContext(number, number, space, seed=seed, pending=dict(pending) if tells else None)
+                SuggestContext(number, number, space, seed=seed, pending=dict(pending) if tells else {})
             )
             assert config is not None
             x, y = _number(config["x"]), _number(config["y"])

@@ -8,14 +8,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast, final
+from typing import Any, Literal, TypeAlias, cast, final
 
 from .values import is_number
 
 Relation: TypeAlias = Literal["<=", ">="]
 
 _EXAMPLE = 'right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]'
-_PARTS = re.compile(r"(?P<left>[^<>=]*)(?P<relation>[<>=]+)(?P<right>[^<>=]*)")
+_PARTS = re.compile(r"([^<>=]*)([<>=]+)([^<>=]*)")
 
 
 @final
@@ -107,7 +107,7 @@ def _parse(text: str) -> Constraint:
         raise ValueError(
             f"the constraint {text!r} is not of the form metric <= number or metric >= number.\n  {_EXAMPLE}"
         )
-    left, relation, right = (match[name].strip() for name in ("left", "relation", "right"))
+    left, relation, right = map(str.strip, match.groups())
     if relation not in ("<=", ">="):
         raise ValueError(f"the constraint {text!r} uses {relation!r} instead of <= or >=.\n  {_EXAMPLE}")
     bound = _number(right)
@@ -132,15 +132,10 @@ def _number(text: str) -> float | None:
     return None
 
 
-class _HasConstraints(Protocol):
-    constraints: tuple[Constraint, ...]
-
-
-def constraints_of(scheduler: _HasConstraints, texts: Sequence[str] = ()) -> tuple[Constraint, ...]:
+def constraints_of(scheduler: Any, texts: Sequence[str] = ()) -> tuple[Constraint, ...]:
     """Return the constraints of a search, given either to its scheduler or as texts.
 
-    Raises:
-        TypeError, ValueError: a constraint is invalid, or both are given.
+    Raises TypeError or ValueError if a constraint is invalid or both are given.
     """
     constraints = checked_constraints(texts)
     if scheduler.constraints and constraints:

@@ -17,7 +17,7 @@ MIN_TRIALS = 5  # results before the forest is used; see `ForestSearcher`
 
 @dataclass(frozen=True, slots=True)
 class SearcherChoice:
-    """The name of a searcher (see `searchers.by_name`) and why it was chosen."""
+    """The name of a searcher (see `searchers.SEARCHERS`) and why it was chosen."""
 
     name: str
     reason: str
@@ -35,15 +35,7 @@ def choose_searcher(
     n_workers: int,
     has_sklearn: bool = True,
 ) -> SearcherChoice:
-    """Apply the rule.
-
-    Args:
-        num_objectives: number of objectives.
-        has_conditions: whether the space has conditional hyperparameters.
-        max_trials: maximum number of trials; None if unknown.
-        n_workers: number of concurrent trials.
-        has_sklearn: whether scikit-learn is installed.
-    """
+    """Apply the rule. `max_trials`: maximum number of trials; None if unknown."""
     if num_objectives > 1:
         return SearcherChoice("tpe", f"there are {num_objectives} objectives")
     if has_conditions:

@@ -51,7 +51,6 @@ class Importances:
     """Importances of all hyperparameters.
 
     Args:
-        metric: the metric.
         hyperparameters: importances, largest first.
         trials: trial ids.
         predicted, seen: cross-validated predictions and true ranks of these trials, 0 for the best.
@@ -74,7 +73,6 @@ class Dependence:
     """Predicted ranks at values of one hyperparameter, 0 for the best trial and 1 for the worst.
 
     Args:
-        name: the hyperparameter.
         values: all values, or 25 that are evenly spaced on the scale of the domain.
         means: mean prediction over the trials that have the hyperparameter.
         lows, highs: 10 % and 90 % quantiles of the predictions. If they are far apart while the means hardly change,
@@ -94,7 +92,6 @@ class Dependences:
     """Partial dependences of all hyperparameters.
 
     Args:
-        metric: the metric.
         hyperparameters: in the order of the space, except those that no trial has.
         quarters: values of the metric at the ranks 0, 0.25, 0.5, 0.75 and 1.
         correlation: correlation of predicted and true ranks, as in `Importances`.

@@ -29,10 +29,7 @@ class RandomSource(Protocol):
 
 @final
 class KeyedRandom:
-    """A random number generator whose key is a text. A copy continues from the state of the original.
-
-    Args:
-        key: any text; use a distinct key for each decision.
+    """A random number generator whose key is a text, distinct for each decision. A copy continues from its state.
 
     >>> rng = KeyedRandom("0/suggest/17")
     >>> rng.random() == KeyedRandom("0/suggest/17").random()

@@ -19,8 +19,7 @@ from .constraints import Constraint, checked_constraints, constraints_of
 from .core.search_core import SearchCore
 from .default_searcher import SearcherChoice, choose_searcher
 from .runtime.checkpoint_store import checked_root
-from .schedulers.fifo import FIFO
-from .schedulers.scheduler import Scheduler, checked_seed, seed_of
+from .schedulers.scheduler import FIFO, Scheduler, checked_seed, seed_of
 from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space

@@ -18,15 +18,10 @@ from .values import is_number
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The search must stop.
-
-    Args:
-        reason: the limit that was reached, with its value.
-        lets_running_finish: True: start no more trials and wait for the running ones; False: stop them.
-    """
+    """The search must stop. `reason`: the limit that was reached, with its value."""
 
     reason: str
-    lets_running_finish: bool
+    lets_running_finish: bool  # True: start no more trials and wait for the running ones; False: stop them
 
 
 @dataclass(slots=True)
@@ -180,19 +175,29 @@ class StoppingCriterion:
     reference_point: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        limits = [option.name for option in fields(self) if option.name != "reference_point"]
-        if all(getattr(self, name) is None for name in limits):
+        limits = {option.name: getattr(self, option.name) for option in fields(self)}
+        reference = limits.pop("reference_point")
+        if all(limit is None for limit in limits.values()):
             raise ValueError(
                 f"StoppingCriterion() would never end the search; set one of {', '.join(limits)}, "
                 f"or max_wallclock_time=math.inf to run until interrupted"
             )
-        _check_seconds(self.max_wallclock_time)
-        for name in limits:
-            if name.startswith("max_num_"):
-                _check_count(name, getattr(self, name))
+        limit_s = self.max_wallclock_time
+        if limit_s is not None and not is_number(limit_s):
+            raise TypeError(f"max_wallclock_time must be seconds, got {limit_s!r} of type {type(limit_s).__name__}")
+        if limit_s is not None and not limit_s > 0:
+            raise ValueError(f"max_wallclock_time must be above 0 seconds, got {limit_s!r}")
+        for name, limit in limits.items():
+            if name.startswith("max_num_") and limit is not None:
+                if isinstance(limit, bool) or not isinstance(limit, numbers.Integral):
+                    raise TypeError(f"{name} must be an int, got {limit!r} of type {type(limit).__name__}")
+                if limit < 1:
+                    raise ValueError(f"{name} must be at least 1, got {limit!r}")
         for name in ("max_metric_value", "min_metric_value"):
-            object.__setattr__(self, name, _metric_limit(name, getattr(self, name)))
-        self._check_hypervolume()
+            if limits[name] is not None:
+                object.__setattr__(self, name, _checked_metric_limit(name, limits[name]))
+        if reference is not None or self.max_hypervolume is not None:
+            self._check_hypervolume(self.max_hypervolume, reference)
 
     @property
     def max_trials(self) -> int | None:
@@ -200,12 +205,9 @@ class StoppingCriterion:
         limits = (self.max_num_trials_started, self.max_num_trials_completed, self.max_num_evaluations)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _check_hypervolume(self) -> None:
-        limit, reference = self.max_hypervolume, self.reference_point
-        if limit is not None and reference is None:
-            raise ValueError(f"max_hypervolume needs a reference_point: got max_hypervolume={limit!r} alone")
+    def _check_hypervolume(self, limit: object, reference: object) -> None:
         if reference is None:
-            return
+            raise ValueError(f"max_hypervolume needs a reference_point: got max_hypervolume={limit!r} alone")
         if limit is None and self.max_num_trials_without_improvement is None:
             raise ValueError(
                 "reference_point requires max_hypervolume or max_num_trials_without_improvement: "
@@ -217,13 +219,12 @@ class StoppingCriterion:
             raise ValueError(f"max_hypervolume must be above 0 and finite, got {limit!r}")
         if not isinstance(reference, Mapping):
             raise TypeError(f"reference_point must be {{name of an objective: number}}, got {reference!r}")
-        object.__setattr__(self, "reference_point", _metric_limit("reference_point", reference))
+        object.__setattr__(self, "reference_point", _checked_metric_limit("reference_point", reference))
 
     def reference_losses(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
         """Return the reference point as losses, in the order of the objectives, or None.
 
-        Raises:
-            ValueError: the names of the reference point are not those of the objectives.
+        Raises ValueError if the names of the reference point are not those of the objectives.
         """
         if self.reference_point is None:
             return None
@@ -237,12 +238,8 @@ class StoppingCriterion:
 
     def to_json(self) -> dict[str, object]:
         """Return the limits that are set, as JSON."""
-        limits = {option.name: getattr(self, option.name) for option in fields(self)}
-        return {
-            name: dict(limit) if isinstance(limit, Mapping) else limit
-            for name, limit in limits.items()
-            if limit is not None
-        }
+        limits = ((option.name, getattr(self, option.name)) for option in fields(self))
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in limits if v is not None}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "StoppingCriterion":
@@ -258,30 +255,29 @@ class StoppingCriterion:
         reason = self._reached(counts)
         if reason is not None:
             return Verdict(reason, lets_running_finish=False)
-        limit = self.max_num_trials_started
-        if limit is not None and counts.num_trials_started >= limit:
-            return Verdict(f"max_num_trials_started={limit} reached", lets_running_finish=True)
-        limit = self.max_num_trials_without_improvement
-        if limit is not None and counts.num_trials_without_improvement >= limit:
-            return Verdict(f"max_num_trials_without_improvement={limit} reached", lets_running_finish=True)
-        return None
+        reason = self._reached_count(counts, ("num_trials_started", "num_trials_without_improvement"))
+        return None if reason is None else Verdict(reason, lets_running_finish=True)
 
     def hard_verdict(self, counts: Counts) -> Verdict | None:
         """Return the verdict if a limit that stops running trials was reached."""
         reason = self._reached(counts)
         return None if reason is None else Verdict(reason, lets_running_finish=False)
 
+    def _reached_count(self, counts: Counts, names: Sequence[str]) -> str | None:
+        for name in names:
+            limit = getattr(self, f"max_{name}")
+            if limit is not None and getattr(counts, name) >= limit:
+                return f"max_{name}={limit} reached"
+        return None
+
     def _reached(self, counts: Counts) -> str | None:
         """Return the reason if a limit that stops running trials was reached. Called at every event."""
         limit_s = self.max_wallclock_time
         if limit_s is not None and counts.wallclock_s >= limit_s:
             return f"max_wallclock_time={limit_s:g} s is over"
-        limit = self.max_num_trials_completed
-        if limit is not None and counts.num_trials_completed >= limit:
-            return f"max_num_trials_completed={limit} reached"
-        limit = self.max_num_evaluations
-        if limit is not None and counts.num_evaluations >= limit:
-            return f"max_num_evaluations={limit} reached"
+        reason = self._reached_count(counts, ("num_trials_completed", "num_evaluations"))
+        if reason is not None:
+            return reason
         if self.max_metric_value is not None:
             for name, bound in _limits(self.max_metric_value, counts.metric).items():
                 if counts.largest.get(name, -math.inf) >= bound:
@@ -306,39 +302,19 @@ def _limits(limit: float | Mapping[str, float] | None, metric: str) -> Mapping[s
     return limit if isinstance(limit, Mapping) else {metric: limit}
 
 
-def _check_seconds(limit: object) -> None:
-    if limit is None:
-        return
-    if not is_number(limit):
-        raise TypeError(f"max_wallclock_time must be seconds, got {limit!r} of type {type(limit).__name__}")
-    if not limit > 0:
-        raise ValueError(f"max_wallclock_time must be above 0 seconds, got {limit!r}")
-
-
-def _check_count(name: str, limit: object) -> None:
-    if limit is None:
-        return
-    if isinstance(limit, bool) or not isinstance(limit, numbers.Integral):
-        raise TypeError(f"{name} must be an int, got {limit!r} of type {type(limit).__name__}")
-    if limit < 1:
-        raise ValueError(f"{name} must be at least 1, got {limit!r}")
-
-
-def _metric_limit(name: str, limit: object) -> object:
-    """Validate a limit and copy it."""
-    if limit is None:
-        return None
+def _checked_metric_limit(name: str, limit: object) -> object:
+    """Return a copy of a limit. Raises TypeError, ValueError."""
     if not isinstance(limit, Mapping):
-        return _metric_value(name, limit)
+        return _checked_metric_value(name, limit)
     if not limit:
         raise ValueError(f"{name} must name at least one metric, got an empty dict")
     for metric in limit:
         if not isinstance(metric, str):
             raise TypeError(f"{name} must be {{name of a metric: number}}, got the key {metric!r}")
-    return {metric: _metric_value(f"{name}[{metric!r}]", value) for metric, value in limit.items()}
+    return {metric: _checked_metric_value(f"{name}[{metric!r}]", value) for metric, value in limit.items()}
 
 
-def _metric_value(name: str, value: object) -> float:
+def _checked_metric_value(name: str, value: object) -> float:
     if not is_number(value):
         raise TypeError(f"{name} must be a number or {{name of a metric: number}}, got {value!r}")
     if not -math.inf < value < math.inf:

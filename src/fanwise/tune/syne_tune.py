@@ -22,8 +22,7 @@ from .experiment import load_experiment as _load_experiment
 from .objective import report
 from .record.names import new_name
 from .schedulers.asha import ASHA as _ASHA
-from .schedulers.fifo import FIFO
-from .schedulers.scheduler import Scheduler
+from .schedulers.scheduler import FIFO, Scheduler
 from .space import Space
 from .space import choice as choice
 from .space import lograndint as lograndint

@@ -17,7 +17,7 @@ from .constraints import Constraint
 from .core.events import Earlier
 from .searchers.searcher import Objective
 from .space import Space
-from .space.conditions import exists, parents_first
+from .space.parameters import exists, parents_first
 from .values import is_number
 
 _MOST_REASONS = 3
@@ -75,9 +75,8 @@ class Learning:
 def fitted(sources: Iterable[Source], learning: Learning) -> tuple[list[Earlier], list[Taken]]:
     """Convert earlier searches into the first events of a search, with a summary of each source.
 
-    Raises:
-        ValueError: a source optimized a metric in the opposite mode, none of its reports has a required value, or none
-            of its trials fits the space.
+    Raises ValueError if a source optimized a metric in the opposite mode, none of its reports has a required value, or
+    none of its trials fits the space.
     """
     used: list[KnownTrial] = []
     summaries: list[Taken] = []
@@ -158,8 +157,7 @@ def _number(values: Mapping[str, object], name: str) -> float:
 def configuration_of(values: Mapping[str, object], space: Space) -> dict[str, object]:
     """Return the part of a configuration that is in the space, with the constants of the space.
 
-    Raises:
-        ValueError: a required value is missing or not in its domain.
+    Raises ValueError if a required value is missing or not in its domain.
     """
     known: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):

@@ -6,6 +6,7 @@ or config_<name>, the metrics, and optionally trial_id and st_status. `transfer`
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from .core.events import Earlier
@@ -44,15 +45,7 @@ def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> t
 
 def summaries_to_json(summaries: Sequence[Taken]) -> list[dict[str, object]]:
     """Return the summaries as JSON, for the metadata of the record."""
-    return [
-        {
-            "source": summary.source,
-            "num_trials": summary.num_trials,
-            "num_reports": summary.num_reports,
-            "remarks": list(summary.remarks),
-        }
-        for summary in summaries
-    ]
+    return [{**asdict(summary), "remarks": list(summary.remarks)} for summary in summaries]
 
 
 def _read_source(item: object, index: int, space: Space) -> Source:

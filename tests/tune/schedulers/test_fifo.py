@@ -15,8 +15,20 @@ from hypothesis import strategies as st
 
 from fanwise.base import nearest
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.schedulers import FIFO, Decision, New, Status, fifo, scheduler
-from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, first_points, searcher
+from fanwise.tune.schedulers import (
+    ASHA,
+    FIFO,
+    Decision,
+    New,
+    Status,
+    asha,
+    median,
+    resources,
+    rungs,
+    scheduler,
+    successive_halving,
+)
+from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, points, searcher
 from fanwise.tune.space import Space, loguniform, randint
 
 SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
@@ -250,11 +262,15 @@ def test_decisions_and_statuses_are_written_as_their_words() -> None:
     assert [str(status) for status in Status] == ["InProgress", "Paused", "Completed", "Stopped", "Failed"]
 
 
-def test_the_checked_init_keeps_its_signature() -> None:
+def test_the_signature_shows_the_options_of_the_base_class() -> None:
     names = ["searcher", "metric", "mode", "constraints", "resource_attr", "points_to_evaluate", "random_seed"]
     assert list(inspect.signature(FIFO).parameters) == names
+    resource_names = ["max_t", "max_resource_attr", "grace_period", "reduction_factor"]
+    assert list(inspect.signature(ASHA).parameters) == [*names, *resource_names, "type", "brackets"]
 
 
-@pytest.mark.parametrize("module", [fifo, scheduler, first_points, searcher, nearest])
+@pytest.mark.parametrize(
+    "module", [scheduler, resources, rungs, asha, median, successive_halving, points, searcher, nearest]
+)
 def test_the_examples_run(module: types.ModuleType) -> None:
     assert doctest.testmod(module).failed == 0

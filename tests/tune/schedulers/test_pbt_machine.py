@@ -253,7 +253,8 @@ class ClonesTheFinished(PBT):  # type: ignore[misc]
 
 
 class KeepsFailed(PBT):  # type: ignore[misc]
-    def _replace(self, trial_id: int) -> None: ...
+    def on_end(self, trial_id: int, status: Status) -> None:
+        super().on_end(trial_id, Status.STOPPED)
 
 
 class ComparesTheBestEver(PBT):  # type: ignore[misc]

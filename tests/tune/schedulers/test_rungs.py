@@ -87,26 +87,6 @@ def test_of_trials_that_are_all_alike_one_in_eta_goes_on(eta: float) -> None:
     assert sum(gone_on) == 120 / eta and sum(gone_on[60:]) == 60 / eta
 
 
-def test_of_equal_losses_the_earlier_one_is_better() -> None:
-    rung = Rung(2.0)
-    for number in range(4):
-        rung.enter((0.0, 0.5, number))
-    assert [rung.is_top((0.0, 0.5, number)) for number in range(4)] == [True, True, False, False]
-
-
-@pytest.mark.parametrize("loss", [0.0, 1.0])
-def test_what_is_removed_takes_no_memory(loss: float) -> None:
-    """Neither entries that come up in their heap nor those that stay deep in it."""
-    rung = Rung(2.0)
-    for number in range(4):
-        rung.enter((0.0, 0.5, number - 4))
-    for number in range(10_000):
-        rung.enter((0.0, loss, number))
-        rung.remove((0.0, loss, number))
-    assert len(rung) == 4
-    assert len(rung._top) + len(rung._rest) + len(rung._removed) < 300
-
-
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sampled_from([1.5, 2.0, 3.0, 4]))
 def test_a_trial_continues_if_it_is_within_the_quantile_of_numpy(losses: list[int], eta: float) -> None:
     rung = QuantileRung(eta)

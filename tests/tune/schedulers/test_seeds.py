@@ -22,7 +22,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.record.event_codec import to_row
-from fanwise.tune.searchers.by_name import SEARCHERS
+from fanwise.tune.searchers import SEARCHERS
 from fanwise.tune.simulate import FunctionTable, simulate
 
 SPACE = {"x": uniform(0, 1), "y": uniform(0, 1), "max_epochs": 4}

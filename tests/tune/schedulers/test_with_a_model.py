@@ -14,8 +14,7 @@ from fanwise.tune import (
     StoppingCriterion,
     SuccessiveHalving,
 )
-from fanwise.tune.searchers import RandomSearcher, TPESearcher
-from fanwise.tune.searchers.by_name import SEARCHERS
+from fanwise.tune.searchers import SEARCHERS, RandomSearcher, TPESearcher
 from fanwise.tune.simulate import FunctionTable, simulate
 from fanwise.tune.space import Space, uniform
 

@@ -13,7 +13,7 @@ from fanwise.testing.searcher_contract import begun
 from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import ForestSearcher, Observation, RandomSearcher, Searcher, SuggestContext, TPESearcher
 from fanwise.tune.searchers.encoding import Floats
-from fanwise.tune.searchers.forest import Forest, expected_improvement
+from fanwise.tune.searchers.with_sklearn import Forest, expected_improvement
 from fanwise.tune.simulate import FunctionTable, simulate
 from fanwise.tune.space import Space, uniform
 from fanwise.tune.stopping import StoppingCriterion

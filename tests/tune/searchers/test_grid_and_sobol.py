@@ -13,7 +13,7 @@ from fanwise.tune.core.actions import Action, Finish, Start
 from fanwise.tune.core.events import Begin, Ended, Event, Free, Ready, Reported
 from fanwise.tune.core.search_core import SearchCore, handle
 from fanwise.tune.schedulers import FIFO
-from fanwise.tune.searchers import GridSearcher, Searcher, SobolSearcher, SuggestContext, grid, sobol
+from fanwise.tune.searchers import GridSearcher, Searcher, SobolSearcher, SuggestContext, points, random_search
 from fanwise.tune.space import Space, choice, finrange, loguniform, randint, uniform
 from fanwise.tune.stopping import StoppingCriterion
 
@@ -116,7 +116,7 @@ def test_the_presets_describe_their_searchers() -> None:
     assert FIFO("sobol", metric="loss").describe()["searcher"] == {"name": "SobolSearcher"}
 
 
-@pytest.mark.parametrize("module", [grid, sobol])
+@pytest.mark.parametrize("module", [points, random_search])
 def test_the_examples_run(module: types.ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.failed == 0 < result.attempted

@@ -22,7 +22,7 @@ from fanwise.tune import (
     randint,
     uniform,
 )
-from fanwise.tune.searchers.by_name import SEARCHERS, resolve_searcher
+from fanwise.tune.searchers import SEARCHERS, resolve_searcher
 from fanwise.tune.simulate import FunctionTable, SimulatedSearch, simulate
 
 SPACE = {

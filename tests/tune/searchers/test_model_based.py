@@ -71,7 +71,7 @@ def test_so_does_one_that_learns_from_several_levels(check: Check) -> None:
 
 
 def ask(number: int, space: Space, pending: Mapping[int, Mapping[str, object]] | None = None) -> SuggestContext:
-    return SuggestContext(number, number, space, pending=pending)
+    return SuggestContext(number, number, space, pending=pending or {})
 
 
 def asked(searcher: Searcher, number: int, space: Space) -> Mapping[str, object]:

@@ -27,9 +27,8 @@ from fanwise.tune.core.actions import Action, Start
 from fanwise.tune.core.events import Event
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers.scheduler import Scheduler
-from fanwise.tune.searchers import Observation, Searcher, SuggestContext
-from fanwise.tune.searchers.by_name import resolve_searcher
-from fanwise.tune.searchers.first_points import FirstPoints
+from fanwise.tune.searchers import Observation, Searcher, SuggestContext, resolve_searcher
+from fanwise.tune.searchers.points import FirstPoints
 from fanwise.tune.simulate import FunctionTable, simulate
 
 optuna: Any = pytest.importorskip("optuna")

@@ -21,7 +21,7 @@ from fanwise.tune.searchers import (
     TPESearcher,
 )
 from fanwise.tune.searchers.encoding import Rows
-from fanwise.tune.searchers.first_points import FirstPoints
+from fanwise.tune.searchers.points import FirstPoints
 from fanwise.tune.space import Space
 
 OURS: dict[str, Make] = {

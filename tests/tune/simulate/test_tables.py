@@ -1,6 +1,7 @@
 """Tables of learning curves: the nearest configuration, where curves end, readers, and what is refused."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def finals(table: Table, **config: object) -> float:
     return value
 
 
-def table_of(space: dict[str, object], losses: list[float], **columns: list[object]) -> CurveTable:
+def table_of(space: Mapping[str, object], losses: list[float], **columns: list[object]) -> CurveTable:
     """One report of each configuration, after a second."""
     array = np.array(losses)[:, None]
     return CurveTable(space, columns, {"loss": array}, np.ones_like(array))

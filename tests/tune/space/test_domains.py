@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.tune import values
-from fanwise.tune.space import conditions, domains
+from fanwise.tune.space import domains, parameters
 from fanwise.tune.space.domains import (
     Domain,
     FiniteDomain,
@@ -36,7 +36,7 @@ from fanwise.tune.space.domains import (
     reverseloguniform,
     uniform,
 )
-from fanwise.tune.space.numeric import FinRange, Interval
+from fanwise.tune.space.numeric import Interval
 from fanwise.tune.values import Value
 
 UNITS = st.floats(0.0, math.nextafter(1.0, 0.0))
@@ -48,41 +48,9 @@ def in_order(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[float
     return st.tuples(numbers, numbers).filter(lambda pair: pair[0] != pair[1]).map(lambda p: (min(p), max(p)))
 
 
-@st.composite
-def int_bounds(draw: st.DrawFn, lowest: int, highest: int, widest: int) -> tuple[int, int]:
-    lower = draw(st.integers(lowest, highest - 1))
-    return lower, lower + draw(st.integers(1, min(widest, highest - lower)))
-
-
-@st.composite
-def fin_ranges(draw: st.DrawFn) -> FinRange:
-    size = draw(st.integers(2, 1000))
-    if draw(st.booleans()):
-        lower = draw(st.integers(-(10**9), 10**9))
-        return finrange(lower, lower + draw(st.integers(size - 1, 10**6)), size, cast_int=True)
-    lower_f = draw(st.floats(-1e6, 1e6))
-    return finrange(lower_f, lower_f + draw(st.floats(1e-3, 1e6)), size)
-
-
-CATEGORIES = st.none() | st.booleans() | st.text() | st.integers() | st.floats(allow_nan=False)
 REALS: st.SearchStrategy[Interval] = in_order(FINITE).map(lambda b: uniform(*b)) | in_order(POSITIVE).map(
     lambda b: loguniform(*b)
 )
-COUNTED: st.SearchStrategy[Domain] = (
-    int_bounds(-(2**60), 2**60, 2**52 - 1).map(lambda b: randint(*b))
-    | int_bounds(1, 2**45, 2**45).map(lambda b: lograndint(*b))
-    | st.lists(CATEGORIES, min_size=1, max_size=20, unique_by=lambda v: (isinstance(v, bool), v)).map(choice)
-    | fin_ranges()
-)
-ANY: st.SearchStrategy[Domain] = REALS | COUNTED
-
-
-@given(ANY, UNITS)
-def test_every_number_below_one_becomes_a_plain_value_of_the_domain(domain: Domain, u: float) -> None:
-    value = domain.from_unit(u)
-    assert domain.contains(value)
-    assert type(value) in (int, float, str, bool, type(None))
-    assert type(domain.normalize(value)) is type(value)
 
 
 @given(REALS, UNITS)
@@ -124,28 +92,6 @@ def test_log_values_survive_the_round_trip(bounds: tuple[float, float], u: float
     domain = loguniform(*bounds)
     value = domain.from_unit(u)
     assert math.isclose(domain.from_unit(domain.to_unit(value)), value, rel_tol=1e-13)
-
-
-@given(COUNTED, UNITS)
-def test_counted_values_survive_the_round_trip_exactly(domain: Domain, u: float) -> None:
-    value = domain.from_unit(u)
-    again = domain.from_unit(domain.to_unit(value))
-    assert again == value
-    assert type(again) is type(value)
-
-
-@given(COUNTED, UNITS, UNITS)
-def test_the_way_back_lies_in_the_share_of_the_value(domain: Domain, u: float, v: float) -> None:
-    assume(domain.from_unit(u) != domain.from_unit(v))
-    assert (domain.to_unit(domain.from_unit(u)) < domain.to_unit(domain.from_unit(v))) == (u < v)
-
-
-@given(ANY)
-def test_a_domain_survives_its_json_form(domain: Domain) -> None:
-    again = domain_from_json(domain_to_json(domain))
-    assert again == domain
-    assert repr(again) == repr(domain)
-    assert type(again) is type(domain)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +186,6 @@ def test_half_of_loguniform_lies_below_the_geometric_mean() -> None:
     assert sum(value < 1e-3 for value in drawn) == len(SPREAD) / 4
 
 
-def test_half_of_uniform_lies_below_the_middle() -> None:
-    assert sum(map(uniform(-1.0, 3.0).from_unit, SPREAD)) / len(SPREAD) == pytest.approx(1.0)
-    assert sum(value < 1.0 for value in map(uniform(-1.0, 3.0).from_unit, SPREAD)) == len(SPREAD) / 2
-
-
 def test_loguniform_gives_these_bits_on_every_machine() -> None:
     domain = loguniform(1e-2, 1)
     assert [domain.from_unit(u).hex() for u in (0.1, 0.5, 0.9)] == [
@@ -329,6 +270,8 @@ def test_numbers_of_other_kinds_are_accepted_and_made_plain(domain: Domain, valu
         (logfinrange(1, 100, 3), 11),
         (finrange(0, 1, 3), math.inf),
         (finrange(0, 1, 3), None),
+        (finrange(0, 1, 3), 10**400),
+        (quniform(0, 1, 0.1), 10**400),
         (finrange(1, 9, 5, cast_int=True), 4),
     ],
 )
@@ -417,13 +360,6 @@ def test_bad_bounds_are_refused_at_once(make: Callable[[], Domain], error: type[
         make()
 
 
-@pytest.mark.parametrize("u", [-0.1, 1.0, 1.5, math.nan])
-def test_a_number_outside_the_unit_interval_is_refused(u: float) -> None:
-    for domain in (uniform(0, 1), loguniform(1, 2), randint(0, 1), lograndint(1, 2), choice([1]), finrange(0, 1, 2)):
-        with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
-            domain.from_unit(u)
-
-
 OBJECTS: list[tuple[list[Any], list[str]]] = [
     ([(3, 3), (5, 5)], ["(3, 3)", "(5, 5)"]),
     ([[64], [64, 64]], ["[64]", "[64, 64]"]),
@@ -474,6 +410,6 @@ def test_an_unknown_kind_of_domain_is_refused() -> None:
         domain_from_json({"domain": "uniform", "low": 0, "high": 1})
 
 
-@pytest.mark.parametrize("module", [conditions, domains, values])
+@pytest.mark.parametrize("module", [parameters, domains, values])
 def test_the_examples_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

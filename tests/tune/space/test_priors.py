@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fanwise.tune.space import Space, choice, loguniform, ordinal, parameter, randint, uniform
 from fanwise.tune.space.domains import Domain
-from fanwise.tune.space.priors import make_prior
+from fanwise.tune.space.parameters import make_prior
 
 UNITS = [(piece + 0.5) / 4000 for piece in range(4000)]
 ORDERED: list[Domain] = [uniform(-1, 1), loguniform(1e-5, 1), randint(1, 50), ordinal(["s", "m", "l"])]

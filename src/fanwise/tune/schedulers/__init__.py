@@ -1,10 +1,10 @@
 """Schedulers, which decide which trial runs next and which trials end early."""
 
 from .asha import ASHA as ASHA
-from .fifo import FIFO as FIFO
 from .median import MedianStopping as MedianStopping
 from .moasha import MOASHA as MOASHA
 from .pbt import PBT as PBT
+from .scheduler import FIFO as FIFO
 from .scheduler import Clone as Clone
 from .scheduler import Decision as Decision
 from .scheduler import Done as Done

@@ -13,6 +13,9 @@ passes several levels counts for the highest one. Several brackets are asynchron
 gets bracket s with a probability proportional to the number of trials that Hyperband starts in it.
 """
 
+import abc
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, TypeAlias, Unpack, final
@@ -21,16 +24,21 @@ from ..rng import KeyedRandom
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
 from ..values import checked_int
-from .resources import ResourceOptions, ResourceScheduler, num_reached
+from .resources import RungOptions, RungScheduler
 from .rungs import Key, PromotionRung, QuantileRung, StoppingRung
 from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
 
 Kind: TypeAlias = Literal["stopping", "promotion", "quantile"]
+_RUNGS: dict[str, Callable[[float], StoppingRung | PromotionRung | QuantileRung]] = {
+    "stopping": StoppingRung,
+    "promotion": PromotionRung,
+    "quantile": QuantileRung,
+}
 
 
 @dataclass(slots=True)
-class _Entry:
-    """The entry of a trial at a rung level, and the report that caused it."""
+class Entry:
+    """The entry of a trial at a rung level. `iter`: the report that caused it. `key`: its key in a rung of ASHA."""
 
     iter: int
     level: int
@@ -44,26 +52,80 @@ class _Trial:
 
     bracket: int
     target: float
-    entries: list[_Entry] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+
+class AsynchronousHalving(RungScheduler):
+    """Base class of `ASHA` and `MOASHA`, which differ in their rungs. A searcher chooses the configurations."""
+
+    _num_brackets = 1
+
+    def begin(self, space: Space, seed: int) -> None:
+        super().begin(space, seed)
+        self._bracket_bounds = _bracket_bounds(self._num_brackets, len(self._levels), self._eta)
+        self._trials: dict[int, _Trial] = {}
+        self._num_entries = 0
+
+    def next(self, context: SuggestContext) -> NextTrial:
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        trial = self._trials.get(observation.trial_id)
+        if trial is None:
+            bracket = 0
+            if self._num_brackets > 1:  # depends only on the seed and the trial
+                u = KeyedRandom(f"{self._seed}/bracket/{observation.trial_id}").random()
+                bracket = bisect_right(self._bracket_bounds, u)
+            trial = self._trials[observation.trial_id] = _Trial(bracket, self._target(bracket))
+        if observation.resource < trial.target:
+            return CONTINUE
+        if observation.resource >= self._maximum:
+            return self._decide_at_maximum(observation.resource)
+        level = bisect_right(self._levels, observation.resource) - 1
+        trial.target = self._target(level + 1)
+        key = (observation.infeasibility, observation.loss, self._num_entries)
+        self._num_entries += 1
+        entry = Entry(observation.iter, level, key)
+        trial.entries.append(entry)
+        decision = self._enter(trial.bracket, entry, observation)
+        entry.continued = decision is CONTINUE
+        return decision
+
+    @abc.abstractmethod
+    def _enter(self, bracket: int, entry: Entry, observation: Observation) -> Decision:
+        """Enter a trial into a rung."""
+
+    @abc.abstractmethod
+    def _remove(self, bracket: int, entry: Entry) -> None:
+        """Remove an entry from its rung."""
+
+    def on_rollback(self, trial_id: int, to_iter: int) -> None:
+        trial = self._trials.get(trial_id)
+        if trial is None:
+            return
+        while trial.entries and trial.entries[-1].iter > to_iter:
+            self._remove(trial.bracket, trial.entries.pop())
+        trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else trial.bracket)
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        self._trials.pop(trial_id, None)
+
+    def _target(self, level: int) -> float:
+        """Return the resource of a rung level; the maximum after the last one."""
+        return self._levels[level] if level < len(self._levels) else self._maximum
 
 
 @final
-class ASHA(ResourceScheduler):
+class ASHA(AsynchronousHalving):
     """Asynchronous successive halving (Li et al., arXiv 1810.05934); a searcher chooses the configurations.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t: resource at which trials end.
-        max_resource_attr: alternatively, name in the space of the value with that resource, e.g. "max_epochs"; the
-            objective then ends by itself.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space; see `ResourceScheduler`.
         grace_period: the first rung level.
         reduction_factor: eta; one trial in eta continues, to eta times the resource.
         type: "stopping", "promotion" or "quantile".
         brackets: number of brackets; bracket s compares trials from grace_period * eta^s on.
-
-    Raises:
-        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
-        ValueError: an argument out of range.
 
     >>> scheduler = ASHA(metric="loss", max_t=9)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
@@ -79,111 +141,68 @@ class ASHA(ResourceScheduler):
         *,
         type: Kind = "stopping",
         brackets: int = 1,
-        **options: Unpack[ResourceOptions],
+        **options: Unpack[RungOptions],
     ) -> None:
         super().__init__(searcher, **options)
-        if type not in ("stopping", "promotion", "quantile"):
+        if type not in _RUNGS:
             raise ValueError(f"type must be 'stopping', 'promotion' or 'quantile', got {type!r}")
         self._type = type
         self._num_brackets = checked_int("brackets", brackets, 1)
 
     def check(self, space: Space) -> None:
         super().check(space)
-        self._check_brackets(space)
-
-    def levels(self, space: Space) -> tuple[float, ...]:
-        maximum = self._resources.maximum(space)
-        return (*self._resources.rungs(maximum), maximum)
-
-    def begin(self, space: Space, seed: int) -> None:
-        super().begin(space, seed)
-        eta, num_levels = self._resources.reduction_factor, len(self._levels)
-        self._bracket_bounds = _bracket_bounds(self._num_brackets, num_levels, eta)
-        self._stopping: list[list[StoppingRung | QuantileRung]] = []
-        self._promotion: list[list[PromotionRung]] = []
-        for bracket in range(self._num_brackets):
-            levels = range(num_levels - bracket)
-            if self._type == "promotion":
-                self._promotion.append([PromotionRung(eta) for _ in levels])
-            elif self._type == "quantile":
-                self._stopping.append([QuantileRung(eta) for _ in levels])
-            else:
-                self._stopping.append([StoppingRung(eta) for _ in levels])
-        # Highest level first; ties are broken by the bracket that starts earlier.
-        highest_first = sorted((-(s + k), s, k) for s in range(self._num_brackets) for k in range(num_levels - s))
-        self._highest_first = [self._promotion[s][k] for _, s, k in highest_first] if self._promotion else []
-        self._trials: dict[int, _Trial] = {}
-        self._num_entries = 0
-
-    def _check_brackets(self, space: Space) -> None:
-        maximum = self._resources.maximum(space)
-        levels = self._resources.rungs(maximum)
+        *levels, maximum = self.levels(space)
         if self._num_brackets > len(levels) + 1:
             raise ValueError(
                 f"brackets={self._num_brackets}, but there are {len(levels)} rung levels below the maximum {maximum!r} "
                 f"({', '.join(map(str, levels)) or 'none'}), so at most {len(levels) + 1} brackets"
             )
 
+    def levels(self, space: Space) -> tuple[float, ...]:
+        maximum = self._maximum_of(space)
+        return (*self.rungs(maximum), maximum)
+
+    def begin(self, space: Space, seed: int) -> None:
+        super().begin(space, seed)
+        self._rungs: dict[tuple[int, int], StoppingRung | PromotionRung | QuantileRung] = {
+            (bracket, level): _RUNGS[self._type](self._eta)
+            for bracket in range(self._num_brackets)
+            for level in range(bracket, len(self._levels))
+        }
+        # Highest level first; ties are broken by the bracket that starts earlier.
+        places = sorted(self._rungs, key=lambda place: (-place[1], place[0]))
+        rungs = [self._rungs[place] for place in places]
+        self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
+
     def next(self, context: SuggestContext) -> NextTrial:
-        for rung in self._highest_first:
+        for rung in self._promotion_rungs:
             if rung.promotable is not None:
                 return Resume(rung.promote())
         return New()
 
-    def on_report(self, observation: Observation) -> Decision:
-        trial = self._trials.get(observation.trial_id)
-        if trial is None:
-            trial = self._add_trial(observation.trial_id)
-        if observation.resource < trial.target:
-            return CONTINUE
-        if observation.resource >= self._maximum:
-            return self._resources.decide_at_maximum(observation.resource, self._maximum)
-        return self._compare(trial, observation)
+    def _enter(self, bracket: int, entry: Entry, observation: Observation) -> Decision:
+        rung = self._rungs[bracket, entry.level]
+        if isinstance(rung, PromotionRung):
+            rung.enter(entry.key, observation.trial_id)
+            return PAUSE
+        return CONTINUE if rung.enter(entry.key) else STOP
 
-    def on_rollback(self, trial_id: int, to_iter: int) -> None:
-        trial = self._trials.get(trial_id)
-        if trial is None:
-            return
-        while trial.entries and trial.entries[-1].iter > to_iter:
-            entry = trial.entries.pop()
-            if self._stopping:
-                rung = self._stopping[trial.bracket][entry.level - trial.bracket]
-                rung.remove(entry.key, continued=entry.continued)
-            else:
-                self._promotion[trial.bracket][entry.level - trial.bracket].remove(entry.key)
-        trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else trial.bracket)
+    def _remove(self, bracket: int, entry: Entry) -> None:
+        rung = self._rungs[bracket, entry.level]
+        if isinstance(rung, PromotionRung):
+            rung.remove(entry.key)
+        else:
+            rung.remove(entry.key, continued=entry.continued)
 
     def on_end(self, trial_id: int, status: Status) -> None:
         trial = self._trials.pop(trial_id, None)
-        if trial is not None and trial.entries and self._promotion:
-            entry = trial.entries[-1]
-            self._promotion[trial.bracket][entry.level - trial.bracket].withdraw(entry.key)
+        if trial is not None and trial.entries:
+            rung = self._rungs[trial.bracket, trial.entries[-1].level]
+            if isinstance(rung, PromotionRung):
+                rung.withdraw(trial.entries[-1].key)
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "type": self._type, "brackets": self._num_brackets}
-
-    def _add_trial(self, trial_id: int) -> _Trial:
-        """Add a trial; its bracket depends only on the seed and its id."""
-        bracket = 0
-        if self._num_brackets > 1:
-            u = KeyedRandom(f"{self._seed}/bracket/{trial_id}").random()
-            bracket = num_reached(self._bracket_bounds, u)
-        trial = self._trials[trial_id] = _Trial(bracket, self._target(bracket))
-        return trial
-
-    def _compare(self, trial: _Trial, observation: Observation) -> Decision:
-        """Enter the trial into the rung of the highest level it has reached."""
-        level = num_reached(self._levels, observation.resource) - 1
-        key = (observation.infeasibility, observation.losses[0], self._num_entries)
-        self._num_entries += 1
-        entry = _Entry(observation.iter, level, key)
-        trial.entries.append(entry)
-        trial.target = self._target(level + 1)
-        if self._stopping:
-            entry.continued = self._stopping[trial.bracket][level - trial.bracket].enter(key)
-            return CONTINUE if entry.continued else STOP
-        self._promotion[trial.bracket][level - trial.bracket].enter(key, observation.trial_id)
-        return PAUSE
 
 
 def _bracket_bounds(num_brackets: int, num_levels: int, eta: float) -> list[float]:

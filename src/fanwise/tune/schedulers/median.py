@@ -55,10 +55,6 @@ class MedianStopping(Scheduler):
         grace_time: no trial is stopped at a resource below this.
         grace_population: no trial is stopped at a resource that fewer other trials have reached.
 
-    Raises:
-        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
-        ValueError: an argument out of range.
-
     >>> from fanwise.tune import Space
     >>> scheduler = MedianStopping(metric="loss", grace_population=2)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)

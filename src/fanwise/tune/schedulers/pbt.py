@@ -24,13 +24,13 @@ from typing import ClassVar, NamedTuple, Unpack, final
 from ..rng import KeyedRandom
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Domain, Space
-from ..space.categories import Ordinal
-from ..space.conditions import exists
-from ..space.domains import FiniteDomain, is_finite
+from ..space.categories import Categories
+from ..space.domains import is_finite
 from ..space.numeric import Interval
+from ..space.parameters import exists
 from ..values import Value, checked_int, checked_probability, round_resource
-from .resources import ResourceLevels, checked_positive
-from .scheduler import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, SchedulerOptions, Status, Wait
+from .resources import ResourceOptions, ResourceScheduler, checked_positive
+from .scheduler import Clone, Decision, Done, New, NextTrial, Resume, Status, Wait
 
 _FACTORS = (0.8, 1.2)
 
@@ -43,27 +43,18 @@ class _IntervalEnd(NamedTuple):
 
 @dataclass(slots=True)
 class _Member:
-    """The current trial of a member.
+    """The current trial of a member."""
 
-    Args:
-        config: configuration; None until the first report.
-        first_iter: number of the first report; 0 before it.
-        start_resource: 0, or the resource of the checkpoint from which it was cloned.
-        interval_ends: ends of its perturbation intervals.
-        is_clone: whether it started as a clone.
-        is_paused: whether it waits for a worker.
-    """
-
-    config: Mapping[str, object] | None = None
-    first_iter: int = 0
-    start_resource: float = 0.0
+    config: Mapping[str, object] | None = None  # None until the first report
+    first_iter: int = 0  # number of the first report; 0 before it
+    start_resource: float = 0.0  # resource of the checkpoint from which it was cloned
     interval_ends: list[_IntervalEnd] = field(default_factory=list)
     is_clone: bool = False
-    is_paused: bool = False
+    is_paused: bool = False  # waits for a worker
 
 
 @final
-class PBT(Scheduler):
+class PBT(ResourceScheduler):
     """Population-based training; a searcher chooses the first configurations.
 
     The search ends when every member is at the maximum. A failed member is replaced by a clone of one of the best.
@@ -71,19 +62,13 @@ class PBT(Scheduler):
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The
             searcher chooses the configurations of the first trials.
-        max_t: resource at which trials end.
-        max_resource_attr: name of the space entry that holds the maximum resource, e.g. "max_epochs"; used instead of
-            max_t. The objective then ends by itself.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space; see `ResourceScheduler`.
         perturbation_interval: resource between two comparisons of a member with the others.
         population_size: number of members.
         quantile_fraction: fraction of the population that is replaced (the worst members) and fraction that is
             cloned (the best); above 0, at most 0.5.
         resample_probability: probability that a hyperparameter of a clone is sampled; otherwise it is multiplied by 0.8
             or 1.2.
-
-    Raises:
-        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
-        ValueError: an argument out of range.
 
     >>> scheduler = PBT(metric="loss", max_t=100, perturbation_interval=10)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
@@ -97,32 +82,23 @@ class PBT(Scheduler):
         self,
         searcher: Searcher | str | None = None,
         *,
-        max_t: float | None = None,
-        max_resource_attr: str | None = None,
         perturbation_interval: float,
         population_size: int = 4,
         quantile_fraction: float = 0.25,
         resample_probability: float = 0.25,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[ResourceOptions],
     ) -> None:
         super().__init__(searcher, **options)
-        self._resources = ResourceLevels(max_t, max_resource_attr)
         self._interval = round_resource(checked_positive("perturbation_interval", perturbation_interval))
         self._population_size = checked_int("population_size", population_size, 2)
         self._fraction = checked_probability("quantile_fraction", quantile_fraction)
         if not 0 < self._fraction <= 0.5:
             raise ValueError(f"quantile_fraction must be above 0 and at most 0.5, got {quantile_fraction!r}")
         self._resample_probability = checked_probability("resample_probability", resample_probability)
-        self.max_resource = max_t
-
-    def check(self, space: Space) -> None:
-        self._resources.maximum(space)
-        super().check(space)
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
-        self._space, self._seed = space, seed
-        self._maximum = self.max_resource = self._resources.maximum(space)
+        self._space = space
         self._members: dict[int, _Member] = {}  # by id of the current trial
         self._num_unstarted = self._population_size
         self._no_new_configs = False
@@ -139,9 +115,8 @@ class PBT(Scheduler):
         self._unconfirmed_trial_id = None
         self._no_new_configs = context.no_new_configs
         answer = self._next(context.trial_id) if context.can_start_trial else self._next_resume()
-        self._max_running_members = max(
-            self._max_running_members, sum(not member.is_paused for member in self._members.values())
-        )
+        num_running = sum(not member.is_paused for member in self._members.values())
+        self._max_running_members = max(self._max_running_members, num_running)
         return answer
 
     def _next(self, trial_id: int) -> NextTrial:
@@ -185,7 +160,7 @@ class PBT(Scheduler):
             member.start_resource = resource - resource / observation.iter
         if resource >= self._maximum:
             self._at_maximum.setdefault(trial_id, observation.iter)
-            return self._resources.decide_at_maximum(resource, self._maximum)
+            return self._decide_at_maximum(resource)
         last = member.interval_ends[-1].resource if member.interval_ends else member.start_resource
         if resource < round_resource(last + self._interval):
             return Decision.CONTINUE
@@ -250,11 +225,8 @@ class PBT(Scheduler):
             return
         if member.is_paused:
             self._waiting.remove(Resume(trial_id))
-        if status is Status.FAILED:
-            self._replace(trial_id)
-
-    def _replace(self, trial_id: int) -> None:
-        """Replace a failed member by a clone of one of the best, or by a new trial if there is none."""
+        if status is not Status.FAILED:
+            return
         if best := self._best():
             self._waiting.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), best))
         else:
@@ -269,8 +241,6 @@ class PBT(Scheduler):
     def describe(self) -> dict[str, object]:
         return {
             **super().describe(),
-            "max_t": self._resources.max_t,
-            "max_resource_attr": self._resources.max_resource_attr,
             "perturbation_interval": self._interval,
             "population_size": self._population_size,
             "quantile_fraction": self._fraction,
@@ -317,23 +287,21 @@ def perturb(domain: Domain, value: object, factor: float) -> Value:
     if not domain.ordered:
         return domain.normalize(value)
     index, last = domain.index_of(value), domain.num_values - 1
-    if isinstance(domain, Ordinal):
-        new = index + (1 if factor > 1 else -1)
-        return domain.value_at(min(max(new, 0), last))
-    number = _number(domain, index)
-    target = number * factor
-    new = bisect_left(range(last + 1), target, key=lambda i: _number(domain, i))
-    if new > last or (new > 0 and target - _number(domain, new - 1) <= _number(domain, new) - target):
+    if isinstance(domain, Categories):
+        return domain.value_at(min(max(index + (1 if factor > 1 else -1), 0), last))
+
+    def number_at(index: int) -> float:
+        return float(domain.value_at(index))  # type: ignore[arg-type]  # not a category
+
+    target = number_at(index) * factor
+    new = bisect_left(range(last + 1), target, key=number_at)
+    if new > last or (new > 0 and target - number_at(new - 1) <= number_at(new) - target):
         new -= 1
     if new == index:
-        new += (target > number) - (target < number)
+        new += (target > number_at(index)) - (target < number_at(index))
     return domain.value_at(min(max(new, 0), last))
-
-
-def _number(domain: FiniteDomain, index: int) -> float:
-    return float(domain.value_at(index))  # type: ignore[arg-type]  # neither a choice nor an ordinal
 
 
 def _is_fixed_point(domain: Domain, value: object) -> bool:
     """Return True for 0, which no factor changes."""
-    return domain.ordered and not isinstance(domain, Ordinal) and value == 0
+    return not isinstance(domain, Categories) and value == 0

@@ -22,21 +22,17 @@ from typing import (
     Required,
     TypeAlias,
     TypedDict,
-    TypeVar,
     final,
 )
 
 from ...base.nearest import did_you_mean
 from ..constraints import checked_constraints
-from ..searchers.by_name import resolve_searcher
-from ..searchers.first_points import FirstPoints
-from ..searchers.random_search import RandomSearcher
+from ..searchers import RandomSearcher, resolve_searcher
+from ..searchers.points import FirstPoints
 from ..searchers.searcher import Mode, Objective, Observation, Searcher, SuggestContext
 from ..space import Space
 
 _P = ParamSpec("_P")
-_R = TypeVar("_R")
-_Self = TypeVar("_Self")
 
 
 class Decision(enum.StrEnum):
@@ -131,21 +127,18 @@ class SchedulerOptions(TypedDict, total=False):
     random_seed: int | None
 
 
-def _checks_options(method: Callable[Concatenate[_Self, _P], _R]) -> Callable[Concatenate[_Self, _P], _R]:
-    """Decorate the constructor of a scheduler: an unknown option is an error with the closest name.
+def _checks_options(constructor: Callable[Concatenate["Scheduler", _P], None]) -> Callable[Concatenate[Any, _P], None]:
+    """Decorate the constructor of `Scheduler`: an unknown option is an error with the closest name.
 
     A space argument, as in Syne Tune, is an error that points to the Tuner.
     """
-    parameters = inspect.signature(method).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    takes_searcher = [*parameters][1:2] == ["searcher"]
+    parameters = inspect.signature(constructor).parameters
 
-    @functools.wraps(method)
-    def checked(self: _Self, /, *args: _P.args, **options: _P.kwargs) -> _R:
+    @functools.wraps(constructor)
+    def checked(self: "Scheduler", /, *args: _P.args, **options: _P.kwargs) -> None:
         name = type(self).__name__
-        has_space = takes_searcher and any(isinstance(value, Space | Mapping) for value in args)
-        unknown = [] if takes_any else [option for option in options if option not in parameters]
-        if has_space or "config_space" in unknown or "space" in unknown:
+        unknown = [option for option in options if option not in parameters]
+        if any(isinstance(value, Space | Mapping) for value in args) or {"config_space", "space"} & {*unknown}:
             raise TypeError(
                 f"{name} got a space, which belongs to the Tuner.\n"
                 f"  right:  Tuner(objective, space, {name}(metric=...), stop)"
@@ -153,21 +146,9 @@ def _checks_options(method: Callable[Concatenate[_Self, _P], _R]) -> Callable[Co
         if unknown:
             known = [*inspect.signature(type(self)).parameters]
             raise TypeError(f"{name} has no option {unknown[0]!r}{did_you_mean(unknown[0], known)}")
-        return method(self, *args, **options)
+        constructor(self, *args, **options)
 
     return checked
-
-
-def _merged_signature(constructor: Callable[..., None], base: Callable[..., None]) -> inspect.Signature:
-    """Return the signature of a constructor with the keyword options of its base class in place of **options."""
-    signature, inherited = inspect.signature(constructor), inspect.signature(base).parameters.values()
-    own = [*signature.parameters.values()]
-    if own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
-        return signature
-    positional = [parameter for parameter in own[:-1] if parameter.kind is not parameter.KEYWORD_ONLY]
-    options = {parameter.name: parameter for parameter in inherited if parameter.kind is parameter.KEYWORD_ONLY}
-    options |= {parameter.name: parameter for parameter in own[:-1] if parameter.kind is parameter.KEYWORD_ONLY}
-    return signature.replace(parameters=[*positional, *options.values()])
 
 
 class Scheduler(abc.ABC):
@@ -183,7 +164,7 @@ class Scheduler(abc.ABC):
             behind all reports that do not.
         resource_attr: name of the reported value that measures the progress of a trial, e.g. "epoch"; None: the number
             of its reports.
-        points_to_evaluate: configurations to try first, in this action; omitted values are sampled.
+        points_to_evaluate: configurations to try first, in this order; omitted values are sampled.
         random_seed: seed of the search; None: the seed of the Tuner.
 
     Raises:
@@ -203,12 +184,16 @@ class Scheduler(abc.ABC):
     max_resource: float | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """Let the signature show the keyword options of the base class in place of **options."""
         super().__init_subclass__(**options)
-        constructor = cls.__dict__.get("__init__")
-        if constructor is not None:
-            checked = _checks_options(constructor)
-            checked.__signature__ = _merged_signature(constructor, super(cls, cls).__init__)  # type: ignore[attr-defined]
-            cls.__init__ = checked  # type: ignore[method-assign]
+        if "__init__" in vars(cls):
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            _, *own = inspect.signature(cls.__init__).parameters.values()
+            if own and own[-1].kind is inspect.Parameter.VAR_KEYWORD:
+                inherited = inspect.signature(cls.__mro__[1]).parameters.values()
+                by_name = {option.name: option for option in (*inherited, *own) if option.kind is keyword}
+                own = [*(option for option in own[:-1] if option.kind is not keyword), *by_name.values()]
+            cls.__signature__ = inspect.Signature(own, return_annotation=None)  # type: ignore[attr-defined]
 
     @_checks_options
     def __init__(
@@ -287,12 +272,28 @@ class Scheduler(abc.ABC):
         }
 
 
-def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
-    """Return one objective per metric. A single mode applies to all metrics.
+@final
+class FIFO(Scheduler):
+    """First in, first out: runs every trial to its end; a searcher chooses the configurations. Takes several metrics.
 
-    Raises:
-        TypeError, ValueError: metric is not a name or a list of distinct names, or a mode is not "min" or "max".
+    Arguments and errors are those of `Scheduler`.
+
+    >>> scheduler = FIFO("sobol", metric="loss", points_to_evaluate=[{"depth": 3}])
+    >>> scheduler.next(SuggestContext(0, 0, Space({"depth": 3})))
+    New(config=None)
     """
+
+    multiple_objectives: ClassVar[bool] = True
+
+    def next(self, context: SuggestContext) -> NextTrial:
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        return CONTINUE
+
+
+def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
+    """Return one objective per metric. A single mode applies to all metrics. Raises TypeError, ValueError."""
     metrics = [metric] if isinstance(metric, str) else metric
     if not isinstance(metrics, list | tuple) or not all(isinstance(name, str) for name in metrics):
         raise TypeError(f"metric must be the name of a reported value, got {metric!r} of type {type(metric).__name__}")
@@ -321,13 +322,7 @@ def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
 def seed_of(scheduler: Scheduler, seed: int | None, default: int) -> int:
     """Return the seed of a search, which its scheduler, searcher and trials share.
 
-    Args:
-        scheduler: its `random_seed` is used if `seed` is None.
-        seed: seed passed to the search, or None.
-        default: used if neither is set.
-
-    Raises:
-        ValueError: the search and its scheduler have different seeds.
+    It is `seed`, the scheduler's `random_seed`, or the default. Raises ValueError if the first two differ.
     """
     if scheduler.random_seed is None:
         return default if seed is None else seed

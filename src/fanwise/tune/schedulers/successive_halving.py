@@ -14,18 +14,16 @@ Trials that do not continue are ended, so that their checkpoints can be deleted.
 """
 
 import abc
-import heapq
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Unpack, final
+from typing import NamedTuple, Unpack, final
 
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..searchers.tpe import TPESearcher
 from ..space import Space
 from ..values import is_number, round_resource
-from .resources import ResourceOptions, ResourceScheduler
+from .resources import RungOptions, RungScheduler
 from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status, Stop, Wait
 
 _EPSILON = 1e-9  # log_10(1000) is 2.9999999999999996; 3 ** -1 * 81 * 3 is not always 81
@@ -40,12 +38,13 @@ class Bracket:
     sizes: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class _Arrival:
-    """The report with which a trial arrived at the current rung, and its rank: infeasibility, loss, arrival number."""
+class _Arrival(NamedTuple):
+    """The report with which a trial arrived at the current rung. The first three are its rank."""
 
+    infeasibility: float
+    loss: float
+    number: int
     iter: int
-    rank: tuple[float, float, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +65,7 @@ class _Round:
 
     def promote(self) -> tuple[list[int], list[int]]:
         """Move to the next rung. Return the trials that continue, best first, and those that do not."""
-        ranked = sorted(self.arrived, key=lambda trial_id: self.arrived[trial_id].rank)
+        ranked = sorted(self.arrived, key=self.arrived.__getitem__)
         sizes, rung = self.bracket.sizes, self.rung
         num_promoted = 0
         if ranked and rung + 1 < len(sizes):
@@ -76,7 +75,7 @@ class _Round:
         return ranked[:num_promoted], ranked[num_promoted:]
 
 
-class SynchronousHalving(ResourceScheduler):
+class SynchronousHalving(RungScheduler):
     """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`, which differ in their brackets."""
 
     @abc.abstractmethod
@@ -84,7 +83,7 @@ class SynchronousHalving(ResourceScheduler):
         """Return the brackets for this maximum resource, at least one; round i uses bracket i modulo their number."""
 
     def levels(self, space: Space) -> tuple[float, ...]:
-        brackets = self.brackets(self._resources.maximum(space))
+        brackets = self.brackets(self._maximum_of(space))
         return tuple(sorted({level for bracket in brackets for level in bracket.levels}))
 
     def begin(self, space: Space, seed: int) -> None:
@@ -95,10 +94,8 @@ class SynchronousHalving(ResourceScheduler):
         self._round_of: dict[int, _Round] = {}  # rounds of active trials
         self._incomplete: _Round | None = None
         self._offered: int | None = None  # trial of the last New(), until it is known to have started
-        self._promoted: list[tuple[int, int, int]] = []  # heap of (round, rank, trial)
-        self._is_promoted: set[int] = set()
-        self._eliminated: deque[int] = deque()  # paused trials that do not continue
-        self._is_eliminated: set[int] = set()
+        self._promoted: dict[int, tuple[int, int]] = {}  # paused trials that continue: number of the round, rank
+        self._eliminated: dict[int, None] = {}  # paused trials that do not continue, in order
 
     def next(self, context: SuggestContext) -> NextTrial:
         if self._offered is not None and self._offered == context.trial_id:  # there was no suggestion for it
@@ -109,16 +106,13 @@ class SynchronousHalving(ResourceScheduler):
             self._incomplete = None
             incomplete.is_complete = True
             self._close_rung(incomplete)
-        while self._eliminated:
-            trial_id = self._eliminated.popleft()
-            if trial_id in self._is_eliminated:
-                self._is_eliminated.remove(trial_id)
-                return Stop(trial_id)
-        while self._promoted:
-            _, _, trial_id = heapq.heappop(self._promoted)
-            if trial_id in self._is_promoted:
-                self._is_promoted.remove(trial_id)
-                return Resume(trial_id)
+        for trial_id in self._eliminated:
+            del self._eliminated[trial_id]
+            return Stop(trial_id)
+        if self._promoted:
+            trial_id = min(self._promoted, key=self._promoted.__getitem__)
+            del self._promoted[trial_id]
+            return Resume(trial_id)
         if context.no_new_configs:
             return Wait()
         self._offer(context.trial_id)
@@ -128,20 +122,20 @@ class SynchronousHalving(ResourceScheduler):
         trial_id, resource = observation.trial_id, observation.resource
         if resource >= self._maximum:
             self._leave(trial_id)
-            return self._resources.decide_at_maximum(resource, self._maximum)
+            return self._decide_at_maximum(resource)
         round_ = self._round_of.get(trial_id)
         if round_ is None or resource < round_.level:
             return CONTINUE
         round_.running.remove(trial_id)
-        rank = (observation.infeasibility, observation.loss, self._num_arrived)
-        round_.arrived[trial_id] = _Arrival(observation.iter, rank)
+        arrival = _Arrival(observation.infeasibility, observation.loss, self._num_arrived, observation.iter)
+        round_.arrived[trial_id] = arrival
         self._num_arrived += 1
         self._close_rung(round_)
-        if trial_id in self._is_promoted:  # the last trial to arrive need not pause
-            self._is_promoted.remove(trial_id)
+        if trial_id in self._promoted:  # the last trial to arrive need not pause
+            del self._promoted[trial_id]
             return CONTINUE
-        if trial_id in self._is_eliminated:
-            self._is_eliminated.remove(trial_id)
+        if trial_id in self._eliminated:
+            del self._eliminated[trial_id]
             return STOP
         return PAUSE
 
@@ -156,8 +150,8 @@ class SynchronousHalving(ResourceScheduler):
     def on_end(self, trial_id: int, status: Status) -> None:
         if trial_id == self._offered:
             self._offered = None
-        self._is_promoted.discard(trial_id)
-        self._is_eliminated.discard(trial_id)
+        self._promoted.pop(trial_id, None)
+        self._eliminated.pop(trial_id, None)
         self._leave(trial_id)
 
     def _offer(self, trial_id: int) -> None:
@@ -194,12 +188,9 @@ class SynchronousHalving(ResourceScheduler):
         if round_.running or not round_.is_complete:
             return
         promoted, eliminated = round_.promote()
-        for rank, trial_id in enumerate(promoted):
-            heapq.heappush(self._promoted, (round_.number, rank, trial_id))
-            round_.running.add(trial_id)
-        self._is_promoted.update(promoted)
-        self._eliminated.extend(eliminated)
-        self._is_eliminated.update(eliminated)
+        round_.running.update(promoted)
+        self._promoted |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(promoted)}
+        self._eliminated |= dict.fromkeys(eliminated)
         for trial_id in eliminated:
             del self._round_of[trial_id]
 
@@ -213,16 +204,10 @@ class SuccessiveHalving(SynchronousHalving):
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t: resource at which trials end.
-        max_resource_attr: alternatively, name in the space of the value with that resource, e.g. "max_epochs"; the
-            objective then ends by itself.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space; see `ResourceScheduler`.
         grace_period: the first level.
         reduction_factor: eta; one trial in eta continues, to eta times the resource.
         prefact: factor of the number of trials in a round.
-
-    Raises:
-        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
-        ValueError: an argument out of range.
 
     >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
     >>> space = Space({"depth": 3})
@@ -240,7 +225,7 @@ class SuccessiveHalving(SynchronousHalving):
         searcher: Searcher | str | None = None,
         *,
         prefact: float = 1,
-        **options: Unpack[ResourceOptions],
+        **options: Unpack[RungOptions],
     ) -> None:
         super().__init__(searcher, **options)
         if not is_number(prefact):
@@ -250,9 +235,9 @@ class SuccessiveHalving(SynchronousHalving):
         self._prefact = float(prefact)
 
     def brackets(self, maximum: float) -> Sequence[Bracket]:
-        levels = (*self._resources.rungs(maximum), maximum)
-        eta, top = self._resources.reduction_factor, len(levels) - 1
-        return (Bracket(levels, tuple(max(1, int(self._prefact * eta ** (top - i))) for i in range(top + 1))),)
+        levels = (*self.rungs(maximum), maximum)
+        sizes = (max(1, int(self._prefact * self._eta**k)) for k in reversed(range(len(levels))))
+        return (Bracket(levels, tuple(sizes)),)
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "prefact": self._prefact}
@@ -270,11 +255,7 @@ class Hyperband(SynchronousHalving):
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
-
-    Raises:
-        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
-        ValueError: an argument out of range.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `RungScheduler`.
 
     >>> for bracket in Hyperband(metric="loss", max_t=9).brackets(9):
     ...     print(bracket)
@@ -284,7 +265,7 @@ class Hyperband(SynchronousHalving):
     """
 
     def brackets(self, maximum: float) -> Sequence[Bracket]:
-        return _hyperband_brackets(maximum, self._resources.grace_period, self._resources.reduction_factor)
+        return _hyperband_brackets(maximum, self._grace_period, self._eta)
 
 
 @final
@@ -296,22 +277,18 @@ class BOHB(SynchronousHalving):
 
     Args:
         metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t, max_resource_attr, grace_period, reduction_factor: see `SuccessiveHalving`.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `RungScheduler`.
         num_init: see `TPESearcher`.
-
-    Raises:
-        TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
-        ValueError: an argument out of range.
 
     >>> scheduler = BOHB(metric="validation_error", max_t=81)
     """
 
-    def __init__(self, *, num_init: int = 10, **options: Unpack[ResourceOptions]) -> None:
+    def __init__(self, *, num_init: int = 10, **options: Unpack[RungOptions]) -> None:
         super().__init__(TPESearcher(num_init), **options)
         self._learns_at_levels = True
 
     def brackets(self, maximum: float) -> Sequence[Bracket]:
-        return _hyperband_brackets(maximum, self._resources.grace_period, self._resources.reduction_factor)
+        return _hyperband_brackets(maximum, self._grace_period, self._eta)
 
 
 def _hyperband_brackets(maximum: float, grace_period: float, eta: float) -> Sequence[Bracket]:

@@ -1,14 +1,47 @@
-"""Searchers, which choose the configurations of trials."""
+"""Searchers, which choose the configurations of trials, and their names, as in `ASHA(searcher="tpe")`.
 
-from .forest import ForestSearcher as ForestSearcher
-from .grid import GridSearcher as GridSearcher
+`optuna:NAME` is the sampler NAME of Optuna.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from ...base.nearest import must_be_one_of
 from .model_based import ModelBasedSearcher as ModelBasedSearcher
 from .optuna_searcher import OptunaSearcher as OptunaSearcher
+from .points import GridSearcher as GridSearcher
 from .random_search import RandomSearcher as RandomSearcher
+from .random_search import SobolSearcher as SobolSearcher
 from .searcher import Mode as Mode
 from .searcher import Objective as Objective
 from .searcher import Observation as Observation
 from .searcher import Searcher as Searcher
 from .searcher import SuggestContext as SuggestContext
-from .sobol import SobolSearcher as SobolSearcher
 from .tpe import TPESearcher as TPESearcher
+from .with_sklearn import ForestSearcher as ForestSearcher
+
+SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
+    "random": RandomSearcher,
+    "grid": GridSearcher,
+    "sobol": SobolSearcher,
+    "forest": ForestSearcher,
+    "tpe": TPESearcher,
+    "bayesopt": partial(OptunaSearcher, "GPSampler"),
+}
+"""All can be called without arguments."""
+
+OPTUNA_PREFIX = "optuna:"
+
+
+def searcher_factory(name: str) -> Callable[..., Searcher]:
+    """Return the constructor of the searcher with this name. Raises ValueError for an unknown name."""
+    if name.startswith(OPTUNA_PREFIX):
+        return partial(OptunaSearcher, name.removeprefix(OPTUNA_PREFIX))
+    if name not in SEARCHERS:
+        raise ValueError(must_be_one_of("searcher", name, SEARCHERS, also=f"{OPTUNA_PREFIX}NAME"))
+    return SEARCHERS[name]
+
+
+def resolve_searcher(searcher: Searcher | str | None) -> Searcher | None:
+    """Construct the searcher with this name; other values are returned unchanged. Raises ValueError, NotInstalled."""
+    return searcher_factory(searcher)() if isinstance(searcher, str) else searcher

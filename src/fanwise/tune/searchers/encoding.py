@@ -7,19 +7,19 @@ are encoded as the middle of their share of [0, 1). NaN marks hyperparameters th
 
 # N: rows, D: hyperparameters, F: features
 
+import abc
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, final
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from ..rng import KeyedRandom
 from ..space import Domain, Space
-from ..space.categories import Ordinal
-from ..space.conditions import parents_first
+from ..space.categories import Categories
 from ..space.numeric import Multiples
+from ..space.parameters import parents_first
 from .searcher import SuggestContext
 
 Rows: TypeAlias = npt.NDArray[np.float64]
@@ -63,16 +63,17 @@ class Encoder:
         self.domains = tuple(space.domains.values())
         self._columns = [_make_column(domain) for domain in self.domains]
         index = {name: column for column, name in enumerate(self.names)}
-        self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = [
-            (
-                index[name],
-                [(index[parent], _ranks(space.domains[parent], values)) for parent, values in when.items()],
-            )
-            for name in parents_first(space.names, space.conditions)
-            if name in index and (when := space.conditions.get(name))
-        ]
+        self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []  # columns and ranks of the parents
+        for name in parents_first(space.names, space.conditions):
+            if name in index and (when := space.conditions.get(name)):
+                parents = [(index[parent], self._ranks(index[parent], values)) for parent, values in when.items()]
+                self._conditions.append((index[name], parents))
         self._priors = {index[name]: prior for name, prior in space.priors.items()}
-        self._enumerated: tuple[Rows, list[bytes]] | None = None
+        self._listed: dict[bytes, Floats] | None = None
+
+    def _ranks(self, dim: int, values: Iterable[object]) -> Ints:
+        """Return the indices of values of a finite domain."""
+        return self._columns[dim].rank(np.array([self.domains[dim].to_unit(value) for value in values]))
 
     @property
     def num_dims(self) -> int:
@@ -174,56 +175,46 @@ class Encoder:
         for row, key in zip(rows, self.keys(rows), strict=True):
             if key not in excluded:
                 return row  # type: ignore[no-any-return]  # numpy iteration is untyped
-        enumerated = self._enumerate()
-        if enumerated is None:
-            for config in self._iterate():
+        sizes = [domain.num_values or 0 for domain in self.domains]
+        size = math.prod(sizes)
+        if size > _MAX_LISTED:
+            for config in self.space.grid(dict(zip(self.names, sizes, strict=True))):
                 row = self.encode(config)
                 if self.keys(row[None])[0] not in excluded:
                     return row
-            return None
-        rows, keys = enumerated
-        first = int(rng.integers(len(keys)))
-        for index in (*range(first, len(keys)), *range(first)):
-            if keys[index] not in excluded:
-                return rows[index]  # type: ignore[no-any-return]
+        elif size:  # otherwise there are infinitely many configurations
+            listed = self._listed = self._listed or self._list_rows(sizes)
+            keys = list(listed)
+            first = int(rng.integers(len(keys)))
+            return next((listed[key] for key in (*keys[first:], *keys[:first]) if key not in excluded), None)
         return None
 
-    def _enumerate(self) -> tuple[Rows, list[bytes]] | None:
-        if self._enumerated is None:
-            sizes = [domain.num_values for domain in self.domains]
-            if None in sizes or math.prod(size or 1 for size in sizes) > _MAX_LISTED:
-                return None
-            ranks_DN = np.indices([size or 1 for size in sizes]).reshape(
-                len(sizes), math.prod(size or 1 for size in sizes)
-            )
-            units = [column.middle(ranks_N) for column, ranks_N in zip(self._columns, ranks_DN, strict=True)]
-            rows = self.snapped(np.array(units).reshape(ranks_DN.shape).T)
-            by_key = dict(zip(self.keys(rows), rows, strict=True))
-            self._enumerated = np.array(list(by_key.values())).reshape(len(by_key), self.num_dims), list(by_key)
-        return self._enumerated
-
-    def _iterate(self) -> Iterator[dict[str, object]]:
-        if any(domain.num_values is None for domain in self.domains):
-            return iter(())  # infinitely many configurations cannot be enumerated
-        return self.space.grid({name: domain.num_values or 1 for name, domain in self.space.domains.items()})
+    def _list_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:
+        """Return all rows by key."""
+        ranks_DN = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
+        units = [column.middle(ranks_N) for column, ranks_N in zip(self._columns, ranks_DN, strict=True)]
+        rows = self.snapped(np.array(units).reshape(ranks_DN.shape).T)
+        return dict(zip(self.keys(rows), rows, strict=True))
 
 
-class _Column(Protocol):
-    """Vectorized domain."""
+class _Column(abc.ABC):
+    """Vectorized domain. A base class for finite ones."""
 
+    @abc.abstractmethod
     def rank(self, units_N: Floats) -> Ints:
         """Return the indices of the values at these units; for real numbers, the nearest multiple of 2**-40."""
 
+    @abc.abstractmethod
     def middle(self, ranks_N: Ints) -> Floats:
         """Return the units of the values with these indices, up to rounding of logarithms."""
 
     def snapped(self, units_N: Floats) -> Floats:
         """Round units to those of values."""
+        return self.middle(self.rank(units_N))
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Real:
+class _Real(_Column):
     def rank(self, units_N: Floats) -> Ints:
         return np.rint(units_N * _RESOLUTION).astype(np.int64)
 
@@ -235,59 +226,45 @@ class _Real:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _EqualShares:
-    size: int
+class _EqualShares(_Column):
+    def __init__(self, size: int) -> None:
+        self._size = size
 
     def rank(self, units_N: Floats) -> Ints:
-        return np.minimum((units_N * self.size).astype(np.int64), self.size - 1)
+        return np.minimum((units_N * self._size).astype(np.int64), self._size - 1)
 
     def middle(self, ranks_N: Ints) -> Floats:
-        return (2 * ranks_N + 1) / (2 * self.size)
-
-    def snapped(self, units_N: Floats) -> Floats:
-        return self.middle(self.rank(units_N))
+        return (2 * ranks_N + 1) / (2 * self._size)
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class _UnequalShares:
-    edges: Floats
+class _UnequalShares(_Column):
+    def __init__(self, edges: Sequence[float]) -> None:
+        self._edges = np.array(edges)
+        self._bounds = np.concatenate(([0.0], edges, [1.0]))
 
     def rank(self, units_N: Floats) -> Ints:
-        return np.searchsorted(self.edges, units_N, side="right")
+        return np.searchsorted(self._edges, units_N, side="right")
 
     def middle(self, ranks_N: Ints) -> Floats:
-        bounds = np.concatenate(([0.0], self.edges, [1.0]))
-        return np.asarray((bounds[ranks_N] + bounds[ranks_N + 1]) / 2)
-
-    def snapped(self, units_N: Floats) -> Floats:
-        return self.middle(self.rank(units_N))
+        return np.asarray((self._bounds[ranks_N] + self._bounds[ranks_N + 1]) / 2)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _LogShares:
+class _LogShares(_Column):
     """Log-scaled multiples of q: index k has the share of [k - 1/2, k + 1/2] on the log scale."""
 
-    first: int
-    size: int
+    def __init__(self, first: int, size: int) -> None:
+        self._first, self._size = first, size
+        self._lower = math.log2(first - 0.5)
+        self._width = math.log2(first + size - 0.5) - self._lower
 
     def rank(self, units_N: Floats) -> Ints:
-        lower, width = self._scale()
-        multiples = np.floor(np.exp2(lower + units_N * width) + 0.5).astype(np.int64)
-        return np.clip(multiples - self.first, 0, self.size - 1)
+        multiples = np.floor(np.exp2(self._lower + units_N * self._width) + 0.5).astype(np.int64)
+        return np.clip(multiples - self._first, 0, self._size - 1)
 
     def middle(self, ranks_N: Ints) -> Floats:
-        lower, width = self._scale()
-        return np.clip((np.log2(self.first + ranks_N) - lower) / width, 0.0, _BELOW_ONE)
-
-    def snapped(self, units_N: Floats) -> Floats:
-        return self.middle(self.rank(units_N))
-
-    def _scale(self) -> tuple[float, float]:
-        lower = math.log2(self.first - 0.5)
-        return lower, math.log2(self.first + self.size - 0.5) - lower
+        return np.clip((np.log2(self._first + ranks_N) - self._lower) / self._width, 0.0, _BELOW_ONE)
 
 
 def _make_column(domain: Domain) -> _Column:
@@ -296,12 +273,6 @@ def _make_column(domain: Domain) -> _Column:
         return _Real()
     if isinstance(domain, Multiples) and domain.is_log:
         return _LogShares(round(domain.lower / domain.q), size)
-    if isinstance(domain, Ordinal) and domain.edges:
-        return _UnequalShares(np.array(domain.edges))
+    if isinstance(domain, Categories) and domain.edges:
+        return _UnequalShares(domain.edges)
     return _EqualShares(size)
-
-
-def _ranks(domain: Domain, values: Iterable[object]) -> Ints:
-    """Return the indices of values of a finite domain."""
-    units = np.array([domain.to_unit(value) for value in values])
-    return _make_column(domain).rank(units)

@@ -50,13 +50,7 @@ class ModelBasedSearcher(Searcher):
     encoder: "Encoder"
     observations: "ObservationStore"
 
-    def __init__(
-        self,
-        *,
-        num_init: int,
-        max_rows: int | None = None,
-        cost_attr: str | None = None,
-    ) -> None:
+    def __init__(self, *, num_init: int, max_rows: int | None = None, cost_attr: str | None = None) -> None:
         self.num_init = checked_int("num_init", num_init, 1)
         self.max_rows = None if max_rows is None else checked_int("max_rows", max_rows, 4)
         if cost_attr is not None and not isinstance(cost_attr, str):
@@ -71,9 +65,7 @@ class ModelBasedSearcher(Searcher):
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         """Return rows of configurations, best first. The first one that was not tried is suggested.
 
-        Args:
-            pending_PD: rows of the running trials that are not in the training data.
-            rng: random number generator of this suggestion; do not keep it.
+        `pending_PD`: rows of the running trials that are not in the training data. Do not keep `rng`.
         """
 
     def begin(self, space: Space, seed: int) -> None:
@@ -123,7 +115,7 @@ class ModelBasedSearcher(Searcher):
         if observation.trial_id >= 0 and observation.trial_id not in self.observations:
             self._add_seen(self.encoder.encode(observation.config))
         if self.cost_attr is not None:
-            cost = cost_per_unit(observation, self.cost_attr)
+            cost = _cost_per_unit(observation, self.cost_attr)
             observation = replace(observation, losses=(*observation.losses, cost))
         self.observations.observe(observation)
 
@@ -138,11 +130,7 @@ class ModelBasedSearcher(Searcher):
         self.observations.on_end(trial_id, status, row)
 
     def describe(self) -> dict[str, object]:
-        return {
-            "name": type(self).__name__,
-            "num_init": self.num_init,
-            "max_rows": self.max_rows,
-        }
+        return {**super().describe(), "num_init": self.num_init, "max_rows": self.max_rows}
 
     def _update_data(self, context: SuggestContext) -> bool:
         """Update the running trials and, if a fit is due, the training data. Return whether the model is used."""
@@ -186,10 +174,9 @@ class ModelBasedSearcher(Searcher):
     def _first_unseen(self, rows: "Rows", rng: "np.random.Generator") -> "Floats | None":
         """Return the first row that was not tried, else a random one, or None if all were tried."""
         seen = self._seen.union(key for _, key in self._outstanding.values()) if self._outstanding else self._seen
-        for row, key in zip(rows, self.encoder.keys(rows), strict=True):
-            if key not in seen:
-                return row  # type: ignore[no-any-return]  # numpy iteration is untyped
-        return self.encoder.unseen(seen, rng)
+        keys = self.encoder.keys(rows)
+        index = next((index for index, key in enumerate(keys) if key not in seen), None)
+        return self.encoder.unseen(seen, rng) if index is None else rows[index]
 
     def _next_initial(self) -> "Rows":
         if self._initial_design is None:
@@ -199,12 +186,8 @@ class ModelBasedSearcher(Searcher):
         return self._initial_design[index : index + 1]
 
 
-def cost_per_unit(observation: Observation, cost_attr: str) -> float:
-    """Return the average cost of a unit of resource.
-
-    Raises:
-        ValueError: the cost is missing or not a finite number above 0.
-    """
+def _cost_per_unit(observation: Observation, cost_attr: str) -> float:
+    """Return the average cost of a unit of resource. Raises ValueError if it is not a finite number above 0."""
     cost = observation.values.get(cost_attr)
     if not (is_number(cost) and 0 < cost < math.inf):
         problem = f"{cost_attr}={cost!r}" if cost_attr in observation.values else f"no {cost_attr!r}"

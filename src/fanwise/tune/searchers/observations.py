@@ -16,7 +16,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, final
 
 import numpy as np
@@ -37,7 +37,6 @@ class TrainingData:
     """Training data of a model, ordered by trial id. The arrays are copies.
 
     Attributes:
-        trial_ids_N: trial ids.
         rows_ND: configurations, encoded by `Encoder`.
         losses_NM: losses; +inf without a result.
         violations_NC: violation of each constraint, at most 0 if satisfied; +inf without a result.
@@ -68,15 +67,8 @@ class TrainingData:
 
     def equals(self, other: "TrainingData") -> bool:
         """Return True if all arrays are equal."""
-        return (
-            self.level == other.level
-            and np.array_equal(self.trial_ids_N, other.trial_ids_N)
-            and np.array_equal(self.rows_ND, other.rows_ND, equal_nan=True)
-            and np.array_equal(self.losses_NM, other.losses_NM)
-            and np.array_equal(self.violations_NC, other.violations_NC)
-            and np.array_equal(self.is_over_N, other.is_over_N)
-            and (self.costs_N is other.costs_N or np.array_equal(self.costs_N, other.costs_N))  # type: ignore[arg-type]
-        )
+        pairs = [(getattr(self, item.name), getattr(other, item.name)) for item in fields(self)]
+        return all(a is b or np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
     def filled(self) -> Floats:
         """Return the losses, (N, M), with missing results imputed by the worst result of each objective."""
@@ -99,11 +91,7 @@ class _ActiveTrial:
 
 @final
 class ObservationStore:
-    """The observations of one search.
-
-    Args:
-        encoder: encodes configurations.
-        levels: resource levels in increasing order; empty: results are last reports.
+    """The observations of one search. `levels`: resource levels in increasing order; empty: results are last reports.
 
     >>> from fanwise.tune.space import Space, uniform
     >>> store = ObservationStore(Encoder(Space({"x": uniform(0, 1)})))
@@ -151,7 +139,8 @@ class ObservationStore:
         active.resources.append(observation.resource)
         active.numbers.extend(numbers)
         self._num_objectives = len(observation.losses)
-        self._set_width(len(numbers))
+        if self._values.shape[2] != len(numbers):  # until the first report all rows are empty or failed
+            self._values = np.repeat(self._values[:, :, :1], len(numbers), axis=2)
         self._write(active.slot, observation.resource, numbers)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
@@ -167,13 +156,7 @@ class ObservationStore:
             self._write(active.slot, resource, active.numbers[index * size : (index + 1) * size])
 
     def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
-        """Handle the final end of a trial.
-
-        Args:
-            trial_id: id of the trial.
-            status: "Completed", "Stopped" or "Failed".
-            row: encoded configuration, to keep a failed trial that never reported.
-        """
+        """Handle the final end of a trial. `row`: its configuration, to keep a failed trial that never reported."""
         active = self._active.pop(trial_id, None)
         if active is not None and not active.iters:  # all of its reports were discarded
             self._free_slots.append(active.slot)
@@ -229,23 +212,14 @@ class ObservationStore:
             slot = self._num_slots
             self._num_slots += 1
             if slot == len(self._ids):
-                self._grow(max(_INITIAL_CAPACITY, 2 * slot))
+                size = max(_INITIAL_CAPACITY, 2 * slot)
+                self._ids, self._rows = _resized(self._ids, size), _resized(self._rows, size)
+                self._is_over, self._values = _resized(self._is_over, size), _resized(self._values, size)
         self._ids[slot] = trial_id
         self._rows[slot] = row
         self._is_over[slot] = False
         self._values[slot] = math.nan
         return slot
-
-    def _grow(self, size: int) -> None:
-        self._ids = _resized(self._ids, size)
-        self._rows = _resized(self._rows, size)
-        self._is_over = _resized(self._is_over, size)
-        self._values = _resized(self._values, size)
-
-    def _set_width(self, num_numbers: int) -> None:
-        """Widen the values at the first report. Until then all rows are empty or failed, so columns can be repeated."""
-        if self._values.shape[2] != num_numbers:
-            self._values = np.repeat(self._values[:, :, :1], num_numbers, axis=2)
 
     def _write(self, slot: int, resource: float, numbers: Sequence[float]) -> None:
         """Store the next report of a trial."""

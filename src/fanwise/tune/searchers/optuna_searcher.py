@@ -23,7 +23,7 @@ from ..values import checked_seconds, plain_json
 from .searcher import Observation, Searcher, SuggestContext
 
 if TYPE_CHECKING:
-    from .with_optuna import LastReport, OptunaStudy
+    from .with_optuna import OptunaStudy
 
 _GP_SAMPLER = "GPSampler"  # imports torch at its first model
 _MAX_TRIES = 3  # if a sampler repeats configurations
@@ -31,23 +31,18 @@ _MAX_TRIES = 3  # if a sampler repeats configurations
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that has not ended.
-
-    Args:
-        config: its configuration.
-        number: its number in the study; None if it was not added.
-        is_paused: whether the study considers it paused.
-        reports: valid reports with their iterations; None for reports with non-finite values.
-    """
+    """A trial that has not ended."""
 
     config: Mapping[str, object]
-    number: int | None = None
-    is_paused: bool = False
-    reports: list[tuple[int, "LastReport | None"]] = field(default_factory=list)
+    number: int | None = None  # in the study; None if it was not added
+    is_paused: bool = False  # in the study
+    reports: list[Observation] = field(default_factory=list)
 
     @property
-    def last(self) -> "LastReport | None":
-        return self.reports[-1][1] if self.reports else None
+    def last(self) -> Observation | None:
+        """The last report; None if there is none or it is not finite."""
+        last = self.reports[-1] if self.reports else None
+        return last if last is not None and all(map(math.isfinite, (*last.losses, *last.violations))) else None
 
 
 @dataclass(slots=True)
@@ -89,11 +84,7 @@ class OptunaSearcher(Searcher):
     libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy", "optuna")
 
     def __init__(
-        self,
-        sampler: str | Callable[..., Any],  # returns an optuna.samplers.BaseSampler
-        *,
-        suggest_timeout_s: float | None = 10.0,
-        **options: Any,
+        self, sampler: str | Callable[..., Any], *, suggest_timeout_s: float | None = 10.0, **options: Any
     ) -> None:
         if not isinstance(sampler, str) and not callable(sampler):
             name = type(sampler).__name__
@@ -207,11 +198,11 @@ class OptunaSearcher(Searcher):
             trial = self._trials[observation.trial_id] = _Trial(dict(observation.config))
             if observation.trial_id >= 0:  # warm-start configurations may be tried again
                 self._add_seen(observation.config)
-        trial.reports.append((observation.iter, _last_report(observation)))
+        trial.reports.append(observation)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
         reports = self._trials[trial_id].reports if trial_id in self._trials else []
-        while reports and reports[-1][0] > to_iter:
+        while reports and reports[-1].iter > to_iter:
             reports.pop()
 
     def on_end(self, trial_id: int, status: str) -> None:
@@ -256,7 +247,7 @@ class OptunaSearcher(Searcher):
                 if trial.number is None:
                     trial.number = self._register_start(trial.config)
                 trial.is_paused = True
-                study.pause(trial.number, trial.last)
+                study.end(trial.number, "Stopped", trial.last)
 
     def _register_start(self, config: Mapping[str, object]) -> int:
         """Return the study's number of a trial that started: of the open suggestion, which is closed, or a new one."""
@@ -278,7 +269,7 @@ class OptunaSearcher(Searcher):
     def describe(self) -> dict[str, object]:
         options = {name: _describe_option(value) for name, value in sorted(self.options.items())}
         return {
-            "name": "OptunaSearcher",
+            **super().describe(),
             "sampler": self.name,
             "options": options,
             "suggest_timeout_s": self.suggest_timeout_s,
@@ -286,23 +277,10 @@ class OptunaSearcher(Searcher):
 
 
 def sampler_options(sampler: str) -> list[str]:
-    """Return the names of the options of a sampler.
-
-    Raises:
-        ValueError: unknown sampler.
-        NotInstalled: Optuna is missing.
-    """
+    """Return the names of the options of a sampler. Raises ValueError if it is unknown, NotInstalled without Optuna."""
     from .with_optuna import options_of
 
     return options_of(sampler)
-
-
-def _last_report(observation: Observation) -> "LastReport | None":
-    from .with_optuna import LastReport
-
-    if not all(map(math.isfinite, (*observation.losses, *observation.violations))):
-        return None
-    return LastReport(observation.resource, observation.losses, observation.violations)
 
 
 def _describe_option(value: object) -> object:

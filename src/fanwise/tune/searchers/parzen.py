@@ -61,8 +61,7 @@ class _TruncatedNormals:
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
         z_C = ndtri(self.below_N[kernel_C] + u_C * self.inside_N[kernel_C])
-        units: Floats = np.clip(self.centers_N[kernel_C] + z_C * self.stds_N[kernel_C], 0.0, _BELOW_ONE)
-        return units
+        return np.asarray(np.clip(self.centers_N[kernel_C] + z_C * self.stds_N[kernel_C], 0.0, _BELOW_ONE))
 
 
 @final
@@ -76,13 +75,11 @@ class _Tables:
     middles_K: Floats
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        log_density: Floats = self.logs_KK[self.rows_N[None, :], ranks_C[:, None]]
-        return log_density
+        return np.asarray(self.logs_KK[self.rows_N[None, :], ranks_C[:, None]])
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
         ranks_C = (self.sums_KK[self.rows_N[kernel_C]] <= u_C[:, None]).sum(axis=1)
-        units: Floats = self.middles_K[np.minimum(ranks_C, len(self.middles_K) - 1)]
-        return units
+        return np.asarray(self.middles_K[np.minimum(ranks_C, len(self.middles_K) - 1)])
 
 
 def _truncated_normals(units_N: Floats, std: float, center: float, prior_std: float) -> _TruncatedNormals:
@@ -104,21 +101,12 @@ def _discrete_normals(middles_K: Floats, shares_K: Floats, stds: Floats, centers
     """Return one row of probabilities of the K values per center."""
     z = (middles_K - centers[:, None]) / stds[:, None]
     weights = np.exp(-0.5 * z * z) * shares_K
-    rows: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return rows
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @final
 class ParzenEstimator:
-    """The density of some trials.
-
-    Args:
-        encoder: encoder of the space.
-        rows_ND: configurations of the trials.
-        weights_N: weights of the trials.
-        bandwidth_factor: factor of the bandwidths.
-        prior_weight: weight of the prior.
-    """
+    """The density of some trials with weights, and of the prior of the space."""
 
     def __init__(
         self,
@@ -144,8 +132,7 @@ class ParzenEstimator:
         for d, kernels in enumerate(self._kernels):
             logs += kernels.log_density(points_CD[:, d], ranks_CD[:, d])
         largest_C = logs.max(axis=1)
-        log_density: Floats = largest_C + np.log(np.exp(logs - largest_C[:, None]).sum(axis=1))
-        return log_density
+        return np.asarray(largest_C + np.log(np.exp(logs - largest_C[:, None]).sum(axis=1)))
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
         """Draw rows from the density."""

@@ -1,9 +1,9 @@
-"""Random search."""
+"""Random search, and quasi-random search with Sobol sequences."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from ..rng import KeyedRandom
 from ..space import Space
@@ -11,6 +11,7 @@ from .searcher import Observation, Searcher, SuggestContext
 
 _MAX_CONFIGS = 4096  # larger spaces rarely repeat a configuration
 _MAX_DRAWS = 20
+_BLOCK = 64  # points of a Sobol sequence; a power of two, at which the sequence is balanced
 
 
 @final
@@ -35,31 +36,20 @@ class SeenConfigs:
         if self._size or (self._has_conditions and self._is_in_small_branch(config)):
             self._keys.add(self._key(config))
 
-    def deduplicate(
-        self, config: dict[str, object], pending: Iterable[Mapping[str, object]], rng: KeyedRandom
-    ) -> dict[str, object]:
+    def deduplicate(self, config: dict[str, object], context: SuggestContext) -> dict[str, object]:
         """Return config, or a random untried configuration if it was tried. Records the result as tried."""
-        if not self._size:
-            return self._deduplicate_branch(config, pending, rng)
-        if len(self._keys) >= self._size:
+        if len(self._keys) >= (self._size or math.inf) or not (self._size or self._has_conditions):
             return config
-        self._keys.update(map(self._key, pending))
-        if self._key(config) in self._keys and len(self._keys) < self._size:
-            config = self._untried(rng.randrange(self._size))
-        self._keys.add(self._key(config))
-        return config
-
-    def _deduplicate_branch(
-        self, config: dict[str, object], pending: Iterable[Mapping[str, object]], rng: KeyedRandom
-    ) -> dict[str, object]:
-        if not self._has_conditions:
-            return config
-        for running in pending:
+        for running in context.pending.values():
             self.add(running)
-        for _ in range(_MAX_DRAWS):
-            if self._key(config) not in self._keys:
-                break
-            config = self._space.sample(rng)
+        if self._size:
+            if self._key(config) in self._keys and len(self._keys) < self._size:
+                config = self._untried(context.random.randrange(self._size))
+        else:
+            for _ in range(_MAX_DRAWS):
+                if self._key(config) not in self._keys:
+                    break
+                config = self._space.sample(context.random)
         self.add(config)
         return config
 
@@ -100,8 +90,52 @@ class RandomSearcher(Searcher):
         if self._seen is None:  # user-defined schedulers may not call begin
             self._seen = SeenConfigs(context.space)
         config = context.space.sample(context.random)
-        return self._seen.deduplicate(config, context.pending.values(), context.random)
+        return self._seen.deduplicate(config, context)
 
     def observe(self, observation: Observation) -> None:
         if self._seen is not None and observation.trial_id >= 0:
+            self._seen.add(observation.config)
+
+
+@final
+class SobolSearcher(Searcher):
+    """Suggests the points of a scrambled Sobol sequence, which cover the space more evenly than random points.
+
+    Uses Sobol's sequence (1967) with Owen's scrambling from `scipy.stats.qmc`, seeded by the search. The first 2**k
+    points are balanced in every hyperparameter, so prefer a power of two as the number of trials. In spaces with up to
+    4,096 configurations, none repeats until all were tried.
+
+    >>> from fanwise.tune.space import Space, uniform
+    >>> space = Space({"x": uniform(0, 1)})
+    >>> searcher = SobolSearcher()
+    >>> searcher.begin(space, seed=0)
+    >>> sorted(int(4 * searcher.suggest(SuggestContext(k, k, space))["x"]) for k in range(4))
+    [0, 1, 2, 3]
+    """
+
+    runs_inline: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "scipy")
+
+    def __init__(self) -> None:
+        self._sequence: Any = None  # scipy.stats.qmc.Sobol
+        self._buffer: list[list[float]] = []  # next points, in reverse order
+
+    def begin(self, space: Space, seed: int) -> None:
+        import numpy as np
+        from scipy.stats import qmc
+
+        rng = np.random.default_rng(KeyedRandom(f"{seed}/sobol").getrandbits(64))
+        # A space of constants has no dimension, but Sobol needs one.
+        self._sequence = qmc.Sobol(max(len(space.domains), 1), scramble=True, rng=rng)
+        self._seen = SeenConfigs(space)
+        self._buffer = []
+
+    def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
+        if not self._buffer:
+            self._buffer = self._sequence.random(_BLOCK).tolist()[::-1]
+        config = context.space.from_units(self._buffer.pop()[: len(context.space.domains)])
+        return self._seen.deduplicate(config, context)
+
+    def observe(self, observation: Observation) -> None:
+        if observation.trial_id >= 0:
             self._seen.add(observation.config)

@@ -8,7 +8,7 @@ by seed and suggestion number, so suggestion 17 does not depend on how many numb
 import abc
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar, Literal, TypeAlias, final
 
 from ..rng import KeyedRandom
@@ -65,6 +65,7 @@ class Observation:
 
 
 @final
+@dataclass(slots=True, eq=False, repr=False)
 class SuggestContext:
     """The state of the search when a scheduler chooses the next trial, or a searcher a configuration.
 
@@ -83,45 +84,18 @@ class SuggestContext:
             `New` and `Clone` mean `Wait()`, and `no_new_configs` is True.
     """
 
-    __slots__ = (
-        "_random",
-        "can_start_trial",
-        "no_new_configs",
-        "now_s",
-        "number",
-        "pending",
-        "purpose",
-        "seed",
-        "space",
-        "suggest_timeout_s",
-        "trial_id",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        trial_id: int,
-        space: Space,
-        *,
-        seed: int = 0,
-        purpose: str = "suggest",
-        pending: Mapping[int, Mapping[str, object]] | None = None,
-        now_s: float = 0.0,
-        suggest_timeout_s: float | None = None,
-        no_new_configs: bool = False,
-        can_start_trial: bool = True,
-    ) -> None:
-        self.number = number
-        self.trial_id = trial_id
-        self.space = space
-        self.seed = seed
-        self.purpose = purpose
-        self.pending = {} if pending is None else pending
-        self.now_s = now_s
-        self.suggest_timeout_s = suggest_timeout_s
-        self.no_new_configs = no_new_configs
-        self.can_start_trial = can_start_trial
-        self._random: KeyedRandom | None = None
+    number: int
+    trial_id: int
+    space: Space
+    _: KW_ONLY
+    seed: int = 0
+    purpose: str = "suggest"
+    pending: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
+    now_s: float = 0.0
+    suggest_timeout_s: float | None = None
+    no_new_configs: bool = False
+    can_start_trial: bool = True
+    _random: KeyedRandom | None = field(default=None, init=False)
 
     @property
     def random(self) -> KeyedRandom:

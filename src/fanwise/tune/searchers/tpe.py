@@ -32,18 +32,10 @@ class TPESearcher(ModelBasedSearcher):
         good_fraction: fraction of the trials that count as good, at most 25 trials.
         num_candidates: number of candidates for each suggestion; more make the search greedier.
 
-    Raises:
-        TypeError: an argument of the wrong type.
-        ValueError: an argument out of range.
+    Raises TypeError or ValueError for an invalid argument.
     """
 
-    def __init__(
-        self,
-        num_init: int = 10,
-        *,
-        good_fraction: float = 0.15,
-        num_candidates: int = 64,
-    ) -> None:
+    def __init__(self, num_init: int = 10, *, good_fraction: float = 0.15, num_candidates: int = 64) -> None:
         super().__init__(num_init=num_init, max_rows=1000)
         self.good_fraction = checked_probability("good_fraction", good_fraction)
         self.num_candidates = checked_int("num_candidates", num_candidates, 1)
@@ -85,8 +77,5 @@ class TPESearcher(ModelBasedSearcher):
         return candidates[np.argsort(-log_ratios, kind="stable")]
 
     def describe(self) -> dict[str, object]:
-        return {
-            **super().describe(),
-            "good_fraction": self.good_fraction,
-            "num_candidates": self.num_candidates,
-        }
+        settings = {"good_fraction": self.good_fraction, "num_candidates": self.num_candidates}
+        return {**super().describe(), **settings}

@@ -13,7 +13,6 @@ is not finite).
 
 import inspect
 import logging
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +23,11 @@ from typing import Any, final
 
 from ...base.errors import NotInstalled
 from ...base.nearest import did_you_mean
-from ..space import Space
-from ..space.conditions import exists, parents_first
-from ..space.domains import Domain
+from ..space import Domain, Space
+from ..space.domains import is_finite
+from ..space.parameters import exists, parents_first
+from ..space.scales import below_one
+from .searcher import Observation
 
 try:
     import optuna
@@ -49,28 +50,25 @@ _STATELESS = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return the distribution of every name of the space, including conditional hyperparameters.
 
-    Raises:
-        ValueError: a domain, prior or constant has no counterpart in Optuna.
+    Raises ValueError if a domain, prior or constant has no counterpart in Optuna.
 
     >>> from fanwise.tune import loguniform
     >>> distributions(Space({"lr": loguniform(0.01, 1), "epochs": 10}))["lr"]
     FloatDistribution(high=1.0, log=True, low=0.01, step=None)
     """
-    return {name: _distribution(space, name) for name in space.names}
-
-
-def _distribution(space: Space, name: str) -> BaseDistribution:
-    if name in space.priors:
+    for name in space.priors:
         raise ValueError(f"the prior of {name!r} cannot be converted: Optuna's distributions have no priors")
-    if name in space.constants:
-        value = space.constants[name]
+    converted: dict[str, BaseDistribution] = {}
+    for name, value in space.constants.items():
         if isinstance(value, list | dict):
             raise ValueError(f"the constant {name!r} cannot be converted: {value!r} is neither text, number nor None")
-        return CategoricalDistribution((value,))
-    distribution = distribution_of(space.domains[name])
-    if distribution is None:
-        raise ValueError(f"{name!r} cannot be converted: {space.domains[name]!r} has no counterpart in Optuna")
-    return distribution
+        converted[name] = CategoricalDistribution((value,))
+    for name, domain in space.domains.items():
+        distribution = distribution_of(domain)
+        if distribution is None:
+            raise ValueError(f"{name!r} cannot be converted: {domain!r} has no counterpart in Optuna")
+        converted[name] = distribution
+    return {name: converted[name] for name in space.names}
 
 
 def distribution_of(domain: Domain) -> BaseDistribution | None:
@@ -106,15 +104,6 @@ def _step(domain_type: str, settings: Mapping[str, Any]) -> Fraction | None:
 
 
 @dataclass(frozen=True, slots=True)
-class LastReport:
-    """The last report of a trial; all values are finite."""
-
-    resource: float
-    losses: tuple[float, ...]
-    violations: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ParameterMapping:
     """The Optuna distribution of a hyperparameter, and the conversions between parameters and values."""
 
@@ -133,27 +122,17 @@ def parameter_mapping(domain: Domain) -> ParameterMapping:
         return ParameterMapping(CategoricalDistribution(tuple(by_text)), repr, by_text.__getitem__)
     if distribution is not None:
         return ParameterMapping(distribution, lambda value: value, domain.normalize)
-    if domain.num_values is None:
-        return ParameterMapping(
-            FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(min(u, _BELOW_ONE))
-        )
-    finite: Any = domain  # a FiniteDomain
-    first = _first_multiple(domain)
-    numbers = IntDistribution(first, first + domain.num_values - 1, log=domain.domain_type.startswith("qlog"))
+    if not is_finite(domain):
+        return ParameterMapping(FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(below_one(u)))
+    first, is_log = 0, domain.domain_type.startswith("qlog")
+    if is_log:  # the smallest multiple of q
+        settings: Any = domain.settings()
+        first = round(Fraction(repr(settings["lower"])) / Fraction(repr(settings["q"])))
     return ParameterMapping(
-        numbers, lambda value: first + finite.index_of(value), lambda number: finite.value_at(int(number) - first)
+        IntDistribution(first, first + domain.num_values - 1, log=is_log),
+        lambda value: first + domain.index_of(value),
+        lambda number: domain.value_at(int(number) - first),
     )
-
-
-_BELOW_ONE = math.nextafter(1.0, 0.0)
-
-
-def _first_multiple(domain: Domain) -> int:
-    """Return the smallest multiple of q on a log scale, otherwise 0."""
-    if not domain.domain_type.startswith("qlog"):
-        return 0
-    settings: Any = domain.settings()
-    return round(Fraction(repr(settings["lower"])) / Fraction(repr(settings["q"])))
 
 
 class _Storage(optuna.storages.InMemoryStorage):  # type: ignore[misc]  # untyped without Optuna
@@ -174,15 +153,10 @@ class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optun
 
 @final
 class OptunaStudy:
-    """The study of one search.
+    """The study of one search. `make` constructs the sampler from a seed.
 
     Stateless samplers are constructed anew for each suggestion with its own seed, so that suggestions depend only on
     the study.
-
-    Args:
-        space: the search space.
-        make: constructs a sampler from a seed.
-        seed: seed of a sampler with state.
     """
 
     def __init__(self, space: Space, make: "Callable[[int], optuna.samplers.BaseSampler]", seed: int) -> None:
@@ -206,9 +180,8 @@ class OptunaStudy:
     @property
     def is_exhausted(self) -> bool:
         """True if a grid sampler has tried all configurations."""
-        if isinstance(self._sampler, optuna.samplers.GridSampler) and self._sampler.is_exhausted(self._study):
-            return True
-        return self._study.is_stopped
+        is_grid = isinstance(self._sampler, optuna.samplers.GridSampler)
+        return self._study.is_stopped or (is_grid and self._sampler.is_exhausted(self._study))
 
     @property
     def is_exhaustive(self) -> bool:
@@ -251,19 +224,15 @@ class OptunaStudy:
             for name in params:
                 self._param(trial, name)
         if hasattr(self._sampler, "get_trial_generation"):  # genetic samplers assign a generation to each trial
-            self._sampler.get_trial_generation(self._study, self._frozen(trial.number))
+            self._sampler.get_trial_generation(self._study, self._storage.get_trial(self._id(trial.number)))
         return int(trial.number)
-
-    def pause(self, number: int, last: LastReport) -> None:
-        """Pause a running trial."""
-        self.end(number, "Stopped", last)
 
     def resume(self, number: int) -> None:
         """Resume a paused trial."""
         for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna requires this action
             self._storage.set_trial_state_values(self._id(number), state)
 
-    def end(self, number: int, status: str, last: LastReport | None) -> None:
+    def end(self, number: int, status: str, last: Observation | None) -> None:
         """End a trial. `last`: its last report; None if it is missing or not finite."""
         if last is None or status == "Failed":
             self._study.tell(number, state=TrialState.FAIL)
@@ -294,18 +263,14 @@ class OptunaStudy:
     def _id(self, number: int) -> int:
         return int(self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number))
 
-    def _frozen(self, number: int) -> "optuna.trial.FrozenTrial":
-        return self._storage.get_trial(self._id(number))
-
 
 def make_sampler(
     factory: str | Callable[..., Any], options: Mapping[str, Any], seed: int
 ) -> "optuna.samplers.BaseSampler":
     """Construct a sampler with `factory(seed=..., **options)`. `factory` may be the name of a sampler.
 
-    Raises:
-        TypeError: the factory does not accept a seed or the options, or returns something else.
-        ValueError: unknown sampler.
+    Raises TypeError if the factory does not accept a seed or the options, or returns something else, ValueError for an
+    unknown sampler.
     """
     name = factory if isinstance(factory, str) else getattr(factory, "__name__", repr(factory))
     make = _sampler_class(factory) if isinstance(factory, str) else factory

@@ -4,7 +4,6 @@ from .datasets import fcnet_final as fcnet_final
 from .datasets import from_experiment as from_experiment
 from .datasets import from_frame as from_frame
 from .datasets import lcbench_curves as lcbench_curves
-from .faults import Faults as Faults
 from .result import Incumbent as Incumbent
 from .result import SimulatedSearch as SimulatedSearch
 from .result import Spread as Spread
@@ -16,3 +15,4 @@ from .tables import CurveTable as CurveTable
 from .tables import FunctionTable as FunctionTable
 from .tables import Step as Step
 from .tables import Table as Table
+from .workers import Faults as Faults

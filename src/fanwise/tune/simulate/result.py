@@ -44,7 +44,7 @@ class SimulatedSearch:
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
         num_attempts: number of times a trial was started, resumed or restarted.
         num_reports: number of valid reports, i.e. neither duplicates nor received after the trial had been stopped.
-        num_facts: number of events passed to the state machine.
+        num_events: number of events passed to the state machine.
         decisions: number of decisions of each kind on valid reports.
         training_s: total seconds of training on all workers, including work that was lost or repeated.
         utilization: share of worker time spent in training, as in `Experiment.utilization`.
@@ -84,17 +84,14 @@ class SimulatedSearch:
         """Return one row per attempt: trial_id, attempt, worker, start_s, ready_s, end_s, from_iter, iter.
 
         `ready_s` is NaN if the attempt ended before the objective was called; `iter` is the number of its last report.
-
-        Raises:
-            ValueError: attempts were not kept.
+        Raises ValueError if attempts were not kept.
         """
         return _frame(self._attempts, "attempts")
 
     def reports(self) -> "pd.DataFrame":
         """Return one row per valid report, in order of time: time_s, trial_id, iter, and the objective.
 
-        Raises:
-            ValueError: reports were not kept.
+        Raises ValueError if reports were not kept.
         """
         return _frame(self._reports, "reports")
 

@@ -4,17 +4,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...base.errors import SearchFailedError
-from ..core.actions import Finish
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
 from ..searchers.searcher import SuggestContext
 from ..stopping import StoppingCriterion
 from ..values import check_bool, checked_int, checked_seconds
 from ..warm_start import WarmStart, read_warm_start
-from .faults import Faults
 from .result import Keep, SimulatedSearch
 from .tables import Table
-from .workers import OnEvent, SimulatedWorkers, Tally
+from .workers import Faults, OnEvent, SimulatedWorkers, Tally
 
 _KEEP_VALUES = ("incumbent", "attempts", "reports")
 
@@ -96,17 +94,11 @@ def simulate(
     scheduler = settings.copy_scheduler()
     core = settings.new_core(scheduler)
     objective = scheduler.objectives[0]
-    tally = Tally(
-        objective,
-        n_workers=n_workers,
-        constraints=settings.constraints,
-        keep_attempts=keep != "incumbent",
-        keep_reports=keep == "reports",
-    )
+    tally = Tally(objective, settings.constraints, n_workers, keep)
     workers = SimulatedWorkers(
-        core,
-        scheduler.searcher,
-        table,
+        core=core,
+        searcher=scheduler.searcher,
+        table=table,
         tally=tally,
         seed=settings.seed,
         checkpoints=check_bool("checkpoints", checkpoints),
@@ -117,7 +109,12 @@ def simulate(
         earlier=earlier,
     )
     duration_s, finish = workers.run()
-    _raise_failure(finish)
+    if finish.cause is not None:
+        raise finish.cause
+    if finish.kind == "no-metric":
+        raise ValueError(finish.error)
+    if finish.error is not None:
+        raise SearchFailedError(finish.error)
     counts = core.counts
     return SimulatedSearch(
         objective=objective,
@@ -165,12 +162,3 @@ def _suggestion_time(suggest_s: float | Callable[[SuggestContext], float]) -> Ca
         constant_s = checked_seconds("suggest_s", suggest_s)
         return lambda context: constant_s
     return lambda context: checked_seconds("the result of suggest_s", suggest_s(context))
-
-
-def _raise_failure(finish: Finish) -> None:
-    if finish.cause is not None:
-        raise finish.cause
-    if finish.kind == "no-metric":
-        raise ValueError(finish.error)
-    if finish.error is not None:
-        raise SearchFailedError(finish.error)

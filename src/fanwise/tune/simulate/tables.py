@@ -137,7 +137,9 @@ class CurveTable:
                     f"but elapsed_s for {num_configs} and {num_reports}"
                 )
         space = space if isinstance(space, Space) else Space(space)
-        self.space = _with_constant(space, max_resource_attr, self._resources[-1])
+        if max_resource_attr not in space.names:
+            space = Space({**space.domains, **space.constants, max_resource_attr: self._resources[-1]})
+        self.space = space
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
         self._nearest = _Nearest(self.space, max_resource_attr, configs)
@@ -161,11 +163,6 @@ class CurveTable:
             return values, elapsed_s[iter] - elapsed_s[iter - 1]
 
         return step
-
-
-def _with_constant(space: Space, name: str, value: object) -> Space:
-    """Add a constant to the space unless the name exists."""
-    return space if name in space.names else Space({**space.domains, **space.constants, name: value})
 
 
 class _Nearest:
@@ -197,9 +194,7 @@ class _Nearest:
         if row is not None:
             return row
         if not self._units_C:
-            self._units_C = [
-                self._units(name, column) for name, column in zip(self._domains, self._columns, strict=True)
-            ]
+            self._units_C = list(map(self._units, self._domains, self._columns))
         # A fixed order of summation, for bit-identical results.
         distances_C = np.zeros(len(self._columns[0]))
         for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):

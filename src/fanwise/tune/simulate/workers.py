@@ -11,6 +11,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, TypeAlias, final
 
 from ..constraints import Constraint, violated
@@ -20,48 +21,96 @@ from ..core.events import Event, Outcome
 from ..core.search_core import SearchCore
 from ..core.suggestions import suggested
 from ..record.utilization import Utilization
+from ..rng import KeyedRandom
 from ..schedulers.scheduler import CONTINUE, Decision
 from ..searchers.searcher import Objective, Searcher, SuggestContext
-from .faults import AttemptFaults, Faults
-from .result import Incumbent, ResultColumns
+from ..values import checked_seconds, is_number
+from .result import Incumbent, Keep, ResultColumns
 from .tables import Curve, Table
 
 OnEvent: TypeAlias = Callable[[Event, list[Action]], None]
 
 _RETURNED = Outcome("returned")
 _STOPPED = Outcome("stopped")
+_CRASH = Outcome("exception", "SimulatedCrash: the trial crashed (faults=)")
+_LOSS = Outcome("lost", "the simulated worker was lost (faults=)")
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Random faults, keyed by (seed, trial, attempt), so that those of an attempt do not depend on other trials.
+
+    Args:
+        crashes_per_hour: rate of crashes per hour of training; `retries` restarts the trial.
+        losses_per_hour: rate of lost workers per hour of training.
+        repair_s: virtual seconds until a lost worker is available again.
+        slowdown: function that draws the slowdown factor of an attempt, e.g. `lambda rng: 1.0 + (rng.random() <
+            0.1)` doubles the time of one in ten attempts.
+
+    Raises:
+        TypeError, ValueError: a rate or time is not a finite number of at least 0.
+    """
+
+    crashes_per_hour: float = 0.0
+    losses_per_hour: float = 0.0
+    repair_s: float = 0.0
+    slowdown: Callable[[KeyedRandom], float] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("crashes_per_hour", "losses_per_hour"):
+            rate = getattr(self, name)
+            if not is_number(rate):
+                raise TypeError(f"{name} must be a number, got {rate!r} of type {type(rate).__name__}")
+            if not 0 <= rate < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {rate!r}")
+        checked_seconds("repair_s", self.repair_s)
+
+
+@final
+class _AttemptFaults:
+    """The faults of one attempt of a trial."""
+
+    __slots__ = ("_faults", "_rng", "slowdown")
+
+    def __init__(self, faults: Faults, seed: int, trial_id: int, attempt: int) -> None:
+        self._faults = faults
+        self._rng = KeyedRandom(f"{seed}/faults/{trial_id}/{attempt}")
+        self.slowdown = 1.0 if faults.slowdown is None else faults.slowdown(self._rng)
+        if not (is_number(self.slowdown) and 0 < self.slowdown < math.inf):
+            raise ValueError(f"slowdown must return a finite number above 0, got {self.slowdown!r}")
+
+    def in_step(self, step_s: float) -> tuple[Outcome, float] | None:
+        """Return the outcome of a fault during a step of training, and its time in seconds from the start, or None.
+
+        The probability is the rate times the duration. The exponential function is avoided, because its last bit
+        differs between machines.
+        """
+        crash, loss, moment = self._rng.random(), self._rng.random(), self._rng.random()
+        if loss * 3600.0 < self._faults.losses_per_hour * step_s:
+            return _LOSS, moment * step_s
+        if crash * 3600.0 < self._faults.crashes_per_hour * step_s:
+            return _CRASH, moment * step_s
+        return None
+
+
+@dataclass(slots=True, eq=False)
 class _Attempt:
     """A running attempt of a trial. `iter`: its last report."""
 
-    __slots__ = ("attempt", "curve", "faults", "from_iter", "iter", "ready_s", "slot", "start_s", "trial_id")
-
-    def __init__(self, action: Start, start_s: float, curve: Curve, faults: AttemptFaults | None) -> None:
-        self.trial_id = action.trial_id
-        self.attempt = action.attempt
-        self.slot = action.slot
-        self.from_iter = self.iter = action.from_iter
-        self.start_s = start_s
-        self.ready_s = math.nan
-        self.curve = curve
-        self.faults = faults
+    start: Start
+    start_s: float
+    curve: Curve
+    faults: _AttemptFaults | None
+    iter: int
+    ready_s: float = math.nan
 
 
 @final
 class Tally:
     """Collects the results of a simulated search."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        *,
-        n_workers: int,
-        constraints: Sequence[Constraint],
-        keep_attempts: bool,
-        keep_reports: bool,
-    ) -> None:
+    def __init__(self, objective: Objective, constraints: Sequence[Constraint], n_workers: int, keep: Keep) -> None:
         self.objective = objective
         self.incumbents: list[Incumbent] = []
         self.decisions = dict.fromkeys(Decision, 0)
@@ -70,13 +119,12 @@ class Tally:
         self.training_s = 0.0
         self.utilization = Utilization(n_workers)
         self.attempts = self.reports = None
-        if keep_attempts:
-            integers = ("trial_id", "attempt", "worker")
-            times = ("start_s", "ready_s", "end_s")
+        if keep != "incumbent":
+            integers, times = ("trial_id", "attempt", "worker"), ("start_s", "ready_s", "end_s")
             self.attempts = ResultColumns(
                 {**dict.fromkeys(integers, "q"), **dict.fromkeys(times, "d"), "from_iter": "q", "iter": "q"}
             )
-        if keep_reports:
+        if keep == "reports":
             self.reports = ResultColumns({"time_s": "d", "trial_id": "q", "iter": "q", objective.metric: "d"})
         self._sign = 1.0 if objective.mode == "min" else -1.0
         self._best_loss = math.inf
@@ -95,74 +143,51 @@ class Tally:
 
     def attempt(self, attempt: _Attempt, end_s: float) -> None:
         """Add an attempt that has ended."""
+        start = attempt.start
         self.num_attempts += 1
-        self.training_s += self.utilization.ended(attempt.trial_id, attempt.attempt, end_s, None)
+        self.training_s += self.utilization.ended(start.trial_id, start.attempt, end_s, None)
         if self.attempts is not None:
-            numbers = (attempt.trial_id, attempt.attempt, attempt.slot, attempt.start_s, attempt.ready_s, end_s)
-            self.attempts.add(*numbers, attempt.from_iter, attempt.iter)
+            times_s = (attempt.start_s, attempt.ready_s, end_s)
+            self.attempts.add(start.trial_id, start.attempt, start.slot, *times_s, start.from_iter, attempt.iter)
 
 
 @final
+@dataclass(slots=True, eq=False, kw_only=True)
 class SimulatedWorkers:
-    """The workers of one search.
+    """The workers of one search. The settings are those of `simulate`; `earlier`: events of the warm start."""
 
-    Args:
-        tuning: the state machine, in its initial state.
-        searcher: the searcher of the scheduler.
-        table: learning curves.
-        tally: collects the results.
-        seed: seed of the faults.
-        checkpoints: whether trials save a checkpoint with every report.
-        startup_s: virtual seconds from the start of an attempt until the objective is called.
-        suggest_s: virtual seconds per suggestion; suggestions are sequential.
-        faults: random faults, or None.
-        on_event: called with every event and the resulting actions.
-        earlier: warm-start trials.
-    """
+    core: SearchCore
+    searcher: Searcher
+    table: Table
+    tally: Tally
+    seed: int
+    checkpoints: bool
+    startup_s: float
+    suggest_s: Callable[[SuggestContext], float]  # suggestions are sequential
+    faults: Faults | None
+    on_event: OnEvent | None
+    earlier: InitVar[Sequence[Event]]
+    _running: dict[int, _Attempt] = field(default_factory=dict)
+    _now_s: float = 0.0
+    _heap: list[tuple[float, int, Event]] = field(default_factory=list)
+    _num_scheduled: int = 0
+    _queue: deque[Event] = field(init=False)  # events at the current time
+    _searcher_free_s: float = 0.0
+    _finish: Finish | None = None
 
-    def __init__(
-        self,
-        core: SearchCore,
-        searcher: Searcher,
-        table: Table,
-        *,
-        tally: Tally,
-        seed: int,
-        checkpoints: bool,
-        startup_s: float,
-        suggest_s: Callable[[SuggestContext], float],
-        faults: Faults | None,
-        on_event: OnEvent | None,
-        earlier: Sequence[Event],
-    ) -> None:
-        self._tuning = core
-        self._searcher = searcher
-        self._table = table
-        self._tally = tally
-        self._seed = seed
-        self._checkpoints = checkpoints
-        self._startup_s = startup_s
-        self._suggest_s = suggest_s
-        self._faults = faults
-        self._on_event = on_event
-        self._running: dict[int, _Attempt] = {}
-        self._now_s = 0.0
-        self._heap: list[tuple[float, int, Event]] = []
-        self._num_scheduled = 0
-        self._queue: deque[Event] = deque(earlier)  # events at the current time
-        self._searcher_free_s = 0.0
-        self._finish: Finish | None = None
-        self._handlers: dict[type, Callable[[Any], None]] = {
+    def __post_init__(self, earlier: Sequence[Event]) -> None:
+        self._queue = deque(earlier)
+
+    def run(self) -> tuple[float, Finish]:
+        """Run the search. Return its duration in virtual seconds, and how it ended."""
+        core, heap = self.core, self._heap
+        handlers: dict[type, Callable[[Any], None]] = {
             events.Ready: self._ready,
             events.Reported: self._reported,
             events.Ended: self._ended,
             events.Free: self._queue.append,
             events.Suggested: self._queue.append,
         }
-
-    def run(self) -> tuple[float, Finish]:
-        """Run the search. Return its duration in virtual seconds, and how it ended."""
-        core, heap, handlers = self._tuning, self._heap, self._handlers
         self._queue.append(events.Begin(0.0))
         self._process_queue()
         while self._finish is None:
@@ -183,7 +208,7 @@ class SimulatedWorkers:
 
     def _process_queue(self) -> None:
         """Pass queued events to the state machine and carry out its actions, until the queue is empty."""
-        queue, handle, on_event, tally = self._queue, self._tuning.handle, self._on_event, self._tally
+        queue, handle, on_event, tally = self._queue, self.core.handle, self.on_event, self.tally
         while queue:
             event = queue.popleft()
             actions = handle(event)
@@ -210,13 +235,13 @@ class SimulatedWorkers:
     def _running_attempt(self, event: events.Ready | events.Reported | events.Ended) -> _Attempt | None:
         """Return the attempt of an event, or None if it was stopped after the event was scheduled."""
         attempt = self._running.get(event.trial_id)
-        return attempt if attempt is not None and attempt.attempt == event.attempt else None
+        return attempt if attempt is not None and attempt.start.attempt == event.attempt else None
 
     def _ready(self, event: events.Ready) -> None:
         attempt = self._running_attempt(event)
         if attempt is not None:
             attempt.ready_s = event.now_s
-            self._tally.utilization.ready(event.trial_id, event.attempt, event.now_s)
+            self.tally.utilization.ready(event.trial_id, event.attempt, event.now_s)
             self._queue.append(event)
             self._train(attempt, event.now_s)
 
@@ -230,14 +255,15 @@ class SimulatedWorkers:
 
     def _train(self, attempt: _Attempt, now_s: float) -> None:
         """Train until the next report or the end."""
-        step = attempt.curve(attempt.iter + 1)
+        trial_id, number, iter = attempt.start.trial_id, attempt.start.attempt, attempt.iter + 1
+        step = attempt.curve(iter)
         if step is None:
-            self._end(attempt.trial_id, now_s, _RETURNED)
+            self._end(trial_id, now_s, _RETURNED)
             return
         values, step_s = step
         if not 0.0 <= step_s < math.inf:
             raise ValueError(
-                f"report {attempt.iter + 1} of trial {attempt.trial_id} takes {step_s!r} seconds in the table; "
+                f"report {iter} of trial {trial_id} takes {step_s!r} seconds in the table; "
                 f"the time must be finite and at least 0"
             )
         if attempt.faults is not None:
@@ -245,43 +271,40 @@ class SimulatedWorkers:
             fault = attempt.faults.in_step(step_s)
             if fault is not None:
                 outcome, after_s = fault
-                self._schedule(
-                    now_s + after_s, events.Ended(now_s + after_s, attempt.trial_id, attempt.attempt, outcome)
-                )
+                self._schedule(now_s + after_s, events.Ended(now_s + after_s, trial_id, number, outcome))
                 return
         at_s = now_s + step_s
-        name = f"{attempt.trial_id}/{attempt.iter + 1}" if self._checkpoints else None
-        worker_time_s = at_s - attempt.ready_s
-        self._schedule(at_s, events.Reported(at_s, attempt.trial_id, attempt.attempt, values, worker_time_s, name))
+        name = f"{trial_id}/{iter}" if self.checkpoints else None
+        self._schedule(at_s, events.Reported(at_s, trial_id, number, values, at_s - attempt.ready_s, name))
 
     def _end(self, trial_id: int, now_s: float, outcome: Outcome) -> None:
         """End an attempt, unless it has ended, and free its worker, after the repair if it was lost."""
         attempt = self._running.pop(trial_id, None)
         if attempt is None:
             return
-        self._tally.attempt(attempt, now_s)
-        number = attempt.attempt
+        self.tally.attempt(attempt, now_s)
+        number = attempt.start.attempt
         self._queue.append(events.Ended(now_s, trial_id, number, outcome, now_s - attempt.ready_s))
-        if outcome.kind == "lost" and self._faults is not None:
-            free_s = now_s + self._faults.repair_s
+        if outcome.kind == "lost" and self.faults is not None:
+            free_s = now_s + self.faults.repair_s
             self._schedule(free_s, events.Free(free_s, trial_id, number))
         else:
             self._queue.append(events.Free(now_s, trial_id, number))
 
     def _start(self, action: Start, now_s: float) -> None:
         faults = None
-        if self._faults is not None:
-            faults = AttemptFaults(self._faults, self._seed, action.trial_id, action.attempt)
-        attempt = _Attempt(action, now_s, self._table.curve(action.config), faults)
-        self._running[action.trial_id] = attempt
-        ready_s = now_s + self._startup_s
+        if self.faults is not None:
+            faults = _AttemptFaults(self.faults, self.seed, action.trial_id, action.attempt)
+        curve = self.table.curve(action.config)
+        self._running[action.trial_id] = _Attempt(action, now_s, curve, faults, action.from_iter)
+        ready_s = now_s + self.startup_s
         self._schedule(ready_s, events.Ready(ready_s, action.trial_id, action.attempt))
 
     def _answer(self, action: Answer, event: events.Reported) -> None:
         attempt = self._running[action.trial_id]
         attempt.iter += 1
         if not action.repeated:
-            self._tally.report(event, action)
+            self.tally.report(event, action)
         if action.decision is CONTINUE:
             self._train(attempt, event.now_s)
         else:
@@ -289,8 +312,8 @@ class SimulatedWorkers:
 
     def _suggest(self, action: Suggest) -> None:
         # Suggestions are sequential. Each is based on the events at the time of the request, as in a real search.
-        self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self._suggest_s(action.ask)
-        event = suggested(self._searcher, action, at_s, seen=self._tally.num_events)
+        self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s(action.ask)
+        event = suggested(self.searcher, action, at_s, seen=self.tally.num_events)
         if at_s > self._now_s:
             self._schedule(at_s, event)
         else:

@@ -1,6 +1,5 @@
 """Search spaces: hyperparameters with their domains, conditions and priors."""
 
-from .conditions import parameter as parameter
 from .domains import Domain as Domain
 from .domains import choice as choice
 from .domains import finrange as finrange
@@ -16,6 +15,7 @@ from .domains import quniform as quniform
 from .domains import randint as randint
 from .domains import reverseloguniform as reverseloguniform
 from .domains import uniform as uniform
+from .parameters import parameter as parameter
 from .space import Constant as Constant
 from .space import Space as Space
 from .space import constant as constant

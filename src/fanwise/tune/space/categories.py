@@ -11,11 +11,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 from ...base.nearest import did_you_mean
 from ..values import Value, copy_containers, is_bool, is_number, name_of, plain_json
-from .scales import ONE, bin_at, check_unit, log2, middle_of_bin
+from .base import FiniteDomain, set_fields
+from .scales import ONE, check_unit, log2
 
 OrdinalKind: TypeAlias = Literal["equal", "nn", "nn-log"]
 _KINDS = ("equal", "nn", "nn-log")
@@ -23,104 +24,63 @@ _KINDS = ("equal", "nn", "nn-log")
 
 @final
 @dataclass(frozen=True, slots=True, repr=False)
-class Choice:
-    """Unordered categories, uniformly distributed; constructed by `choice`."""
+class Categories(FiniteDomain):
+    """The categories of a `choice`, `ordinal` or `logordinal`.
 
-    categories: tuple[Value, ...]
-    object_positions: tuple[int, ...] = ()  # indices of categories that are names of objects
-    objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)  # None: restored from JSON
-    _positions: dict[object, int] = field(init=False, repr=False, compare=False)
-    domain_type: ClassVar[str] = "choice"
-    ordered: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        values, positions = _checked("choice", self.categories)
-        object.__setattr__(self, "categories", values)
-        object.__setattr__(self, "_positions", positions)
-
-    def __repr__(self) -> str:
-        return f"choice([{_shown(self)}])"
-
-    def settings(self) -> dict[str, object]:
-        return {"categories": list(self.categories), **_object_settings(self)}
-
-    @property
-    def num_values(self) -> int:
-        return len(self.categories)
-
-    def value_at(self, index: int) -> Value:
-        return self.categories[index]
-
-    def index_of(self, value: object) -> int:
-        return _index(self, value)
-
-    def from_unit(self, u: float) -> Value:
-        return self.categories[bin_at(u, len(self.categories))]
-
-    def to_unit(self, value: object) -> float:
-        return middle_of_bin(self.index_of(value), len(self.categories))
-
-    def contains(self, value: object) -> bool:
-        return _find(self, value) is not None
-
-    def normalize(self, value: object) -> Value:
-        return self.categories[self.index_of(value)]
-
-
-@final
-@dataclass(frozen=True, slots=True, repr=False)
-class Ordinal:
-    """Ordered categories; constructed by `ordinal` and `logordinal`.
-
-    "equal": uniformly distributed. "nn": the nearest neighbor of a uniform number between the smallest and the largest
-    category, extended by half a mean distance at both ends. "nn-log": the same for logarithms.
+    Args:
+        domain_type: "choice" or "ordinal".
+        categories: values, or names of objects.
+        kind: "equal": uniformly distributed. "nn": the nearest neighbor of a uniform number between the smallest and
+            the largest category, extended by half a mean distance at both ends. "nn-log": the same for logarithms.
+        object_positions: indices of the categories that are names of objects.
+        objects: these objects; None if the domain was restored from JSON.
     """
 
+    domain_type: Literal["choice", "ordinal"]
     categories: tuple[Value, ...]
-    kind: OrdinalKind
-    object_positions: tuple[int, ...] = ()  # indices of categories that are names of objects
-    objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)  # None: restored from JSON
+    kind: OrdinalKind = "equal"
+    object_positions: tuple[int, ...] = ()
+    objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
     _positions: dict[object, int] = field(init=False, repr=False, compare=False)
-    _edges: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    domain_type: ClassVar[str] = "ordinal"
-    ordered: ClassVar[bool] = True
+    edges: tuple[float, ...] = field(init=False, repr=False, compare=False)  # between shares of [0, 1), if unequal
 
     def __post_init__(self) -> None:
-        values, positions = _checked("ordinal", self.categories)
+        values, positions = _checked(self.domain_type, self.categories)
         if self.kind not in _KINDS:
             raise ValueError(f"ordinal: {self.kind!r} is not a kind{did_you_mean(self.kind, _KINDS)}")
-        object.__setattr__(self, "categories", values)
-        object.__setattr__(self, "_positions", positions)
-        object.__setattr__(self, "_edges", self._make_edges(values) if self.kind != "equal" else ())
+        set_fields(self, categories=values, _positions=positions)
+        set_fields(self, edges=() if self.kind == "equal" else self._make_edges(values))
 
     def _make_edges(self, values: Sequence[Value]) -> tuple[float, ...]:
-        numbers_of = [Fraction(value) for value in values if is_number(value)]
-        if len(numbers_of) != len(values) or not is_increasing(values):
+        points = [Fraction(value) for value in values if is_number(value)]
+        if len(points) != len(values) or not is_increasing(values):
             raise ValueError(f"ordinal: kind {self.kind!r} needs increasing numbers, got {list(values)!r}; use 'equal'")
         if self.kind == "nn-log":
-            if numbers_of[0] <= 0:
+            if points[0] <= 0:
                 raise ValueError(f"ordinal: kind 'nn-log' needs numbers above 0, got {values[0]!r}; use 'nn'")
-            numbers_of = [Fraction(log2(float(value)), ONE) for value in numbers_of]
-        if len(values) == 1:
+            points = [Fraction(log2(float(value)), ONE) for value in points]
+        if len(points) == 1:
             return ()
-        margin = (numbers_of[-1] - numbers_of[0]) / (2 * (len(values) - 1))
-        lower, width = numbers_of[0] - margin, numbers_of[-1] - numbers_of[0] + 2 * margin
-        middles = ((a + b) / 2 for a, b in itertools.pairwise(numbers_of))
-        edges = tuple(float((middle - lower) / width) for middle in middles)
+        margin = (points[-1] - points[0]) / (2 * (len(points) - 1))
+        lower, width = points[0] - margin, points[-1] - points[0] + 2 * margin
+        edges = tuple(float(((a + b) / 2 - lower) / width) for a, b in itertools.pairwise(points))
         if not is_increasing((0.0, *edges, 1.0)):
             raise ValueError(f"ordinal: the shares of {list(values)!r} are too unequal; use kind 'equal'")
         return edges
 
     def __repr__(self) -> str:
-        return f"ordinal([{_shown(self)}], kind={self.kind!r})"
+        positions = self.object_positions
+        names = ", ".join(str(name) if i in positions else repr(name) for i, name in enumerate(self.categories))
+        return f"{self.domain_type}([{names}]{f', kind={self.kind!r}' if self.ordered else ''})"
 
     def settings(self) -> dict[str, object]:
-        return {"categories": list(self.categories), "kind": self.kind, **_object_settings(self)}
+        settings: dict[str, object] = {"categories": list(self.categories)}
+        settings |= {"kind": self.kind} if self.ordered else {}
+        return settings | ({"objects": list(self.object_positions)} if self.object_positions else {})
 
     @property
-    def edges(self) -> tuple[float, ...]:
-        """Boundaries between the shares of [0, 1), increasing; empty if all shares are equal."""
-        return self._edges
+    def ordered(self) -> bool:
+        return self.domain_type == "ordinal"
 
     @property
     def num_values(self) -> int:
@@ -129,26 +89,33 @@ class Ordinal:
     def value_at(self, index: int) -> Value:
         return self.categories[index]
 
-    def index_of(self, value: object) -> int:
-        return _index(self, value)
+    def find(self, value: object) -> int | None:
+        """Return the index of a category, given by name or as an equal object, or None."""
+        if _is_plain(value):
+            return self._positions.get(_key(value))
+        if self.objects is None:  # restored from JSON: compare names
+            index = self._positions.get((str, name_of(value))) if self.object_positions else None
+            return index if index in self.object_positions else None
+        pairs = zip(self.object_positions, self.objects, strict=True)
+        return next((index for index, other in pairs if _is_same(other, value)), None)
 
     def from_unit(self, u: float) -> Value:
-        if self._edges:
-            return self.categories[bisect_right(self._edges, check_unit(u))]
-        return self.categories[bin_at(u, len(self.categories))]
+        if self.edges:
+            return self.categories[bisect_right(self.edges, check_unit(u))]
+        return FiniteDomain.from_unit(self, u)
 
     def to_unit(self, value: object) -> float:
-        index = self.index_of(value)
-        if not self._edges:
-            return middle_of_bin(index, len(self.categories))
-        shares = (0.0, *self._edges, 1.0)
+        if not self.edges:
+            return FiniteDomain.to_unit(self, value)
+        index, shares = self.index_of(value), (0.0, *self.edges, 1.0)
         return (shares[index] + shares[index + 1]) / 2
 
-    def contains(self, value: object) -> bool:
-        return _find(self, value) is not None
-
-    def normalize(self, value: object) -> Value:
-        return self.categories[self.index_of(value)]
+    def objects_by_name(self) -> dict[Value, Any]:
+        """Map names to objects. Raises ValueError if the domain was restored from a record, which has only names."""
+        if self.object_positions and self.objects is None:
+            raise ValueError(f"{self!r} was restored from a record, which has only the names of its objects")
+        names = [self.categories[index] for index in self.object_positions]
+        return dict(zip(names, self.objects or (), strict=True))
 
 
 def is_increasing(values: Sequence[object]) -> bool:
@@ -177,14 +144,6 @@ def name_objects(domain_type: str, values: object) -> tuple[Any, tuple[int, ...]
     return tuple(categories), positions, objects
 
 
-def objects_of(domain: Choice | Ordinal) -> dict[Value, Any]:
-    """Map names to objects. Raises ValueError if the domain was restored from a record, which has only names."""
-    if domain.object_positions and domain.objects is None:
-        raise ValueError(f"{domain!r} was restored from a record, which has only the names of its objects")
-    names = [domain.categories[index] for index in domain.object_positions]
-    return dict(zip(names, domain.objects or (), strict=True))
-
-
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | numbers.Real) or is_bool(value)
 
@@ -196,33 +155,22 @@ def _is_same(a: Any, b: Any) -> bool:
         return False
 
 
-def _shown(domain: Choice | Ordinal) -> str:
-    objects = domain.object_positions
-    return ", ".join(str(name) if index in objects else repr(name) for index, name in enumerate(domain.categories))
-
-
-def _object_settings(domain: Choice | Ordinal) -> dict[str, object]:
-    return {"objects": list(domain.object_positions)} if domain.object_positions else {}
-
-
 def _checked(domain_type: str, categories: object) -> tuple[tuple[Value, ...], dict[object, int]]:
+    """Return the categories in plain Python, and their positions by key. Raises TypeError, ValueError."""
     if isinstance(categories, str | bytes) or not isinstance(categories, Sequence):
         raise TypeError(f"{domain_type} takes a list of values, got {categories!r} of type {type(categories).__name__}")
     if not categories:
         raise ValueError(f"{domain_type} needs at least one category, got none")
-    values = tuple(_category(domain_type, value) for value in categories)
+    values: list[Any] = []
     positions: dict[object, int] = {}
-    for index, value in enumerate(values):
+    for index, category in enumerate(categories):
+        value = plain_json(f"a category of {domain_type}", category)
+        if isinstance(value, list | dict):
+            raise TypeError(f"a category of {domain_type} must be text, a number, a boolean or None, got {category!r}")
         if positions.setdefault(_key(value), index) != index:
             raise ValueError(f"{domain_type} has {value!r} twice; list each category once")
-    return values, positions
-
-
-def _category(domain_type: str, value: object) -> Value:
-    copy = plain_json(f"a category of {domain_type}", value)
-    if isinstance(copy, list | dict):
-        raise TypeError(f"a category of {domain_type} must be text, a number, a boolean or None, got {value!r}")
-    return copy  # type: ignore[return-value]  # not a container
+        values.append(value)
+    return tuple(values), positions
 
 
 def _key(value: object) -> tuple[type, object]:
@@ -230,21 +178,3 @@ def _key(value: object) -> tuple[type, object]:
     if is_bool(value):
         return bool, value
     return numbers.Real if isinstance(value, numbers.Real) else str if isinstance(value, str) else type(value), value
-
-
-def _find(domain: Choice | Ordinal, value: Any) -> int | None:
-    """Return the index of a category, given by name or as an equal object, or None."""
-    if _is_plain(value):
-        return domain._positions.get(_key(value))
-    if domain.objects is None:  # restored from JSON: compare names
-        index = domain._positions.get((str, name_of(value))) if domain.object_positions else None
-        return index if index in domain.object_positions else None
-    pairs = zip(domain.object_positions, domain.objects, strict=True)
-    return next((index for index, other in pairs if _is_same(other, value)), None)
-
-
-def _index(domain: Choice | Ordinal, value: object) -> int:
-    index = _find(domain, value)
-    if index is None:
-        raise ValueError(f"{value!r} is not in {domain!r}")
-    return index

@@ -16,7 +16,6 @@ missing term of the series (more than 2**-71) exceeds the rounding error of the 
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from typing import Protocol, final
 
 FRACTION_BITS = 80
@@ -118,12 +117,6 @@ def below_one(u: float) -> float:
 class Scale(Protocol):
     """A monotone map from [0, 1) to the values between two bounds."""
 
-    @property
-    def lower(self) -> float: ...
-
-    @property
-    def upper(self) -> float: ...
-
     def at(self, u: float) -> float:
         """Return the value at u, 0 <= u < 1."""
 
@@ -132,41 +125,39 @@ class Scale(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class LinearScale:
     """Equal distances in [0, 1) are equal differences."""
 
-    lower: float
-    upper: float
+    __slots__ = ("_lower", "_upper")
+
+    def __init__(self, lower: float, upper: float) -> None:
+        self._lower, self._upper = lower, upper
 
     def at(self, u: float) -> float:
         # lower * (1 - u) + upper * u is not monotone.
-        return min(self.lower + u * (self.upper - self.lower), self.upper)
+        return min(self._lower + u * (self._upper - self._lower), self._upper)
 
     def position(self, value: float) -> float:
-        return below_one((value - self.lower) / (self.upper - self.lower))
+        return below_one((value - self._lower) / (self._upper - self._lower))
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class LogScale:
     """Equal distances in [0, 1) are equal ratios; lower is above 0."""
 
-    lower: float
-    upper: float
-    _log_lower: int = field(init=False, repr=False, compare=False)
-    _log_width: int = field(init=False, repr=False, compare=False)
+    __slots__ = ("_log_lower", "_log_width", "_lower", "_upper")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_log_lower", log2(self.lower))
-        object.__setattr__(self, "_log_width", log2(self.upper) - self._log_lower)
+    def __init__(self, lower: float, upper: float) -> None:
+        self._lower, self._upper = lower, upper
+        self._log_lower = log2(lower)
+        self._log_width = log2(upper) - self._log_lower
 
     def log_at(self, u: float) -> int:
         """Return the logarithm of the value at u, in units of 2**-80."""
         return self._log_lower + (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS)
 
     def at(self, u: float) -> float:
-        return min(max(exp2_float(self.log_at(u)), self.lower), self.upper)
+        return min(max(exp2_float(self.log_at(u)), self._lower), self._upper)
 
     def at_step(self, index: int, num_steps: int) -> float:
         """Return the value after `index` of `num_steps` equal steps, rounded to 12 digits if that is within 2 ulp.
@@ -182,24 +173,21 @@ class LogScale:
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class ReverseLogScale:
     """The distance to 1 is on a log scale; upper is below 1."""
 
-    lower: float
-    upper: float
-    _log_first: int = field(init=False, repr=False, compare=False)
-    _log_width: int = field(init=False, repr=False, compare=False)
+    __slots__ = ("_log_first", "_log_width", "_lower", "_upper")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_log_first", log2(1.0 - self.lower))
-        object.__setattr__(self, "_log_width", self._log_first - log2(1.0 - self.upper))
+    def __init__(self, lower: float, upper: float) -> None:
+        self._lower, self._upper = lower, upper
+        self._log_first = log2(1.0 - lower)
+        self._log_width = self._log_first - log2(1.0 - upper)
 
     def at(self, u: float) -> float:
         if u == 0.0:
-            return self.lower  # 1 - (1 - lower) may differ
+            return self._lower  # 1 - (1 - lower) may differ
         distance = exp2_float(self._log_first - (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS))
-        return min(max(1.0 - distance, self.lower), self.upper)
+        return min(max(1.0 - distance, self._lower), self._upper)
 
     def position(self, value: float) -> float:
         return below_one((self._log_first - log2(1.0 - value)) / self._log_width)

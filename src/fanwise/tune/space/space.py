@@ -14,22 +14,23 @@ from typing import Any, final
 from ...base.nearest import did_you_mean
 from ..rng import RandomSource
 from ..values import Value, plain_json, with_objects
-from .categories import Choice, Ordinal, objects_of
-from .conditions import (
+from .categories import Categories
+from .domains import Domain, domain_from_json, domain_to_json, grid_values, is_domain
+from .parameters import (
     Parameter,
+    Prior,
     When,
     count_configurations,
     exists,
     format_condition,
     has_prior,
     is_one_of,
+    make_prior,
     normalize_condition,
     parameter,
     parents_first,
     required_parents,
 )
-from .domains import Domain, domain_from_json, domain_to_json, grid_values, is_domain
-from .priors import Prior, make_prior
 
 _MAX_SHOWN = 6
 
@@ -68,8 +69,7 @@ class Space:
 
     Raises:
         TypeError: a name is not text, or a constant is a bare list or tuple or cannot be represented in JSON.
-        ValueError: a name is empty, a constant is NaN, a condition refers to an unknown name, or a prior is outside its
-            domain.
+        ValueError: an empty name, a constant of NaN, or an invalid condition or prior.
 
     >>> from random import Random
     >>> from fanwise.tune import loguniform
@@ -88,7 +88,10 @@ class Space:
         self._constants: dict[str, object] = {}
         self._priors: dict[str, Prior] = {}
         for name, entry in mapping.items():
-            _check_name(name)
+            if not isinstance(name, str):
+                raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
+            if not name:
+                raise ValueError("a hyperparameter's name must not be empty")
             inner = entry.domain if isinstance(entry, Parameter) else entry
             if is_domain(inner):
                 self._domains[name] = inner
@@ -102,13 +105,12 @@ class Space:
             for name, entry in parameters.items()
             if entry.when is not None
         }
-        self._priors = {name: self._make_prior(name, entry) for name, entry in parameters.items() if has_prior(entry)}
+        for name, entry in parameters.items():
+            if has_prior(entry):
+                if name in self._constants:
+                    raise ValueError(f"{name!r} is a constant of the space, so it cannot have a prior")
+                self._priors[name] = make_prior(self._domains[name], entry.prior, entry.confidence)
         self._parents_first = parents_first(self._names, self._conditions)
-
-    def _make_prior(self, name: str, entry: Parameter) -> Prior:
-        if name in self._constants:
-            raise ValueError(f"{name!r} is a constant of the space, so it cannot have a prior")
-        return make_prior(self._domains[name], entry.prior, entry.confidence)
 
     def __repr__(self) -> str:
         entries = (f"{name!r}: {self._format(name)}" for name in self._names)
@@ -118,10 +120,10 @@ class Space:
         entry = self._domains.get(name, self._constants.get(name))
         options = []
         if name in self._conditions:
-            when = {parent: _one_or_list(values) for parent, values in self._conditions[name].items()}
+            when = {p: values[0] if len(values) == 1 else list(values) for p, values in self._conditions[name].items()}
             options.append(f"when={when!r}")
-        if name in self._priors:
-            options.append(f"prior={self._priors[name].center!r}, confidence={self._priors[name].confidence!r}")
+        if prior := self._priors.get(name):
+            options.append(f"prior={prior.center!r}, confidence={prior.confidence!r}")
         text = repr(Constant(entry) if isinstance(entry, list) else entry)
         return f"parameter({', '.join((text, *options))})" if options else text
 
@@ -163,8 +165,7 @@ class Space:
     def from_units(self, units: Sequence[float]) -> dict[str, object]:
         """Return the configuration at a point of the unit cube, with one coordinate per domain.
 
-        Raises:
-            ValueError: the number of coordinates is wrong, or one is not in [0, 1).
+        Raises ValueError if the number of coordinates is wrong, or one is not in [0, 1).
         """
         if len(units) != len(self._domains):
             raise ValueError(f"a point of this space has {len(self._domains)} numbers, got {len(units)}")
@@ -178,10 +179,8 @@ class Space:
     def resample(self, config: Mapping[str, object], name: str, rng: RandomSource) -> dict[str, object]:
         """Return a copy of config with a new random value of `name`, which may equal the old one.
 
-        Conditional hyperparameters that cease to exist are removed; those that begin to exist are sampled.
-
-        Raises:
-            ValueError: name is unknown, constant or does not exist in config, or config is invalid.
+        Conditional hyperparameters that cease to exist are removed; those that begin to exist are sampled. Raises
+        ValueError if name is unknown, constant or does not exist in config, or config is invalid.
         """
         if name not in self._domains:
             reason = "is a constant of the space" if name in self._constants else "is not in the space"
@@ -201,10 +200,8 @@ class Space:
     def complete(self, partial: Mapping[str, object], rng: RandomSource) -> dict[str, object]:
         """Return a configuration with the values of `partial`; the others are sampled as in `sample`.
 
-        Parents of conditional hyperparameters in `partial` are sampled such that these exist.
-
-        Raises:
-            ValueError: an unknown name, a value outside its domain, or hyperparameters that cannot exist together.
+        Parents of conditional hyperparameters in `partial` are sampled such that these exist. Raises ValueError as
+        `check`, and if hyperparameters cannot exist together.
         """
         fixed = self.check_part(partial)
         units = {name: rng.random() for name in self._domains}
@@ -221,8 +218,7 @@ class Space:
             num_points: values per domain, for all domains or by name. Domains with fewer values, and every choice, use
                 all of their values.
 
-        Raises:
-            ValueError: a number is below 1, or a name is missing or unknown.
+        Raises ValueError if a number is below 1, or a name is missing or unknown.
         """
         if not isinstance(num_points, Mapping):
             num_points = dict.fromkeys(self._domains, num_points)
@@ -236,39 +232,34 @@ class Space:
         return self._combined(values, {}, self._parents_first)
 
     def _combined(
-        self, values: Mapping[str, Sequence[Value]], config: Mapping[str, object], names: tuple[str, ...]
+        self, values: Mapping[str, Sequence[Value]], config: Mapping[str, object], names: Sequence[str]
     ) -> Iterator[dict[str, object]]:
-        rest = list(itertools.dropwhile(lambda name: not self._is_free(name, config), names))
-        if not rest:
-            yield self._existing(config)
-            return
-        for value in values[rest[0]]:
-            yield from self._combined(values, {**config, rest[0]: value}, tuple(rest[1:]))
-
-    def _is_free(self, name: str, config: Mapping[str, object]) -> bool:
-        return name in self._domains and exists(name, config, self._conditions)
+        for index, name in enumerate(names):
+            if name in values and exists(name, config, self._conditions):
+                for value in values[name]:
+                    yield from self._combined(values, {**config, name: value}, names[index + 1 :])
+                return
+        yield self._existing(config)
 
     @property
     def objects(self) -> Mapping[str, Mapping[Value, Any]]:
         """Categories that are objects: hyperparameter -> name of the category -> object.
 
-        Raises:
-            ValueError: the space was restored from a record, which contains only names.
+        Raises ValueError if the space was restored from a record, which contains only names.
         """
         objects = {}
         for name, domain in self._domains.items():
-            if isinstance(domain, Choice | Ordinal) and domain.object_positions:
+            if isinstance(domain, Categories) and domain.object_positions:
                 try:
-                    objects[name] = objects_of(domain)
+                    objects[name] = domain.objects_by_name()
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}. Pass the original space.") from None
         return objects
 
     def with_objects(self, config: Mapping[str, object]) -> dict[str, Any]:
-        """Return the configuration that the objective receives: a copy with objects in place of their names.
+        """Return the configuration that the objective receives: a copy with objects in place of names.
 
-        Raises:
-            ValueError: the space was restored from a record, which contains only names.
+        Raises ValueError as `objects`.
 
         >>> from fanwise.tune import choice
         >>> Space({"layers": choice([[64], [64, 64]])}).with_objects({"layers": "[64, 64]"})
@@ -279,14 +270,10 @@ class Space:
     def check(self, config: Mapping[str, object]) -> dict[str, object]:
         """Validate a configuration and return it with plain values, in order, with constants filled in.
 
-        Raises:
-            ValueError: lists all names that are missing, unknown, not existing or outside their domain.
+        Raises ValueError with a list of all names that are missing, unknown, not existing or outside their domain.
         """
-        problems = [
-            f"{name!r} is missing"
-            for name in self._domains
-            if name not in config and exists(name, config, self._conditions)
-        ]
+        missing = (name for name in self._domains if name not in config)
+        problems = [f"{name!r} is missing" for name in missing if exists(name, config, self._conditions)]
         return self._existing(self._checked(config, problems))
 
     def check_part(self, partial: Mapping[str, object]) -> dict[str, object]:
@@ -314,8 +301,7 @@ class Space:
     def _unmet_conditions(self, plain: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
         """Describe hyperparameters whose conditions the given parents violate.
 
-        Raises:
-            ValueError: two hyperparameters cannot exist together for any value of the omitted parents.
+        Raises ValueError if two hyperparameters cannot exist together for any value of the omitted parents.
         """
         problems = []
         for name in config:
@@ -369,17 +355,6 @@ class Space:
             inner = Constant(rest["constant"]) if set(rest) == {"constant"} else domain_from_json(rest)
             mapping[name] = parameter(inner, **options) if options else inner
         return cls(mapping)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
-    if not name:
-        raise ValueError("a hyperparameter's name must not be empty")
-
-
-def _one_or_list(values: tuple[Value, ...]) -> object:
-    return values[0] if len(values) == 1 else list(values)
 
 
 def _checked_constant(name: str, entry: object) -> object:

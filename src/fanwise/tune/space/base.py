@@ -1,0 +1,96 @@
+"""Base classes of domains: the set of values of one hyperparameter, and its mapping from [0, 1)."""
+
+import abc
+from collections.abc import Mapping
+
+from ..values import Value
+from .scales import bin_at, middle_of_bin
+
+
+class Domain(abc.ABC):
+    """Base class of all domains.
+
+    - Values are plain Python (int, float, str, bool, None) and survive JSON.
+    - `from_unit` is monotone, never leaves the domain, and is bit-identical on every machine.
+    - `from_unit(to_unit(value)) == value`.
+    - `contains` accepts NumPy scalars and 3.0 for 3; `normalize` converts them to plain Python.
+
+    Attributes:
+        domain_type: name of the constructing function, such as "loguniform".
+    """
+
+    __slots__ = ()
+    domain_type: str
+
+    @property
+    def ordered(self) -> bool:
+        """False only for `choice`, whose categories have no order."""
+        return True
+
+    @property
+    @abc.abstractmethod
+    def num_values(self) -> int | None:
+        """Number of values; None for intervals of real numbers."""
+
+    @abc.abstractmethod
+    def from_unit(self, u: float) -> Value:
+        """Return the value at u. Raises ValueError if u is not in [0, 1)."""
+
+    @abc.abstractmethod
+    def to_unit(self, value: object) -> float:
+        """Return a number that `from_unit` maps to the value. Raises ValueError if it is not in the domain."""
+
+    @abc.abstractmethod
+    def contains(self, value: object) -> bool:
+        """Return True if the value, after normalization, is in the domain."""
+
+    @abc.abstractmethod
+    def normalize(self, value: object) -> Value:
+        """Convert a value to plain Python. Raises ValueError if it is not in the domain."""
+
+    @abc.abstractmethod
+    def settings(self) -> Mapping[str, object]:
+        """Return the arguments of the constructing function, as JSON."""
+
+
+class FiniteDomain(Domain):
+    """Base class of domains with finitely many values, which have equal shares of [0, 1) by default."""
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def num_values(self) -> int: ...
+
+    @abc.abstractmethod
+    def value_at(self, index: int) -> Value:
+        """Return the value at an index, from 0."""
+
+    @abc.abstractmethod
+    def find(self, value: object) -> int | None:
+        """Return the index of a value, or None if it is not in the domain."""
+
+    def index_of(self, value: object) -> int:
+        """Return the index of a value. Raises ValueError if it is not in the domain."""
+        index = self.find(value)
+        if index is None:
+            raise ValueError(f"{value!r} is not in {self!r}")
+        return index
+
+    def contains(self, value: object) -> bool:
+        return self.find(value) is not None
+
+    def normalize(self, value: object) -> Value:
+        return self.value_at(self.index_of(value))
+
+    def from_unit(self, u: float) -> Value:
+        return self.value_at(bin_at(u, self.num_values))
+
+    def to_unit(self, value: object) -> float:
+        return middle_of_bin(self.index_of(value), self.num_values)
+
+
+def set_fields(domain: Domain, **values: object) -> None:
+    """Set fields of a frozen dataclass, from its `__post_init__`."""
+    for name, value in values.items():
+        object.__setattr__(domain, name, value)

@@ -1,0 +1,296 @@
+"""Hyperparameters with a condition or a prior.
+
+Conditional hyperparameters exist only if their parents have certain values:
+
+    "optimizer": choice(["sgd", "adam"])
+    "momentum":  parameter(uniform(0, 0.99), when={"optimizer": "sgd"})
+
+A configuration contains only the hyperparameters that exist. Conditions may be nested; a hyperparameter whose parent
+does not exist does not exist either.
+
+On an ordered domain the prior is a normal distribution, truncated to the domain, on the scale of the domain. Its
+standard deviation is (1 - confidence) times the width of the domain (PriorBand, Mallik et al. 2023, arXiv 2306.12370,
+as implemented in NePS). On a choice the center has probability `confidence`, and the others share the rest. The normal
+distribution is approximated by a histogram of 256 integer columns, so that draws are bit-identical on every machine and
+monotone in u.
+"""
+
+import functools
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, TypeAlias, final
+
+from ...base.nearest import did_you_mean
+from ..values import Value, is_number
+from .domains import Domain, is_domain, is_finite
+from .scales import FRACTION_BITS, ONE, below_one, check_unit, exp2
+
+Confidence: TypeAlias = Literal["low", "medium", "high"] | float
+_CONFIDENCES = {"low": 0.5, "medium": 0.75, "high": 0.9}
+_COLUMNS = 256
+_HALF_LOG2_E = 0.7213475204444817
+_MAX_Z_SQUARED = 64.0  # keeps the probability of every value above 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A value of a domain that is expected to be good, with a confidence between 0 and 1, exclusive."""
+
+    center: Value
+    confidence: float
+
+    def value_at(self, domain: Domain, u: float) -> Value:
+        """Map u in [0, 1) to a value distributed according to the prior; monotone on ordered domains."""
+        if domain.ordered:
+            return domain.from_unit(_warp(check_unit(u), domain.to_unit(self.center), 1.0 - self.confidence))
+        assert domain.num_values is not None, "unordered domains are finite"
+        probability = max(self.confidence, 1.0 / domain.num_values)
+        if check_unit(u) < probability or domain.num_values == 1:
+            return self.center
+        # Map the remaining interval to the other categories, cyclically from the center on.
+        share = 1.0 / domain.num_values
+        rest = below_one((u - probability) / (1.0 - probability)) * (1.0 - share)
+        position = domain.to_unit(self.center) + share / 2 + rest
+        return domain.from_unit(below_one(position - 1.0 if position >= 1.0 else position))
+
+
+def make_prior(domain: Domain, center: object, confidence: object) -> Prior:
+    """Validate and create a prior. Arguments and errors are those of `parameter`."""
+    if not domain.contains(center):
+        raise ValueError(f"prior {center!r} is not in {domain!r}")
+    if isinstance(confidence, str):
+        if confidence not in _CONFIDENCES:
+            raise ValueError(f"{confidence!r} is not a confidence{did_you_mean(confidence, _CONFIDENCES)}")
+        confidence = _CONFIDENCES[confidence]
+    if not is_number(confidence):
+        raise TypeError(f"confidence must be a number or text, got {confidence!r} of type {type(confidence).__name__}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be above 0 and below 1, got {confidence!r}; 'high' is 0.9")
+    return Prior(domain.normalize(center), float(confidence))
+
+
+@functools.lru_cache(maxsize=1024)
+def _columns(center: float, deviation: float) -> tuple[int, ...]:
+    """Return the cumulative weights of the histogram."""
+    weights = []
+    for column in range(_COLUMNS):
+        z = ((column + 0.5) / _COLUMNS - center) / deviation
+        m, e = exp2(int(-min(z * z, _MAX_Z_SQUARED) * _HALF_LOG2_E * ONE))
+        weights.append(m >> -e)
+    return tuple(accumulate(weights))
+
+
+def _warp(u: float, center: float, deviation: float) -> float:
+    """Map a uniform u to a draw of the truncated normal distribution."""
+    sums = _columns(center, deviation)
+    target = int(u * ONE) * sums[-1] >> FRACTION_BITS
+    column = bisect_right(sums, target)
+    lower = sums[column - 1] if column else 0
+    return below_one((column + (target - lower) / (sums[column] - lower)) / _COLUMNS)
+
+
+When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> the values it may have; all parents must match
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A domain or constant with a condition or prior; constructed by `parameter`, validated by `Space`."""
+
+    domain: object
+    when: Mapping[str, object] | None
+    prior: object
+    confidence: Confidence
+
+    def __repr__(self) -> str:
+        more = "" if self.when is None else f", when={self.when!r}"
+        if has_prior(self):
+            more += f", prior={self.prior!r}, confidence={self.confidence!r}"
+        return f"parameter({self.domain!r}{more})"
+
+
+_NO_PRIOR = object()
+
+
+def parameter(
+    domain: object,
+    *,
+    when: Mapping[str, object] | None = None,
+    prior: object = _NO_PRIOR,
+    confidence: Confidence = "medium",
+) -> Parameter:
+    """A hyperparameter with a condition or a prior.
+
+    Args:
+        domain: a domain such as `uniform(0, 1)`, or a constant.
+        when: parent -> the value, or list of values, it must have; all parents must match. The objective is called
+            without the argument if the hyperparameter does not exist, so give it a default. None: always exists.
+        prior: a value that is expected to be good. Model-based searchers draw some configurations near it;
+            `Space.sample` ignores it.
+        confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
+
+    Raises TypeError if the confidence is neither a number nor text, ValueError if it is invalid or the prior is not in
+    the domain.
+
+    >>> from random import Random
+    >>> from fanwise.tune import Space, choice, uniform
+    >>> space = Space({
+    ...     "optimizer": choice(["sgd", "adam"]),
+    ...     "momentum": parameter(uniform(0, 0.99), when={"optimizer": "sgd"}, prior=0.9),
+    ... })
+    >>> space.complete({"optimizer": "adam"}, Random(0))
+    {'optimizer': 'adam'}
+    >>> space.complete({"momentum": 0.9}, Random(0))
+    {'optimizer': 'sgd', 'momentum': 0.9}
+    """
+    result = Parameter(domain, when, prior, confidence)
+    if is_domain(domain) and has_prior(result):
+        make_prior(domain, prior, confidence)
+    return result
+
+
+def has_prior(parameter: Parameter) -> bool:
+    """Return True if a prior was given, which may be None."""
+    return parameter.prior is not _NO_PRIOR
+
+
+def normalize_condition(
+    name: str, when: Mapping[str, object], domains: Mapping[str, Domain], names: Sequence[str]
+) -> When:
+    """Validate the `when` of a hyperparameter and convert it to plain values.
+
+    Raises TypeError if it is not a mapping, ValueError if a parent is unknown, constant, real-valued or the
+    hyperparameter itself, or its values are missing or outside its domain.
+    """
+    if not isinstance(when, Mapping):
+        raise TypeError(
+            f"{name!r}: when must map parents to values, got {when!r} of type {type(when).__name__}; "
+            f'write when={{"optimizer": "sgd"}}'
+        )
+    if not when:
+        raise ValueError(f"{name!r}: when is empty; omit it if the hyperparameter always exists")
+    normalized: dict[str, tuple[Value, ...]] = {}
+    for parent, allowed in when.items():
+        if parent == name:
+            raise ValueError(f"{name!r} depends on itself")
+        domain = domains.get(parent)
+        if domain is None:
+            reason = "is a constant of the space" if parent in names else "is not in the space"
+            raise ValueError(f"{name!r} depends on {parent!r}, which {reason}{did_you_mean(parent, domains)}")
+        if not is_finite(domain):
+            raise ValueError(
+                f"{name!r} depends on {parent!r}, which is real-valued: {domain!r}; "
+                f"a parent must have finitely many values"
+            )
+        is_list = isinstance(allowed, list | tuple | range) and not domain.contains(allowed)
+        values = list(allowed) if is_list else [allowed]  # type: ignore[call-overload]  # a list
+        if not values:
+            raise ValueError(f"{name!r}: when lists no value for {parent!r}, so it would never exist")
+        for value in values:
+            if not domain.contains(value):
+                raise ValueError(f"{name!r} depends on {parent!r} = {value!r}, which is not in {domain!r}")
+        normalized[parent] = tuple(domain.value_at(i) for i in dict.fromkeys(map(domain.index_of, values)))
+    return normalized
+
+
+def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple[str, ...]:
+    """Sort names topologically, so that parents precede children; otherwise the order is kept.
+
+    Raises ValueError if the conditions form a cycle.
+    """
+    ordered: dict[str, None] = {}
+
+    def visit(name: str, children: tuple[str, ...]) -> None:
+        if name in children:
+            cycle = " -> ".join((*children[children.index(name) :], name))
+            raise ValueError(f"these hyperparameters depend on each other in a cycle: {cycle}")
+        if name not in ordered:
+            for parent in conditions.get(name, ()):
+                visit(parent, (*children, name))
+            ordered[name] = None
+
+    for name in names:
+        visit(name, ())
+    return tuple(ordered)
+
+
+def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, When]) -> bool:
+    """Return True if the hyperparameter exists given the values of its parents in `config`."""
+    return all(
+        parent in config and is_one_of(config[parent], values) for parent, values in conditions.get(name, {}).items()
+    )
+
+
+def is_one_of(value: object, values: Iterable[Value]) -> bool:
+    """Membership test that distinguishes True from 1."""
+    return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in values)
+
+
+def format_condition(when: When) -> str:
+    """Format a condition for messages."""
+    parts = (
+        f"{parent} is {' or '.join(map(repr, values))}" if len(values) < 4 else f"{parent} is one of {list(values)!r}"
+        for parent, values in when.items()
+    )
+    return " and ".join(parts)
+
+
+def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
+    """Map each ancestor to the values under which all the names exist.
+
+    Raises ValueError if two of the names cannot exist together.
+    """
+    allowed: dict[str, tuple[list[Value], str]] = {}
+    queue = list(names)
+    for name in queue:
+        for parent, values in conditions.get(name, {}).items():
+            previous, child = allowed.get(parent, (list(values), name))
+            common = [value for value in previous if is_one_of(value, values)]
+            if not common:
+                first, second = format_condition({parent: tuple(previous)}), format_condition({parent: values})
+                raise ValueError(
+                    f"{child} and {name} never exist together: {child} only when {first}, {name} only when {second}"
+                )
+            allowed[parent] = (common, name)
+            if parent not in queue:
+                queue.append(parent)
+    return {parent: values for parent, (values, _) in allowed.items()}
+
+
+_OTHER = object()  # stands for all values of a parent that no condition mentions
+
+
+def count_configurations(
+    names: Sequence[str], domains: Mapping[str, Domain], conditions: Mapping[str, When]
+) -> int | None:
+    """Return the number of distinct configurations, or None if there are infinitely many. `names`: parents first."""
+    mentioned: dict[str, list[Value]] = {}
+    for when in conditions.values():
+        for parent, values in when.items():
+            known = mentioned.setdefault(parent, [])
+            known += [value for value in values if not is_one_of(value, known)]
+
+    def count(index: int, config: Mapping[str, object]) -> int | None:
+        if index == len(names):
+            return 1
+        name, domain = names[index], domains.get(names[index])
+        if domain is None or not exists(name, config, conditions):
+            return count(index + 1, config)
+        if domain.num_values is None:
+            return None
+        if name not in mentioned:
+            rest = count(index + 1, config)
+            return None if rest is None else domain.num_values * rest
+        choices = [(value, 1) for value in mentioned[name]] + [(_OTHER, domain.num_values - len(mentioned[name]))]
+        total = 0
+        for value, multiplicity in choices:
+            rest = count(index + 1, {**config, name: value}) if multiplicity else 0
+            if rest is None:
+                return None
+            total += multiplicity * rest
+        return total
+
+    return count(0, {})

@@ -124,7 +124,7 @@ def test_live_resumed_asked_and_simulated_searches_with_one_seed_try_the_same(
             tried[experiment.name] = list(experiment.trials["config_x"])
     assert len(tried["run-search"]) == 8
     assert list(tried.values()) == [tried["run-search"]] * 4
-    with pytest.raises(ValueError, match="the random seed was 7, and is 8"):
+    with pytest.raises(ValueError, match="random seed: was 7, is 8"):
         open_search(SPACE, ASHA(metric="loss", max_t=4, searcher=searcher), name="asked-search", random_seed=8)
     with pytest.raises(ValueError, match="a search has one seed, but the search was given 7"):
         replay_experiment("run-search", scheduler=ASHA(metric="loss", max_t=4, searcher=searcher, random_seed=8))

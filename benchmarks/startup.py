@@ -6,7 +6,7 @@ only fills the caches of the disk and of compiled modules, and is not counted.
 
 The stages of the first search are told by the pool's own events, which the program wraps.
 
-    python benchmarks/startup.py [--rounds 10] [--no-demo]
+    python benchmarks/startup.py [--rounds 10] [--only "a no-op"]
 """
 
 import argparse
@@ -81,6 +81,7 @@ for number in range(2):
         seen_s["objective"] = began
         stages = {stage: at_s - run_s for stage, at_s in seen_s.items()}
 from fanwise.pool.processes import descendants_of
+time.sleep(0.5)  # the process that was forked ahead has gone
 found = {}
 for pid in descendants_of(os.getpid()):
     status = open(f"/proc/{pid}/smaps_rollup").read().split()
@@ -173,22 +174,22 @@ def demo_s(folder: Path) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="time from Tuner.run() to the first trial")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--no-demo", action="store_true")
+    parser.add_argument("--only", action="append", default=[], choices=[*OBJECTIVES, "demo"], help="may be repeated")
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long idle processes are observed, once")
     args = parser.parse_args()
     facts = machine()
-    runs: dict[str, list[Run]] = {name: [] for name in OBJECTIVES}
+    runs: dict[str, list[Run]] = {name: [] for name in OBJECTIVES if name in args.only or not args.only}
     demos: list[tuple[float, float]] = []
     with scratch_folder() as folder:
         for number in range(args.rounds + 1):
             say(f"round {number} of {args.rounds}")
-            for name in OBJECTIVES:
+            for name in runs:
                 run = measure(
                     folder / str(list(OBJECTIVES).index(name)), name, args.idle_s if number == args.rounds else 0.0
                 )
                 if number:
                     runs[name].append(run)
-            if not args.no_demo:
+            if "demo" in args.only or not args.only:
                 demo = demo_s(folder / "demo")
                 if number:
                     demos.append(demo)

@@ -512,7 +512,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
             2,
             "--trials above 4: it has started 4 trials, and the limit is 2",
         ),
-        (("tune", "resume", "good", "--trials", "9", "--seconds", "0.01"), 2, "To go on it needs --seconds above "),
+        (("tune", "resume", "good", "--trials", "9", "--seconds", "0.01"), 2, "To resume it, give --seconds above "),
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
         (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
         (("board", "--home", "none"), 1, "--home 'none' must be a folder of experiments; there is none"),

@@ -10,7 +10,7 @@ import typer
 
 from ..base.errors import ClosedError, ClusterError, RecordError
 from ..base.text import counted, printable_line
-from ..tune import StoppingCriterion, Tuner
+from ..tune import Status, StoppingCriterion, Tuner
 from ..tune.display.screen import screen_for
 from ..tune.display.table import footer
 from ..tune.experiment import folder_of, remove_experiment
@@ -134,17 +134,17 @@ def remove(names: Sequence[str], *, sure: bool) -> None:
 
 
 def _check_it_can_go_on(overview: Overview, stop: StoppingCriterion) -> None:
-    """With one limit raised, the other may still be reached: then nothing would run."""
+    """Raise UsageError if no trial could run, because a limit that was not raised is reached."""
     over_s, started = overview.elapsed_s, overview.num_trials
     seconds, trials = stop.max_wallclock_time, stop.max_num_trials_started
-    ended_by_trials = (overview.reason or "").startswith("max_num_trials_started")  # else some of them may go on
+    may_resume_trials = overview.num_paused or overview.num_lost or overview.num_over.get(Status.STOPPED)
     if seconds is not None and over_s >= seconds:
         limit = f"--seconds above {over_s:.0f}: it has run for {over_s:.1f} s, and the limit is {seconds:g} s"
-    elif trials is not None and started >= trials and ended_by_trials:
+    elif trials is not None and started >= trials and not may_resume_trials:
         limit = f"--trials above {started}: it has started {counted(started, 'trial')}, and the limit is {trials}"
     else:
         return
-    raise UsageError(f"the search {overview.name!r} has come to its end. To go on it needs {limit}")
+    raise UsageError(f"the search {overview.name!r} has ended. To resume it, give {limit}")
 
 
 def _confirmed(question: str) -> bool:

@@ -177,7 +177,7 @@ def test_a_search_goes_on_when_nobody_can_see_it_any_more(
     assert len(experiment.results) == 4
     # On a busy machine the pool may say that a process of an earlier test takes long to end.
     told = [record.getMessage() for record in caplog.records if record.name.startswith("fanwise.tune")]
-    assert told == ["the search goes on, but can no longer be shown: [Errno 32] Broken pipe"]
+    assert told == ["the search continues, but can no longer be shown: [Errno 32] Broken pipe"]
 
 
 # What stays behind.

@@ -105,7 +105,7 @@ def test_a_closed_stream_turns_the_output_off_with_one_warning(
         screen.show(["trial 0 scheduled"], snapshot())
         screen.end([], snapshot(), ["the search ended"])
     assert caplog.messages == [
-        "the search goes on, but can no longer be shown: I/O operation on closed file",
+        "the search continues, but can no longer be shown: I/O operation on closed file",
     ]
 
 

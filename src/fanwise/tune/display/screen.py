@@ -81,7 +81,7 @@ class Screen:
             # A stream raises ValueError if it is closed, and UnicodeEncodeError if it cannot encode the text.
             if type(error) is ValueError and not getattr(sys.stdout, "closed", False):
                 raise
-            _log.warning("the search goes on, but can no longer be shown: %s", error)
+            _log.warning("the search continues, but can no longer be shown: %s", error)
             self._output = None
 
 

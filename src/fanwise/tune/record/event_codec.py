@@ -93,11 +93,10 @@ def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
     """Return the kind of a row, its trial or None, and its body."""
     if type(event) is events.Reported:
         return "report", event.trial_id, _report_body(event, actions)
-    body: Body = {}
-    for name in _EVENT_FIELDS[type(event)]:
-        value = getattr(event, name)
-        if value is not None or name not in _OPTIONAL:
-            body[name] = value
+    body: Body = {name: getattr(event, name) for name in _EVENT_FIELDS[type(event)]}
+    for name in _OPTIONAL:
+        if name in body and body[name] is None:
+            del body[name]
     if type(event) is events.Ended:
         outcome = event.outcome
         body["outcome"] = {"kind": outcome.kind, "text": outcome.text} | {

@@ -106,7 +106,6 @@ QUIET = [
     "tune/default_searcher.py",
     "tune/transfer.py",
     "tune/constraints.py",
-    "tune/hypervolume.py",
     "tune/space/space.py",
     "tune/core/validation.py",
     "tune/core/events.py",
@@ -164,12 +163,15 @@ QUIET_MAY_IMPORT = {
 }
 # Of these modules only what has no effect and no state of its own.
 QUIET_MAY_USE = {"random": {"Random"}, "signal": {"Signals", "strsignal"}}
-# What a quiet file may ask of one that is not: memory to receive into, and a searcher, which schedulers construct.
+# What a quiet file may use of one that is not: memory to receive into, a searcher, which schedulers construct, and
+# Pareto fronts of tuples, which need no NumPy.
 BOUNDARIES = {
     ("tensor/__init__.py", "aligned_buffer"),
     ("tune/searchers/__init__.py", "RandomSearcher"),
     ("tune/searchers/__init__.py", "resolve_searcher"),
     ("tune/searchers/tpe.py", "TPESearcher"),
+    ("tune/pareto.py", "HypervolumeFront"),
+    ("tune/pareto.py", "ParetoFront"),
 }
 # Calls that read or change the world, or draw chance from it, without any import.
 LOUD_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}

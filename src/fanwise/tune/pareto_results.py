@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from .hypervolume import HypervolumeFront, default_reference
-from .pareto import first_front
+from .pareto import HypervolumeFront, default_reference, first_front
 from .record.state import SearchState
 from .searchers.searcher import Objective
 from .values import is_number
@@ -90,7 +89,7 @@ def reference_losses(
 ) -> tuple[float, ...] | None:
     """Return the reference point as losses.
 
-    The default is `hypervolume.default_reference` of the joint front of all searches, so that they are comparable; None
+    The default is `pareto.default_reference` of the joint front of all searches, so that they are comparable; None
     if there are no results.
 
     Raises:

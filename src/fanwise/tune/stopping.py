@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..base.nearest import names_nearest_option, nearest
-from .hypervolume import HypervolumeFront, ParetoFront
+from .pareto import HypervolumeFront, ParetoFront
 from .searchers.searcher import Objective
 from .values import is_number
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.testing.played_search import PlayedSearch
-from fanwise.tune.hypervolume import volume
-from fanwise.tune.pareto import best_of
+from fanwise.tune.pareto import best_of, volume
 from fanwise.tune.schedulers import ASHA, FIFO, MOASHA, Decision, Scheduler, Status
 from fanwise.tune.searchers import Observation
 from fanwise.tune.space import Space, uniform
@@ -65,21 +64,6 @@ def test_with_one_objective_that_differs_it_decides_as_asha_does(steps: Steps) -
     for trial_id, (loss, _) in steps:
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
         assert told(several, trial_id, iter, (loss, 7.0)) is told(one, trial_id, iter, (loss,))
-
-
-@given(STEPS, st.integers(0, 60), st.integers(0, 9))
-def test_void_reports_are_forgotten(steps: Steps, at: int, num_void: int) -> None:
-    """A trial crashes after reports that dominate everything, and is back where it was."""
-    crashed, plain = moasha_of(), moasha_of()
-    iters: dict[int, int] = {}
-    for place, (trial_id, losses) in enumerate(steps):
-        if place == at:
-            stands = iters.get(trial_id, 0)
-            for more in range(num_void):
-                told(crashed, trial_id, stands + 1 + more, (0.0, 0.0))
-            crashed.on_rollback(trial_id, stands)
-        iter = iters[trial_id] = iters.get(trial_id, 0) + 1
-        assert told(crashed, trial_id, iter, losses) is told(plain, trial_id, iter, losses)
 
 
 def test_of_equal_results_a_third_goes_on_and_void_ones_do_not_count() -> None:

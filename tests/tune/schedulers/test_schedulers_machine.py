@@ -1,10 +1,8 @@
 """Early stopping beside obvious models, which keep every report and work everything out again from the start.
 
 A machine asks, reports, takes reports back and ends trials in any order that the tuner may, and compares each answer.
-Broken versions, which forget what was void, or forget too much, must be caught.
 """
 
-import functools
 import math
 import statistics
 from collections.abc import Callable
@@ -351,60 +349,3 @@ QUICKLY = settings(LONG, max_examples=400, database=None, derandomize=True, phas
 @pytest.mark.parametrize("name", OURS)
 def test_a_scheduler_answers_as_its_model_does(name: str, max_examples: int) -> None:
     run_state_machine_as_test(machine_of(OURS[name]), settings=settings(LONG, max_examples=max_examples))
-
-
-def never_rewinds(scheduler: Any) -> None:  # Any: methods are replaced
-    scheduler.on_rollback = lambda trial_id, to_iter: None
-
-
-def rewinds_to_the_start(scheduler: Any) -> None:
-    rewind = scheduler.on_rollback
-    scheduler.on_rollback = lambda trial_id, to_iter: rewind(trial_id, 0)
-
-
-def never_hears_of_ends(scheduler: Any) -> None:
-    scheduler.on_end = lambda trial_id, status: None
-
-
-def takes_a_tie_the_other_way(scheduler: Any) -> None:
-    """As if the later of two equal losses were the better one."""
-    report = scheduler.on_report
-    seen: list[int] = []
-
-    def on_report(told: Observation) -> Decision:
-        seen.append(told.trial_id)
-        better = told.loss - 1e-9 * len(seen)
-        observation = Observation(told.trial_id, told.config, told.iter, told.resource, (better,), told.values)
-        return Decision(report(observation))
-
-    scheduler.on_report = on_report
-
-
-# The machine comes upon these late: a second each.
-late = functools.partial(pytest.param, marks=pytest.mark.soak)
-
-
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("stopping by 2", never_rewinds),
-        ("stopping by 2", rewinds_to_the_start),
-        ("stopping by 2", takes_a_tie_the_other_way),
-        ("promotion by 2", rewinds_to_the_start),
-        ("promotion by 2", never_hears_of_ends),
-        late("promotion by 2", takes_a_tie_the_other_way),
-        ("halving by 2", never_hears_of_ends),
-        late("halving by 2", takes_a_tie_the_other_way),
-        ("Hyperband", never_hears_of_ends),
-        ("median rule from the first", never_rewinds),
-        late("median rule from the first", rewinds_to_the_start),
-    ],
-)
-def test_a_broken_version_is_caught(name: str, fault: Callable[[Any], None]) -> None:
-    def make() -> tuple[Scheduler, Model]:
-        scheduler, model = OURS[name]()
-        fault(scheduler)
-        return scheduler, model
-
-    with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine_of(make), settings=QUICKLY)

@@ -14,7 +14,7 @@ from fanwise.tune import (
     StoppingCriterion,
     SuccessiveHalving,
 )
-from fanwise.tune.searchers import SEARCHERS, RandomSearcher, TPESearcher
+from fanwise.tune.searchers import SEARCHERS, TPESearcher
 from fanwise.tune.simulate import FunctionTable, simulate
 from fanwise.tune.space import Space, uniform
 
@@ -90,7 +90,3 @@ def test_a_searcher_learns_at_the_levels_where_trials_are_compared(
 def test_a_searcher_may_be_given_by_its_name(name: str) -> None:
     for scheduler in (ASHA(metric="loss", max_t=9, searcher=name), MedianStopping(metric="loss", searcher=name)):
         assert type(scheduler.searcher) is type(SEARCHERS[name]())
-
-
-def test_no_searcher_and_random_are_the_same() -> None:
-    assert type(ASHA(metric="loss", max_t=9).searcher) is type(SEARCHERS["random"]()) is RandomSearcher

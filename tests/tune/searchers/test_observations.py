@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from fanwise.tune.searchers import Observation
 from fanwise.tune.searchers.encoding import Encoder
-from fanwise.tune.searchers.observations import ObservationStore, TrainingData
+from fanwise.tune.searchers.observations import ObservationStore
 from fanwise.tune.space import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
@@ -144,57 +144,6 @@ def run(machine: type[HistoryMachine], max_examples: int) -> None:
 @pytest.mark.parametrize("levels", [(), LEVELS], ids=["last", "levels"])
 def test_history_holds_what_stands(levels: tuple[float, ...], max_examples: int) -> None:
     run(type("Machine", (HistoryMachine,), {"levels": levels}), max_examples)
-
-
-class KeepsVoid(ObservationStore):  # type: ignore[misc]  # a mutant
-    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
-
-
-class KeepsFailed(ObservationStore):  # type: ignore[misc]
-    def on_end(self, trial_id: int, status: str, row: object = None) -> None:
-        super().on_end(trial_id, "Completed", row)  # type: ignore[arg-type]
-
-
-class ForgetsFailed(ObservationStore):  # type: ignore[misc]
-    def on_end(self, trial_id: int, status: str, row: object = None) -> None:
-        super().on_end(trial_id, status)
-
-
-class FirstCome(ObservationStore):  # type: ignore[misc]
-    """In the order of the first reports."""
-
-    def data(self, *, min_results: int = 1, max_rows: int | None = None, with_costs: bool = False) -> TrainingData:
-        self._ids[:] = np.arange(len(self._ids))
-        return super().data(min_results=min_results, max_rows=max_rows, with_costs=with_costs)
-
-
-class TakesInfinite(ObservationStore):  # type: ignore[misc]
-    def _write(self, slot: int, resource: float, losses: object) -> None:
-        super()._write(slot, resource, [1e9 if math.isinf(loss) else loss for loss in losses])  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("mutant", [KeepsVoid, KeepsFailed, ForgetsFailed, FirstCome, TakesInfinite])
-def test_a_broken_history_is_caught(mutant: type[ObservationStore]) -> None:
-    class Machine(HistoryMachine):
-        make = mutant
-
-    with pytest.raises(AssertionError):
-        run(Machine, 60)
-
-
-class LastOfLevel(ObservationStore):  # type: ignore[misc]
-    def _write(self, slot: int, resource: float, losses: object) -> None:
-        for level in range(sum(resource >= at for at in LEVELS)):
-            self._values[slot, level] = losses  # type: ignore[call-overload]
-
-
-def test_a_history_that_keeps_the_last_report_of_a_level_is_caught() -> None:
-    class Machine(HistoryMachine):
-        make: ClassVar[Callable[[Encoder, tuple[float, ...]], ObservationStore]] = LastOfLevel
-        levels = LEVELS
-
-    with pytest.raises(AssertionError):
-        run(Machine, 60)
 
 
 def reported(losses: list[tuple[float, ...]]) -> ObservationStore:

@@ -1,12 +1,11 @@
 """Searchers: the two methods, and RandomSearcher."""
 
-import doctest
 from collections.abc import Mapping
 
 import pytest
 
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.searchers import Observation, RandomSearcher, Searcher, SuggestContext, searcher
+from fanwise.tune.searchers import RandomSearcher, Searcher, SuggestContext
 from fanwise.tune.space import Space, choice, loguniform, parameter, randint, uniform
 
 SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
@@ -18,14 +17,6 @@ def test_the_random_searcher_draws_from_the_space_with_the_asks_chance() -> None
     assert suggested != RandomSearcher().suggest(SuggestContext(1, 0, SPACE))
     assert suggested != RandomSearcher().suggest(SuggestContext(0, 0, SPACE, seed=1))
     assert suggested != RandomSearcher().suggest(SuggestContext(0, 0, SPACE, purpose="next"))
-
-
-def test_the_random_searcher_learns_nothing() -> None:
-    searcher = RandomSearcher()
-    before = searcher.suggest(SuggestContext(5, 0, SPACE))
-    assert before is not None
-    searcher.observe(Observation(0, before, 1, 1.0, (0.1,), {"loss": 0.1}))
-    assert searcher.suggest(SuggestContext(5, 1, SPACE)) == before
 
 
 def test_a_branch_in_which_nothing_varies_is_tried_once() -> None:
@@ -45,7 +36,3 @@ def test_a_searcher_without_both_methods_cannot_be_made() -> None:
 
     with pytest.raises(TypeError, match="observe"):
         Half()  # type: ignore[abstract]
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(searcher).failed == 0

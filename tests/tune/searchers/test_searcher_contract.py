@@ -20,7 +20,6 @@ from fanwise.tune.searchers import (
     SuggestContext,
     TPESearcher,
 )
-from fanwise.tune.searchers.encoding import Rows
 from fanwise.tune.searchers.points import FirstPoints
 from fanwise.tune.space import Space
 
@@ -85,15 +84,6 @@ def checked_shortly(make: Make, check: Check) -> None:
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_our_searchers_with_a_model_keep_what_it_decides(name: str, check: Check) -> None:
     checked_shortly(SMALL_MODELS[name], check)
-
-
-class ForgetfulForest(ForestSearcher):  # type: ignore[misc]  # a mutant
-    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
-
-
-def test_a_model_that_keeps_void_reports_is_caught_with_one_seed() -> None:
-    with pytest.raises(AssertionError, match="reports that on_rollback made void had an effect"):
-        checked_shortly(lambda: ForgetfulForest(3, num_trees=2, num_candidates=20), contract.void_reports_are_forgotten)
 
 
 @pytest.mark.soak
@@ -343,15 +333,6 @@ def test_a_broken_searcher_is_caught(make: Make, check: Check) -> None:
         check(make)
 
 
-class ForgetfulPoints(FirstPoints):  # type: ignore[misc]  # a mutant
-    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
-
-
-def test_first_points_that_keep_void_reports_are_caught() -> None:
-    with pytest.raises(AssertionError, match="reports that on_rollback made void had an effect"):
-        contract.void_reports_are_forgotten(lambda: ForgetfulPoints([{}], Best()))
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_what_was_broken_was_right_before(check: Check) -> None:
     check(Best)
@@ -359,49 +340,3 @@ def test_what_was_broken_was_right_before(check: Check) -> None:
 
 def test_every_check_catches_somebody() -> None:
     assert {check for _, check in BROKEN} == set(CHECKS)
-
-
-class Again(TPESearcher):  # type: ignore[misc]  # a mutant
-    """Forgets what was suggested as soon as it is over."""
-
-    def on_end(self, trial_id: int, status: str) -> None:
-        super().on_end(trial_id, status)
-        self._seen.clear()
-
-
-class OnlyReported(TPESearcher):  # type: ignore[misc]
-    """Notes what has reported; what failed before that comes again."""
-
-    def on_end(self, trial_id: int, status: str) -> None:
-        self._outstanding.pop(trial_id, None)
-        self.observations.on_end(trial_id, status)
-
-
-class NeverEmpty(TPESearcher):  # type: ignore[misc]
-    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
-        return super().suggest(ask) or ask.space.sample(ask.random)
-
-
-class Alone(TPESearcher):  # type: ignore[misc]
-    """Hears of what runs, so that nothing comes twice, and does not keep away from it."""
-
-    def _pending_rows(self) -> Rows:
-        return super()._pending_rows()[:0]
-
-
-BROKEN_MODELS: list[tuple[Make, Check]] = [
-    (lambda: Again(4), contract.of_a_finite_space_every_configuration_comes_once),
-    (lambda: OnlyReported(4), contract.of_a_finite_space_every_configuration_comes_once),
-    (lambda: NeverEmpty(4), contract.of_a_finite_space_every_configuration_comes_once),
-    (lambda: Alone(4), contract.many_that_ask_at_once_get_configurations_apart),
-]
-
-
-@pytest.mark.parametrize(("make", "check"), BROKEN_MODELS)
-def test_a_broken_searcher_with_a_model_is_caught(make: Make, check: Check) -> None:
-    with pytest.raises(AssertionError):
-        check(make)
-
-
-def test_every_check_of_models_catches_somebody() -> None:
-    assert {check for _, check in BROKEN_MODELS} == set(MODEL_CHECKS)

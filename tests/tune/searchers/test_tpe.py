@@ -245,22 +245,6 @@ def test_draws_are_as_likely_as_the_density_says() -> None:
         np.testing.assert_allclose(np.bincount(cells, minlength=4) / 20_000, expected, atol=0.02)
 
 
-def test_a_resumed_search_goes_on_as_it_would_have() -> None:
-    def ask(number: int) -> SuggestContext:
-        return SuggestContext(number, number, BOWL)
-
-    whole, resumed = begun(TPESearcher, BOWL), begun(TPESearcher, BOWL)
-    for number in range(40):
-        config = whole.suggest(ask(number))
-        resumed.replay_suggestion(ask(number), config)
-        assert config is not None
-        for searcher in (whole, resumed):
-            searcher.observe(observed(number, config, bowl(config)))
-            searcher.on_end(number, "Completed")
-    assert whole.suggest(ask(40)) == resumed.suggest(ask(40))
-    assert whole.suggest(ask(41)) == resumed.suggest(ask(41))
-
-
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="good_fraction must be a number from 0 to 1, got 2"):
         TPESearcher(good_fraction=2)

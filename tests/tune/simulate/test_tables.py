@@ -90,7 +90,7 @@ def test_the_nearest_configuration_answers_on_the_scale_of_its_domain() -> None:
 
 
 def test_another_category_is_as_far_as_the_other_end_of_a_domain() -> None:
-    space = {"kind": choice(["a", "b", "c"]), "x": uniform(0, 1)}
+    space: dict[str, object] = {"kind": choice(["a", "b", "c"]), "x": uniform(0, 1)}
     table = table_of(space, [1.0, 2.0], kind=["a", "c"], x=[0.1, 0.9])
     assert finals(table, kind="a", x=0.85) == 1.0
     assert finals(table, kind="c", x=0.15) == 2.0

@@ -1,4 +1,4 @@
-"""Rungs of successive halving: sorted entries, of which the top 1/eta continue.
+"""Rungs of successive halving: sorted entries whose top 1/eta continue.
 
 The key of an entry is (infeasibility, loss, number). Infeasible entries rank behind all feasible ones, and ties are
 broken by the unique, increasing number.

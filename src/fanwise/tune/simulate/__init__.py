@@ -1,9 +1,5 @@
 """Simulation of searches: real schedulers and searchers on tables of learning curves and a virtual clock."""
 
-from .datasets import fcnet_final as fcnet_final
-from .datasets import from_experiment as from_experiment
-from .datasets import from_frame as from_frame
-from .datasets import lcbench_curves as lcbench_curves
 from .result import Incumbent as Incumbent
 from .result import SimulatedSearch as SimulatedSearch
 from .result import Spread as Spread
@@ -15,4 +11,8 @@ from .tables import CurveTable as CurveTable
 from .tables import FunctionTable as FunctionTable
 from .tables import Step as Step
 from .tables import Table as Table
+from .tables import fcnet_final as fcnet_final
+from .tables import from_experiment as from_experiment
+from .tables import from_frame as from_frame
+from .tables import lcbench_curves as lcbench_curves
 from .workers import Faults as Faults

@@ -45,7 +45,7 @@ PROCESSES := $(wildcard tests/benchmarks tests/cli tests/gpu_check tests/paralle
 	pool_torch reuse soak_pool tree warm,tests/pool/test_$(what).py) tests/rpc/test_*processes.py $(foreach what,actor_restarts \
 	faulty first_calls group_tls meeting_places passed_around publishing rpc_* services spawn uncompiled worker_events,tests/rpc/test_$(what).py) \
 	tests/tensor/test_tensor_processes.py \
-	$(foreach what,background notebooks remote search_function resume* trials_with_checkpoints tuner*,tests/tune/test_$(what).py))
+	$(foreach what,background control notebooks search_function resume* trials_with_checkpoints tuner*,tests/tune/test_$(what).py))
 # The folder as a whole: pytest loads the conftest of each folder that is named, torch among it, where it tests nothing.
 TESTS := tests $(PROGRAMS:%=--ignore=%) $(PROCESSES:%=--ignore=%) $(SYSTEMS:%=--ignore=%)
 test: $(VENV)/dev.stamp ## run the tests of the library, but for those below (5 minutes)

@@ -24,7 +24,7 @@ PROGRAM = """
 import os, threading, time
 from fanwise.tune import SuggestContext, Searcher, Space, uniform
 from fanwise.tune.core.actions import Suggest
-from fanwise.tune.runtime.suggester import InThread
+from fanwise.tune.runtime.suggester import ThreadedSuggester
 
 begun = threading.Event()
 
@@ -36,7 +36,7 @@ class Thinks(Searcher):
         return {"x": 0.5}
     def observe(self, observation): ...
 
-thread = InThread(Thinks(), lambda answer: None, time.monotonic)
+thread = ThreadedSuggester(Thinks(), lambda answer: None, time.monotonic)
 thread.ask(Suggest(0, SuggestContext(0, 0, Space({"x": uniform(0, 1)}))), now_s=0.0, seen=0)
 begun.wait()
 """

@@ -1,6 +1,6 @@
 """Runs the searcher: inline in the loop's thread if it is fast, else in a separate thread.
 
-    SearchCore --observe, on_rollback, on_end--> AtOnce or InThread --> searcher
+    SearchCore --observe, on_rollback, on_end--> InlineSuggester or ThreadedSuggester --> searcher
     Suggest action ------------ ask ----->                     --> Suggested, as an event
 
 Observations and requests go through one queue, so a suggestion depends exactly on the events before its action.
@@ -14,11 +14,10 @@ from typing import Protocol, final
 
 from ..core.actions import Suggest
 from ..core.events import Suggested
-from ..core.suggestions import failed_suggestion
-from ..core.suggestions import plain_suggestion as asked
+from ..core.suggestions import failed_suggestion, plain_suggestion
 from ..searchers.searcher import Observation, Searcher
 
-_MOST_WAITED_S = 10.0
+_EXIT_WAIT_S = 10.0
 
 
 class Suggester(Protocol):
@@ -42,19 +41,19 @@ class Suggester(Protocol):
         """After `close`, block until all observations are processed, unless an unneeded suggestion is in progress."""
 
 
-def suggester_for(searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> Suggester:
+def suggester_for(searcher: Searcher, deliver: Callable[[Suggested], None], now_s: Callable[[], float]) -> Suggester:
     """Create the suggester of a searcher.
 
     Args:
         searcher: the searcher.
-        tell: called with late suggestions, on another thread.
+        deliver: called with late suggestions, on another thread.
         now_s: returns the current time in seconds; must be callable from any thread.
     """
-    return AtOnce(searcher) if searcher.runs_inline else InThread(searcher, tell, now_s)
+    return InlineSuggester(searcher) if searcher.runs_inline else ThreadedSuggester(searcher, deliver, now_s)
 
 
 @final
-class AtOnce:
+class InlineSuggester:
     """Runs a fast searcher inline."""
 
     def __init__(self, searcher: Searcher) -> None:
@@ -66,7 +65,7 @@ class AtOnce:
 
     def ask(self, action: Suggest, *, now_s: float, seen: int) -> Suggested:
         try:
-            return Suggested(now_s, action.number, asked(self._searcher, action), seen)
+            return Suggested(now_s, action.number, plain_suggestion(self._searcher, action), seen)
         except Exception as error:  # user code: any exception ends the search in order
             self.failure = error
             return failed_suggestion(self._searcher, action, now_s, error, seen=seen)
@@ -79,74 +78,74 @@ class AtOnce:
 
 
 @final
-class InThread:
+class ThreadedSuggester:
     """Runs a slow searcher in a daemon thread, so that an endless fit does not block the program's exit.
 
     At exit, the program waits a few seconds for the thread: a daemon thread that returns from C++ while Python is
     finalizing ends the process with SIGABRT ("terminate called without an active exception").
     """
 
-    def __init__(self, searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> None:
+    def __init__(self, searcher: Searcher, deliver: Callable[[Suggested], None], now_s: Callable[[], float]) -> None:
         self._searcher = searcher
-        self._tell = tell
+        self._deliver = deliver
         self._now_s = now_s
-        self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.failure: BaseException | None = None
         self._closed = False
-        self._is_asked = False
+        self._is_busy = False
         self._thread = threading.Thread(target=self._run, name="fanwise-searcher", daemon=True)
-        atexit.register(self._end)
+        atexit.register(self._stop)
         self._thread.start()
 
     def observe(self, observation: Observation) -> None:
-        self._todo.put(lambda: self._searcher.observe(observation))
+        self._queue.put(lambda: self._searcher.observe(observation))
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
-        self._todo.put(lambda: self._searcher.on_rollback(trial_id, to_iter))
+        self._queue.put(lambda: self._searcher.on_rollback(trial_id, to_iter))
 
     def on_end(self, trial_id: int, status: str) -> None:
-        self._todo.put(lambda: self._searcher.on_end(trial_id, status))
+        self._queue.put(lambda: self._searcher.on_end(trial_id, status))
 
     def ask(self, action: Suggest, *, now_s: float, seen: int) -> None:
-        self._todo.put(lambda: self._answer(action, seen))
+        self._queue.put(lambda: self._answer(action, seen))
 
     def close(self) -> None:
         self._closed = True
-        self._todo.put(None)
+        self._queue.put(None)
 
     def settle(self) -> None:
-        if not self._is_asked:
-            self._thread.join(_MOST_WAITED_S)
+        if not self._is_busy:
+            self._thread.join(_EXIT_WAIT_S)
 
     def _answer(self, action: Suggest, seen: int) -> None:
         config = None
-        self._is_asked = True
+        self._is_busy = True
         if self.failure is None and not self._closed:
             try:
-                config = asked(self._searcher, action)
+                config = plain_suggestion(self._searcher, action)
             except BaseException as error:  # user code: any exception, even SystemExit, ends the search in order
                 self.failure = None if self._closed else error
-        self._is_asked = False
+        self._is_busy = False
         if self._closed:
             return
         if self.failure is None:
-            self._tell(Suggested(self._now_s(), action.number, config, seen))
+            self._deliver(Suggested(self._now_s(), action.number, config, seen))
         else:
-            self._tell(failed_suggestion(self._searcher, action, self._now_s(), self.failure, seen=seen))
+            self._deliver(failed_suggestion(self._searcher, action, self._now_s(), self.failure, seen=seen))
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         self.close()
-        self._thread.join(_MOST_WAITED_S)
+        self._thread.join(_EXIT_WAIT_S)
 
     def _run(self) -> None:
         try:
-            self._think()
+            self._run_calls()
         finally:
-            atexit.unregister(self._end)
+            atexit.unregister(self._stop)
 
-    def _think(self) -> None:
-        while (todo := self._todo.get()) is not None:
+    def _run_calls(self) -> None:
+        while (call := self._queue.get()) is not None:
             try:
-                todo()
+                call()
             except BaseException as error:  # user code: the next suggestion fails with it and ends the search
                 self.failure = self.failure or error

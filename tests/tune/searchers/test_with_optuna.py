@@ -1,13 +1,10 @@
 """Optuna's distributions of a space: each holds the same values, and what has no counterpart is named."""
 
 import doctest
-import importlib
-import sys
 from typing import Any
 
 import pytest
 
-from fanwise.base.errors import NotInstalled
 from fanwise.tune.space import (
     Space,
     choice,
@@ -75,14 +72,6 @@ def test_a_domain_without_counterpart_is_named(entry: object, text: str) -> None
     with pytest.raises(ValueError) as caught:
         with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))
     assert text in str(caught.value)
-
-
-def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.setitem(sys.modules, "optuna.distributions", None)
-    monkeypatch.delitem(sys.modules, "fanwise.tune.searchers.with_optuna", raising=False)
-    with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[optuna\]'"):
-        importlib.import_module("fanwise.tune.searchers.with_optuna")
 
 
 def test_the_examples_run() -> None:

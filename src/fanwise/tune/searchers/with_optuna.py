@@ -56,19 +56,22 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     >>> distributions(Space({"lr": loguniform(0.01, 1), "epochs": 10}))["lr"]
     FloatDistribution(high=1.0, log=True, low=0.01, step=None)
     """
-    for name in space.priors:
-        raise ValueError(f"the prior of {name!r} cannot be converted: Optuna's distributions have no priors")
     converted: dict[str, BaseDistribution] = {}
-    for name, value in space.constants.items():
-        if isinstance(value, list | dict):
-            raise ValueError(f"the constant {name!r} cannot be converted: {value!r} is neither text, number nor None")
-        converted[name] = CategoricalDistribution((value,))
-    for name, domain in space.domains.items():
-        distribution = distribution_of(domain)
+    for name in space.names:
+        if name in space.priors:
+            raise ValueError(f"the prior of {name!r} cannot be converted: Optuna's distributions have no priors")
+        if name in space.constants:
+            value = space.constants[name]
+            if isinstance(value, list | dict):
+                problem = f"{value!r} is neither text, number nor None"
+                raise ValueError(f"the constant {name!r} cannot be converted: {problem}")
+            converted[name] = CategoricalDistribution((value,))
+            continue
+        distribution = distribution_of(space.domains[name])
         if distribution is None:
-            raise ValueError(f"{name!r} cannot be converted: {domain!r} has no counterpart in Optuna")
+            raise ValueError(f"{name!r} cannot be converted: {space.domains[name]!r} has no counterpart in Optuna")
         converted[name] = distribution
-    return {name: converted[name] for name in space.names}
+    return converted
 
 
 def distribution_of(domain: Domain) -> BaseDistribution | None:

@@ -110,6 +110,7 @@ class SearchRun:
         self._has_begun = False
         self._search: Search | None = None
         self._hub: Hub | None = None
+        self._pool: Pool | None = None
 
     # -- running and finishing -------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class SearchRun:
                 Pool(**options.cluster) if options.cluster else Pool(seed=self._settings.seed, cpus=self._num_cpus())
             )
             # Before the record is created, because a closed pool must not leave a folder behind.
-            engine, self._hub = pool.engine, pool.hub
+            self._pool, engine, self._hub = pool, pool.engine, pool.hub
             opened = self._reopen() if options.is_resumed else self._create()
             self._has_begun = True
             store = CheckpointStore(self._checkpoint_root)
@@ -371,14 +372,14 @@ class SearchRun:
         choice = settings.searcher_choice
         if method := method_line(self._scheduler.describe()):
             yield printable_line(method if choice is None else f"{method}, {choice.line()}")
-        pool, capacity = options.pool, options.capacity
+        pool, capacity = self._pool, options.capacity
         if pool is not None and pool.cluster_settings:
             hosts = counted(len(capacity.machines), "host")
             has = f"{hosts} with {counted(capacity.cpus, 'CPU')} and {counted(capacity.gpus, 'GPU')}"
             yield printable_line(f"on the Ray cluster {pool.cluster_settings['ray']}: {has}")
         needed = settings.n_workers * options.resources.cpus
         if needed > capacity.cpus:
-            effect = "they share them and run slower" if pool is None else "some wait for others"
+            effect = "they share them and run slower" if options.pool is None else "some wait for others"
             yield f"CPUs: {needed} asked for by {workers}, {capacity.cpus} found; {effect}"
         for source in options.summaries:
             yield f"warm start from {source}"

@@ -218,7 +218,7 @@ def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command
     before = SHOW_LOADED if command == "demo" else ""
     done = place.fanwise(*arguments, "--workers", "2", interrupt_after="scheduled", before=before)
     assert (done.status, done.err) == (130, "")
-    assert "Ctrl-C: the trials are stopped and everything is kept; once more kills them." in done.out
+    assert "Ctrl-C: stopping the trials; all results are kept. Press Ctrl-C again to kill them." in done.out
     assert "Resource summary" in done.out and "the search ended: interrupted" in done.out
     if command == "tune":
         assert done.out.endswith("more of it: fanwise tune show stopped\n")
@@ -443,7 +443,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ((*RUN, "--devices-per-trial", "nan"), 2, "--devices-per-trial must be a number above 0, got nan"),
         ((*RUN, "--trial-timeout", "0"), 2, "--trial-timeout must be above 0, got 0"),
         ((*RUN, "--trials", "0"), 2, "Invalid value for '--trials'"),
-        ((*RUN, "--name", "../up"), 2, "--name: '../up' cannot name an experiment."),
+        ((*RUN, "--name", "../up"), 2, "--name: '../up' is not a valid experiment name."),
         ((*RUN, "--name", "good"), 1, "resume it with fanwise tune resume good"),
         ((*RUN, "--metrics", "x"), 2, "No such option '--metrics'. Did you mean '--metric'?"),
         ((*RUN, "--zzz", "x"), 2, "No such option: --zzz"),

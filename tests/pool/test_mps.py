@@ -434,13 +434,20 @@ def test_a_job_with_a_cuda_error_of_its_own_fails_the_second_time(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("needs", "text"), [({"gpus": 0.5}, "CUDA error: out of memory"), ({"gpus": 0.5}, "no such file"), ({}, FAULT)]
+    ("needs", "text", "kind"),
+    [
+        ({"gpus": 0.5}, "CUDA error: out of memory", "out-of-memory"),
+        ({"gpus": 0.5}, "no such file", "exception"),
+        ({}, FAULT, "exception"),
+    ],
 )
-def test_other_errors_and_other_jobs_are_not_repeated(needs: dict[str, float], text: str, tmp_path: Path) -> None:
+def test_other_errors_and_other_jobs_are_not_repeated(
+    needs: dict[str, float], text: str, kind: str, tmp_path: Path
+) -> None:
     with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
         pool.needs(gpus=0.25).submit(connect_and_wait, tmp_path / "gate")
         job = submitted(pool.needs(**needs).submit(fail_together, tmp_path, 1, text))  # type: ignore[arg-type]
-        assert job.outcome(60).kind == "exception"
+        assert job.outcome(60).kind == kind
         assert pool.stats().jobs_retried == 0
 
 

@@ -248,7 +248,7 @@ def test_what_a_searcher_raises_comes_out_of_run_in_its_own_type_and_everything_
 def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:
     tuner = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, name="once")
     tuner.run()
-    with pytest.raises(ValueError, match=r"this tuner has run already\. Create another Tuner"):
+    with pytest.raises(ValueError, match=r"this tuner has already run\. Create another Tuner"):
         tuner.run()
     assert [path.name for path in home.iterdir()] == ["once"]
 

@@ -198,7 +198,7 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
         ({"random_seed": "7"}, TypeError, "random_seed must be an int or None, got '7' of type str"),
         ({"pool": 4}, TypeError, "pool must be a Pool or None, got 4"),
         ({"name": 4}, TypeError, "name must be a str or None, got 4"),
-        ({"name": "../up"}, ValueError, "'../up' cannot name an experiment."),
+        ({"name": "../up"}, ValueError, "'../up' is not a valid experiment name."),
         ({"space": [0, 1]}, TypeError, "a space must be a dict, got [0, 1] of type list"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

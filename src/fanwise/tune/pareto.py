@@ -18,7 +18,7 @@ _REFERENCE_MARGIN = 0.1  # of the extent of the front, as in BoTorch's infer_ref
 
 
 def non_dominated_sort(losses_NM: Points) -> list[int]:
-    """Return the front of each point, from 0 for non-dominated points (Deb et al. 2002, NSGA-II, section III.A).
+    """Return the rank of each point's front, 0 for non-dominated points (Deb et al. 2002, NSGA-II, section III.A).
 
     >>> non_dominated_sort([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 0, 1, 0, 2]
@@ -44,7 +44,7 @@ def _fronts(points: Any) -> Iterator[list[int]]:
 
 
 def _sort_2d(points: list[list[float]]) -> list[int]:
-    """Sort points with two losses in O(N log N), in a sweep over the first loss."""
+    """Return the ranks of points with two losses in O(N log N), by a sweep over the first loss."""
     ranks = [0] * len(points)
     lows: list[float] = []  # smallest second loss of each front so far, increasing
     previous: list[float] | None = None
@@ -85,7 +85,7 @@ def _front_mask(points: Any) -> Any:
 
 
 def first_front(losses_NM: Points) -> list[int]:
-    """Return the indices of the non-dominated points, in order, including equal points.
+    """Return the indices of the non-dominated points, in increasing order and including duplicates.
 
     >>> first_front([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 1, 3]
@@ -96,9 +96,9 @@ def first_front(losses_NM: Points) -> list[int]:
 def best_of(losses_NM: Points, number: int) -> list[int]:
     """Return the indices of the best `number` points, best first.
 
-    Points are ordered by front. Within a front, the first point has the smallest first loss, and each next point is the
-    farthest from the previous ones, with losses scaled to the extent of the front (epsilon-net; Schmucker et al., arXiv
-    2106.12639, section 3). Points with infinite losses are last; ties are broken by index.
+    Points are ordered by front. Within a front, the first point has the smallest first loss, and the next
+    point is always the farthest from those chosen so far, with losses scaled to the extent of the front (epsilon-net;
+    Schmucker et al., arXiv 2106.12639, section 3). Points with infinite losses are last; ties are broken by index.
 
     >>> best_of([(1, 4), (2, 2), (3, 3), (4, 1), (1.1, 3.9)], 4)
     [0, 3, 1, 4]
@@ -180,7 +180,7 @@ def volume(points: Iterable[Sequence[float]], reference: Sequence[float]) -> flo
     """
     limits = tuple(map(float, reference))
     tuples = [tuple(map(float, point)) for point in points]
-    return _volume(_undominated([point for point in tuples if _is_inside(point, limits)]), limits)
+    return _volume(_non_dominated([point for point in tuples if _is_inside(point, limits)]), limits)
 
 
 @final
@@ -257,7 +257,7 @@ def _exclusive_volume(point: Sequence[float], points: Sequence[Sequence[float]],
     for loss, limit in zip(point, reference, strict=True):
         volume *= limit - loss
     shared = [tuple(map(max, point, p)) for p in points]
-    return volume - _volume(_undominated(shared), reference)
+    return volume - _volume(_non_dominated(shared), reference)
 
 
 def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> float:
@@ -270,11 +270,11 @@ def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> floa
             total += (reference[0] - first) * (top - second)
             top = second
         return total
-    points = sorted(points, reverse=True)  # worst first loss first, which keeps the remaining sets small
+    points = sorted(points, reverse=True)  # by decreasing first loss, which keeps the remaining sets small
     return sum((_exclusive_volume(point, points[i + 1 :], reference) for i, point in enumerate(points)), 0.0)
 
 
-def _undominated(points: Iterable[tuple[float, ...]]) -> list[tuple[float, ...]]:
+def _non_dominated(points: Iterable[tuple[float, ...]]) -> list[tuple[float, ...]]:
     """Return the distinct non-dominated points."""
     front: list[tuple[float, ...]] = []
     for point in sorted(points):  # later points cannot dominate earlier ones

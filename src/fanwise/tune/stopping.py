@@ -1,7 +1,7 @@
 """Stopping criteria of a search. The names of the limits and their meanings are those of Syne Tune.
 
-The search updates `Counts`, and `StoppingCriterion.verdict` decides on them without a clock. `Counts` has a constant
-size, except for the Pareto front of several objectives.
+The search updates `Counts`, and `StoppingCriterion.verdict` evaluates them without reading a clock. `Counts`
+has a constant size, except for the Pareto front of several objectives.
 """
 
 import math
@@ -18,7 +18,7 @@ from .values import is_number
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The search must stop. `reason`: the limit that was reached, with its value."""
+    """A decision to stop the search. `reason`: the limit that was reached, with its value."""
 
     reason: str
     lets_running_finish: bool  # True: start no more trials and wait for the running ones; False: stop them
@@ -36,9 +36,9 @@ class Counts:
         best_rank: infeasibility and first loss of the best finite report.
         best_trial_id: trial of the last improvement.
         unseen: watched metrics that no report has contained.
-        last_names: names in the last report, while some metrics are unseen.
+        last_names: names in the last report; updated only while some metrics are unseen.
         pareto_front: feasible non-dominated reports, for several objectives.
-        hypervolume_front: the same with respect to the reference point of the criterion, if it has one.
+        hypervolume_front: feasible reports that increased the hypervolume; None without a reference point.
     """
 
     metric: str
@@ -100,14 +100,14 @@ class Counts:
     def add_result(self, trial_id: int, infeasibility: float, losses: Sequence[float]) -> None:
         """Update the best results with the infeasibility and losses of a report."""
         front = self.hypervolume_front
-        grew = front is not None and not infeasibility and front.add(losses)
+        has_grown = front is not None and not infeasibility and front.add(losses)
         loss, previous = losses[0], self.best_rank
         is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < previous
         if is_better:
             self.best_rank = (infeasibility, loss)
         if len(losses) > 1 and not infeasibility:
             is_new = self.pareto_front.add(losses)
-            is_better = grew if front is not None else is_new
+            is_better = has_grown if front is not None else is_new
             is_better |= is_new and previous[0] > 0.0  # the first feasible report
         if is_better:
             self.best_trial_id, self.num_trials_without_improvement = trial_id, 0
@@ -139,14 +139,14 @@ class StoppingCriterion:
     Args:
         max_wallclock_time: seconds since the search began; `math.inf` to run until Ctrl-C.
         max_num_trials_started: number of trials started.
-        max_num_trials_without_improvement: number of trials that ended since the last improvement: a better metric or a
-            smaller infeasibility. With several objectives, an improvement is a non-dominated report, or, with
+        max_num_trials_without_improvement: number of trials that ended since the last improvement. An improvement is a
+            better metric or a smaller infeasibility. With several objectives, it is a non-dominated report, or, with
             `reference_point`, an increase of the hypervolume.
         max_num_trials_completed: number of trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: number of reports of all trials.
         max_metric_value: stop if the metric is at or above this; a number for the scheduler's metric, or {name:
             number}. Infinite values are ignored.
-        min_metric_value: stop if the metric is at or below this; otherwise as `max_metric_value`.
+        min_metric_value: stop if the metric is at or below this; same format as `max_metric_value`.
         max_hypervolume: stop if the hypervolume of the feasible reports is at or above this; for several objectives.
         reference_point: {objective: value} for all objectives; reference point of the hypervolume. Requires
             `max_hypervolume` or `max_num_trials_without_improvement`.
@@ -201,7 +201,7 @@ class StoppingCriterion:
 
     @property
     def max_trials(self) -> int | None:
-        """Upper bound of the number of trials that can complete; None if there is no such limit."""
+        """Upper bound on the number of trials that can complete; None if there is no such limit."""
         limits = (self.max_num_trials_started, self.max_num_trials_completed, self.max_num_evaluations)
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -252,30 +252,30 @@ class StoppingCriterion:
 
     def verdict(self, counts: Counts) -> Verdict | None:
         """Return the verdict if a limit was reached. Limits that stop running trials take precedence."""
-        reason = self._reached(counts)
+        reason = self._hard_limit_reached(counts)
         if reason is not None:
             return Verdict(reason, lets_running_finish=False)
-        reason = self._reached_count(counts, ("num_trials_started", "num_trials_without_improvement"))
+        reason = self._count_limit_reached(counts, ("num_trials_started", "num_trials_without_improvement"))
         return None if reason is None else Verdict(reason, lets_running_finish=True)
 
     def hard_verdict(self, counts: Counts) -> Verdict | None:
         """Return the verdict if a limit that stops running trials was reached."""
-        reason = self._reached(counts)
+        reason = self._hard_limit_reached(counts)
         return None if reason is None else Verdict(reason, lets_running_finish=False)
 
-    def _reached_count(self, counts: Counts, names: Sequence[str]) -> str | None:
+    def _count_limit_reached(self, counts: Counts, names: Sequence[str]) -> str | None:
         for name in names:
             limit = getattr(self, f"max_{name}")
             if limit is not None and getattr(counts, name) >= limit:
                 return f"max_{name}={limit} reached"
         return None
 
-    def _reached(self, counts: Counts) -> str | None:
+    def _hard_limit_reached(self, counts: Counts) -> str | None:
         """Return the reason if a limit that stops running trials was reached. Called at every event."""
         limit_s = self.max_wallclock_time
         if limit_s is not None and counts.wallclock_s >= limit_s:
             return f"max_wallclock_time={limit_s:g} s is over"
-        reason = self._reached_count(counts, ("num_trials_completed", "num_evaluations"))
+        reason = self._count_limit_reached(counts, ("num_trials_completed", "num_evaluations"))
         if reason is not None:
             return reason
         if self.max_metric_value is not None:
@@ -303,7 +303,7 @@ def _limits(limit: float | Mapping[str, float] | None, metric: str) -> Mapping[s
 
 
 def _checked_metric_limit(name: str, limit: object) -> object:
-    """Return a copy of a limit. Raises TypeError, ValueError."""
+    """Validate a limit and return a copy. Raises TypeError, ValueError."""
     if not isinstance(limit, Mapping):
         return _checked_metric_value(name, limit)
     if not limit:

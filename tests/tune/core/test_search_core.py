@@ -152,7 +152,7 @@ def test_report_without_the_metric_is_rejected_if_others_have_it() -> None:
     search = new_search(n_workers=1)
     search.begin()
     search.report(0, 0, 1.0)
-    hint = "report it under this name, or give the scheduler another one"
+    hint = "report it under this name, or pass another name to the scheduler"
     for values, names in (({"epoch": 2}, "'epoch'"), ({}, "nothing")):
         text = f"the objective reported {names}, but not the scheduler's metric 'loss'; {hint}"
         assert search.report(0, 0, values) == [Reject(0, text)]

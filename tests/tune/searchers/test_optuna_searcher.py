@@ -459,7 +459,7 @@ def test_wrong_arguments_are_told_with_what_is_right() -> None:
         (OptunaSearcher("TPESampler", n_startup=3), "unexpected keyword argument 'n_startup'"),
         (OptunaSearcher("PartialFixedSampler"), "PartialFixedSampler takes no seed"),
         (OptunaSearcher(random.Random), "takes no seed"),
-        (OptunaSearcher(lambda seed: seed), "must return a sampler of Optuna, but returned 0"),
+        (OptunaSearcher(lambda seed: seed), "must return an Optuna sampler, but returned 0"),
     ):
         with pytest.raises((TypeError, ValueError), match=problem):
             searcher.check(LINE)

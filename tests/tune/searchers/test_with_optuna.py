@@ -65,7 +65,7 @@ def test_a_domain_has_the_distribution_of_the_same_values(entry: object, distrib
             parameter(uniform(0, 1), prior=0.1),
             "the prior of 'x' cannot be converted: Optuna's distributions have no priors",
         ),
-        (constant([1]), "the constant 'x' cannot be converted: [1] is neither text, number nor None"),
+        (constant([1]), "the constant 'x' cannot be converted: [1] is neither a string, a number nor None"),
     ],
 )
 def test_a_domain_without_counterpart_is_named(entry: object, text: str) -> None:

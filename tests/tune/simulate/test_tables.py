@@ -103,11 +103,11 @@ def test_a_configuration_of_the_table_answers_itself_and_the_first_of_equals() -
 
 
 def test_arrays_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match="'loss' is for 1 configurations and 2 reports, but elapsed_s for 2 and 2"):
+    with pytest.raises(ValueError, match="'loss' has 1 configurations and 2 reports, but elapsed_s has 2 and 2"):
         CurveTable({"x": uniform(0, 1)}, {"x": [0, 1]}, {"loss": [[1.0, 2.0]]}, [[1.0, 2.0], [1.0, 2.0]])
-    with pytest.raises(ValueError, match="'x' is for 1 configurations and 2 reports, but elapsed_s for 2 and 2"):
+    with pytest.raises(ValueError, match="'x' has 1 configurations and 2 reports, but elapsed_s has 2 and 2"):
         CurveTable({"x": uniform(0, 1)}, {"x": [0]}, {}, [[1.0, 2.0], [1.0, 2.0]])
-    with pytest.raises(ValueError, match="the space has 'y', but the configurations of the table only 'x'"):
+    with pytest.raises(ValueError, match="the space has 'y', but the configurations of the table have only 'x'"):
         table_of({"x": uniform(0, 1), "y": uniform(0, 1)}, [1.0], x=[0.5])
 
 

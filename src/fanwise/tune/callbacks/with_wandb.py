@@ -10,10 +10,10 @@ class WandbCallback:
     """Logs the trials of a search as runs of Weights & Biases.
 
     A resumed trial continues its run, even after the search itself was resumed. W&B drops values whose step does not
-    increase. Reports therefore have the values `fanwise/iter`, the number of the report and x-axis of the charts, and
-    `fanwise/attempt`. If a trial restarts from an earlier checkpoint, some iterations have several values; the one of
-    the last attempt is valid. W&B marks runs of a killed tuner as crashed. With mode="offline", upload resumed runs
-    with `wandb sync --append`.
+    increase. Every report therefore includes `fanwise/attempt` and `fanwise/iter`. `fanwise/iter` is the number of the
+    report and the x-axis of the charts. If a trial restarts from an earlier checkpoint, some iterations have several
+    values; use the value of the last attempt. W&B marks runs of a killed tuner as crashed. With mode="offline", upload
+    resumed runs with `wandb sync --append`.
 
     Args:
         project: W&B project; None: the default, e.g. `WANDB_PROJECT`.
@@ -35,20 +35,20 @@ class WandbCallback:
             raise NotInstalled("WandbCallback needs W&B. Install it: pip install 'fanwise[wandb]'.") from error
         self._wandb: Any = wandb
         self._settings = {"project": project, **settings}
-        self._search = self._id = ""
+        self._search_name = self._search_id = ""
         self._runs: dict[int, Any] = {}
 
     def on_start(self, event: SearchStarted) -> None:
-        self._search = event.name
-        self._id = f"{round(event.created_s * 1e6):x}-{event.seed:x}"
+        self._search_name = event.name
+        self._search_id = f"{round(event.created_s * 1e6):x}-{event.seed:x}"
 
     def on_trial_start(self, event: TrialStarted) -> None:
         if event.trial_id in self._runs:
             return
         settings = {
-            "group": self._search,
-            "name": f"{self._search}/{event.trial_id}",
-            "id": f"{self._id}-{event.trial_id}",
+            "group": self._search_name,
+            "name": f"{self._search_name}/{event.trial_id}",
+            "id": f"{self._search_id}-{event.trial_id}",
             "resume": "allow" if event.attempt else None,
             **self._settings,
         }
@@ -62,8 +62,8 @@ class WandbCallback:
 
     def on_report(self, event: TrialReported) -> None:
         if event.trial_id in self._runs:  # otherwise on_trial_start failed
-            own = {"fanwise/iter": event.iter, "fanwise/attempt": event.attempt}
-            self._runs[event.trial_id].log({**event.values, **own})
+            progress = {"fanwise/iter": event.iter, "fanwise/attempt": event.attempt}
+            self._runs[event.trial_id].log({**event.values, **progress})
 
     def on_trial_end(self, event: TrialEnded) -> None:
         if event.is_over and event.trial_id in self._runs:

@@ -12,7 +12,7 @@ from ..values import is_number
 
 
 class Refused(Exception):
-    """A return value is invalid. `cause`: the exception to raise to the user."""
+    """Raised for an invalid return value. `cause` is the exception that the user receives."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -30,7 +30,7 @@ def checked_decision(decision: object, scheduler: str, trial_id: int) -> Decisio
 
 
 def checked_config(config: object, space: Space, origin: str, trial_id: int) -> dict[str, object]:
-    """Return the configuration, validated and in plain Python values. Raise Refused if it is invalid.
+    """Validate a configuration and return it as plain Python values. Raise Refused if it is invalid.
 
     `origin`: the method that returned it, for the message.
     """
@@ -50,7 +50,7 @@ def problem_with(
 ) -> str | None:
     """Return the problem with the reported values, or None.
 
-    Every report must contain the metrics and the constrained values, because every report may become the best.
+    Every report must contain the metrics and the constrained values, because any report can become the best one.
     """
     for objective in objectives:
         value = values.get(objective.metric)
@@ -64,7 +64,7 @@ def problem_with(
     if resource is not None:
         value = values.get(resource)
         if (type(value) is not float and type(value) is not int) or math.isnan(value):
-            return _problem(values, resource, f"the scheduler's resource_attr {resource!r}", called="the resource")
+            return _problem(values, resource, f"the scheduler's resource_attr {resource!r}", role="the resource")
     return None
 
 
@@ -72,17 +72,17 @@ def _problem(
     values: Mapping[str, object],
     name: str,
     label: str,
-    otherwise: str = "report it under this name, or give the scheduler another one",
+    fallback_hint: str = "report it under this name, or pass another name to the scheduler",
     *,
-    called: str = "the metric",
+    role: str = "the metric",
 ) -> str | None:
     if name not in values:
         names = ", ".join(map(repr, values)) or "nothing"
-        near = nearest(name, values)
-        hint = f"did you mean {near!r}?" if near else otherwise
+        closest = nearest(name, values)
+        hint = f"did you mean {closest!r}?" if closest else fallback_hint
         return f"the objective reported {names}, but not {label}; {hint}"
     value = values[name]
     if is_number(value) and not math.isnan(value):
         return None
     kind = type(value).__name__
-    return f"{called} {name!r} must be a number, got {value!r} of type {kind}"
+    return f"{role} {name!r} must be a number, got {value!r} of type {kind}"

@@ -1,4 +1,4 @@
-"""The calling thread during a search: displays it and forwards Ctrl-C.
+"""Displays a running search in the calling thread, and forwards Ctrl-C to it.
 
     hub's thread:     Search ------------------------------------> finished
                         ^ interrupt      | look
@@ -26,10 +26,10 @@ from .screen import Screen
 
 T = TypeVar("T")
 
-_LAST_WAIT_S = 3.0  # maximum time for a search to end after it was killed or has failed
-_CHECK_S = 0.25  # between checks that the hub is still running
+_END_TIMEOUT_S = 3.0  # maximum time for a search to end after it was killed or has failed
+_CHECK_INTERVAL_S = 0.25  # between checks that the hub is still running
 _HINTS = (
-    "Ctrl-C: the trials are stopped and everything is kept; once more kills them.",
+    "Ctrl-C: stopping the trials; all results are kept. Press Ctrl-C again to kill them.",
     "Ctrl-C: the trials are killed.",
 )
 
@@ -49,33 +49,33 @@ class Interrupts:
 
 @contextmanager
 def counting_interrupts() -> Iterator[Interrupts]:
-    """Count Ctrl-C inside the block, if this is the main thread and SIGINT is not ignored or handled by C code."""
+    """Count Ctrl-C in the block. Has no effect in other threads, or if SIGINT is ignored or handled by C code."""
     interrupts = Interrupts()
-    before = signal.getsignal(signal.SIGINT)
+    previous_handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or before is None or before is signal.SIG_IGN:  # None: C code handles it
+    if not is_main or previous_handler is None or previous_handler is signal.SIG_IGN:  # None: C code handles it
         yield interrupts
         return
     signal.signal(signal.SIGINT, interrupts.press)
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
 def watch(
-    hub: Hub, search: Search, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _LAST_WAIT_S
+    hub: Hub, search: Search, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _END_TIMEOUT_S
 ) -> None:
     """Display the search until it is over, and forward Ctrl-C to it.
 
-    Return early if a failed or killed search does not end in time (see the module); call `leave` then.
+    Return early if a failed or killed search does not end in time (see the module). Call `leave` afterwards.
 
     Raises:
         ClosedError: the pool was closed during the search.
         KeyboardInterrupt: the third Ctrl-C.
     """
     num_sent = 0
-    until_s: float | None = None
+    deadline_s: float | None = None
     while True:
         while num_sent < min(interrupts.count, len(_HINTS)):
             hub.call_soon(lambda: search.command(Interrupt))
@@ -83,9 +83,9 @@ def watch(
             num_sent += 1
         if search.finished.wait(screen.pause_s):
             return
-        if until_s is None and (num_sent > 1 or search.failure is not None):
-            until_s = time.monotonic() + last_wait_s
-        if until_s is not None and time.monotonic() > until_s:
+        if deadline_s is None and (num_sent > 1 or search.failure is not None):
+            deadline_s = time.monotonic() + last_wait_s
+        if deadline_s is not None and time.monotonic() > deadline_s:
             return
         if screen.is_blank:
             hub.check_usable()
@@ -111,13 +111,13 @@ def call_on(hub: Hub, function: Callable[[], T]) -> T:
 
     hub.check_usable()
     hub.call_soon(call)
-    while not wait([future], _CHECK_S).done:
+    while not wait([future], _CHECK_INTERVAL_S).done:
         hub.check_usable()
     return future.result()
 
 
 def leave(hub: Hub, search: Search) -> None:
-    """Abandon the search if it is not over, so that its record can be closed. Blocks for one turn of the hub."""
+    """Abandon the search if it is not over, so that its record can be closed. Blocks for one hub iteration."""
     if search.finished.is_set():
         return
     try:

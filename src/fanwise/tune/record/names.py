@@ -27,20 +27,20 @@ def output_files(folder: Path, trial_id: int, attempt: int) -> tuple[Path, Path]
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it can name an experiment.
+    """Return `name` if it is a valid experiment name.
 
     Raises:
-        ValueError: it is empty, longer than 100 characters, starts with a dot, or contains other characters than ASCII
+        ValueError: it is empty, longer than 100 characters, starts with a dot, or contains characters other than ASCII
             letters, digits, dot, underscore and hyphen.
     """
     if len(name) > MAX_NAME_CHARS:
         raise ValueError(
-            f"the name of an experiment has at most {MAX_NAME_CHARS} characters, got {len(name)}: {name!r}"
+            f"the name of an experiment must have at most {MAX_NAME_CHARS} characters, got {len(name)}: {name!r}"
         )
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot name an experiment. Use letters, digits, dot, underscore and hyphen, "
-            f"and no dot at the start; for example {_cleaned(name)!r}."
+            f"{name!r} is not a valid experiment name. Use letters, digits, dot, underscore and hyphen, "
+            f"and no dot at the start; for example {_sanitize(name)!r}."
         )
     return name
 
@@ -53,10 +53,10 @@ def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
         wall_s: Unix time in seconds.
         entropy: at least three random bytes, so that searches that begin in the same second differ.
     """
-    moment = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
-    return check_name(f"{_cleaned(objective_name)[:60]}-{moment}-{entropy[:3].hex()}")
+    timestamp = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
+    return check_name(f"{_sanitize(objective_name)[:60]}-{timestamp}-{entropy[:3].hex()}")
 
 
-def _cleaned(text: str) -> str:
-    """Replace every run of invalid characters by a hyphen."""
+def _sanitize(text: str) -> str:
+    """Return a valid name: replace each run of invalid characters with a hyphen, and shorten the result."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_NAME_CHARS] or "experiment"

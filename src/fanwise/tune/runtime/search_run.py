@@ -3,7 +3,7 @@
 SearchRun.run()
   create or reopen the record -> start `Search` on the pool's hub thread -> display it in the calling thread
   -> close the record -> return the experiment or raise the error of the search
-SearchRun.apply(event), handle(command)    from any thread while it runs
+SearchRun.apply(), SearchRun.call()    change the running search; callable from any thread
 """
 
 import functools
@@ -53,15 +53,15 @@ from .runner import Plan, Search
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How a search runs: where, and what it displays.
+    """Location, resources, callbacks and display of a run.
 
     Args:
         path: the experiment's folder. It exists if and only if `is_resumed`.
         capacity: the machines of the pool.
         resources: resources of one trial.
         pool: pool to run on, which is left open. None: create one with `cluster`, or on this machine.
-        cluster: arguments of the pool of a resumed search on a cluster.
-        earlier: trials of other experiments, the first events of a new search.
+        cluster: arguments for creating the pool when a search on a cluster is resumed.
+        earlier: warm-start trials of other experiments. They are the first events of a new search.
         summaries: summaries of these trials.
     """
 
@@ -92,7 +92,7 @@ class _OpenedSearch:
 
 @final
 class SearchRun:
-    """A run of a search; see the module. `scheduler` is a copy of the scheduler in the settings; the run begins it."""
+    """A run of a search; see the module. `scheduler`: unused copy of the scheduler in the settings."""
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class SearchRun:
         """Run the search in the current thread. `on_begin` is called when the search accepts commands.
 
         Raises:
-            Exception: as `Tuner.run`.
+            Exception: see `Tuner.run`.
         """
         options = self._options
         if self._has_begun:
-            raise ValueError("this tuner has run already. Create another Tuner, or use Tuner.resume(name).")
+            raise ValueError("this tuner has already run. Create another Tuner, or use Tuner.resume(name).")
         if options.pool is None and in_job():
             raise ClosedError("a search cannot run inside a job or trial: its workers belong to the outer pool.")
         packed = self._pack_objective()
@@ -133,7 +133,7 @@ class SearchRun:
             pool = options.pool or stack.enter_context(
                 Pool(**options.cluster) if options.cluster else Pool(seed=self._settings.seed, cpus=self._num_cpus())
             )
-            # Before the record is created, because a closed pool must not leave a folder behind.
+            # A closed pool raises here, before the record creates a folder.
             self._pool, engine, self._hub = pool, pool.engine, pool.hub
             opened = self._reopen() if options.is_resumed else self._create()
             self._has_begun = True
@@ -165,7 +165,7 @@ class SearchRun:
                     _close(opened.record, search)
                 finally:
                     store.close()
-                    if search.failure is None:  # else the record lacks the last decisions
+                    if search.failure is None:  # after a failure, the record may lack the last decisions
                         store.sweep(opened.core.checkpoints)
                     dispatcher.close(self._end_event(search))
         search.settle()  # after closing, so that interrupting this wait loses nothing
@@ -224,7 +224,7 @@ class SearchRun:
     # -- commands, callable from any thread ------------------------------------------------------------------------
 
     def apply(self, make_event: Callable[[float], Event]) -> None:
-        """Apply the event that is made from the time, on the hub's thread. Does not block.
+        """Pass `make_event(now_s)` to the search on the hub's thread. Does not block.
 
         Raises:
             ClosedError: the search is not running.
@@ -297,17 +297,17 @@ class SearchRun:
         try:
             meta = read_meta(self._path)
             claim(self._checkpoint_root, meta["id"], self._path)
-            first = SearchSettings.from_json(meta, settings.scheduler)  # stop and n_workers as the search began
-            core = first.new_core(self._scheduler)
+            original = SearchSettings.from_json(meta, settings.scheduler)  # initial stop and n_workers
+            core = original.new_core(self._scheduler)
             state = restore(self._path, core, self._scheduler.searcher)
         except BaseException:
             record.close()
             raise
 
-        def resumed(now_s: float) -> Event:
+        def make_resumed_event(now_s: float) -> Event:
             return events.Resumed(now_s, settings.n_workers, settings.stop.to_json(), settings.versions())
 
-        return _OpenedSearch(record, state, core, resumed)
+        return _OpenedSearch(record, state, core, make_resumed_event)
 
     def _meta(self) -> dict[str, object]:
         """Return the metadata of a new experiment."""
@@ -339,10 +339,10 @@ class SearchRun:
         )
 
     def _num_cpus(self) -> int:
-        """Return enough CPUs for all workers, even if the machine has fewer; `_first_lines` says so."""
+        """Return enough CPUs for all workers, even if the machine has fewer; `_first_lines` reports the shortage."""
         return max(self._settings.n_workers * self._options.resources.cpus, self._options.capacity.cpus)
 
-    # -- what callbacks and the screen are told --------------------------------------------------------------------
+    # -- callback events and screen messages -----------------------------------------------------------------------
 
     def _start_event(self) -> SearchStarted:
         settings, options = self._settings, self._options
@@ -375,12 +375,12 @@ class SearchRun:
         pool, capacity = self._pool, options.capacity
         if pool is not None and pool.cluster_settings:
             hosts = counted(len(capacity.machines), "host")
-            has = f"{hosts} with {counted(capacity.cpus, 'CPU')} and {counted(capacity.gpus, 'GPU')}"
-            yield printable_line(f"on the Ray cluster {pool.cluster_settings['ray']}: {has}")
+            size = f"{hosts} with {counted(capacity.cpus, 'CPU')} and {counted(capacity.gpus, 'GPU')}"
+            yield printable_line(f"on the Ray cluster {pool.cluster_settings['ray']}: {size}")
         needed = settings.n_workers * options.resources.cpus
         if needed > capacity.cpus:
-            effect = "they share them and run slower" if options.pool is None else "some wait for others"
-            yield f"CPUs: {needed} asked for by {workers}, {capacity.cpus} found; {effect}"
+            effect = "workers share CPUs and run slower" if options.pool is None else "some trials wait"
+            yield f"CPUs: {workers} requested {needed}, but only {capacity.cpus} were found; {effect}"
         for source in options.summaries:
             yield f"warm start from {source}"
         yield f"results are kept in {self._path}"
@@ -396,7 +396,7 @@ def check_name_is_free(path: Path) -> None:
 
 
 def _close(record: Record, search: Search) -> None:
-    """Close the record. Ignore errors of the record if the search has failed, whose error is raised instead."""
+    """Close the record. If the search has failed, ignore record errors: the error of the search is raised instead."""
     try:
         if search.failure is None:
             record.set_summary(search.state.summary())

@@ -1,7 +1,7 @@
 """Optuna distributions of a space, and an in-memory study for the samplers used by `OptunaSearcher`.
 
-Domains are converted to distributions as follows. Others are represented in the study by the index of the value, or by
-a number in [0, 1).
+Domains are converted to distributions as listed below. A domain that is not listed is represented in the study by the
+index of its value, or by a number in [0, 1).
 
     uniform, loguniform, quniform, finrange with an exact step          FloatDistribution
     randint, lograndint, qrandint, finrange with cast_int, exact step   IntDistribution
@@ -36,8 +36,8 @@ try:
 except ImportError as error:
     raise NotInstalled("OptunaSearcher needs Optuna. Install it: pip install 'fanwise[optuna]'.") from error
 
-# Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 needs the trial
-# returned by `ask`.
+# Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 is not used: it needs
+# the trial returned by `ask`.
 _CONSTRAINTS = "constraints"
 _SAMPLER_LOGGERS = "optuna.samplers"
 _TRIAL_AND_PARAMETER = re.compile(r"`[^`]*` in Trial#\d+|[Tt]rial ?#?\d+")
@@ -63,7 +63,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
         if name in space.constants:
             value = space.constants[name]
             if isinstance(value, list | dict):
-                problem = f"{value!r} is neither text, number nor None"
+                problem = f"{value!r} is neither a string, a number nor None"
                 raise ValueError(f"the constant {name!r} cannot be converted: {problem}")
             converted[name] = CategoricalDistribution((value,))
             continue
@@ -75,7 +75,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def distribution_of(domain: Domain) -> BaseDistribution | None:
-    """Return the Optuna distribution with the values of the domain, or None."""
+    """Return the Optuna distribution with exactly the values of the domain, or None if Optuna has none."""
     settings: Any = domain.settings()
     if domain.domain_type == "choice":
         return CategoricalDistribution(settings["categories"])
@@ -96,7 +96,7 @@ def _step(domain_type: str, settings: Mapping[str, Any]) -> Fraction | None:
     """Return the step of equally spaced values if Optuna can represent it exactly, otherwise None."""
     if domain_type in ("quniform", "qrandint"):
         step = Fraction(repr(settings["q"]))
-        return step if (Fraction(repr(settings["upper"])) / step).denominator == 1 else None  # not for q = 1/3
+        return step if (Fraction(repr(settings["upper"])) / step).denominator == 1 else None  # None for q = 1/3
     if domain_type != "finrange":
         return None
     width = Fraction(repr(settings["upper"])) - Fraction(repr(settings["lower"]))
@@ -116,7 +116,7 @@ class ParameterMapping:
 
 
 def parameter_mapping(domain: Domain) -> ParameterMapping:
-    """Map a domain to an equal distribution, or to a distribution of its indices or units."""
+    """Map a domain to the equivalent distribution, or else to one of value indices or of numbers in [0, 1)."""
     distribution = distribution_of(domain)
     if isinstance(distribution, CategoricalDistribution):
         if len(set(distribution.choices)) == len(distribution.choices):
@@ -139,14 +139,14 @@ def parameter_mapping(domain: Domain) -> ParameterMapping:
 
 
 class _Storage(optuna.storages.InMemoryStorage):  # type: ignore[misc]  # untyped without Optuna
-    """Allows updates of finished trials, because a paused trial, PRUNED for Optuna, may be resumed."""
+    """Allows updates of finished trials. A paused trial, which is PRUNED in Optuna, may be resumed."""
 
     def check_trial_is_updatable(self, trial_id: int, trial_state: TrialState) -> None:
         """Allow every update."""
 
 
 class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optuna
-    """Records that the sampler stopped the study; Optuna allows this only within `optimize`."""
+    """Records that the sampler stopped the study. Optuna's own `stop` raises an error outside `optimize`."""
 
     is_stopped = False
 
@@ -158,15 +158,15 @@ class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optun
 class OptunaStudy:
     """The study of one search. `make` constructs the sampler from a seed.
 
-    Stateless samplers are constructed anew for each suggestion with its own seed, so that suggestions depend only on
-    the study.
+    A stateless sampler is recreated with a new seed before each suggestion, so that suggestions depend only on the
+    study.
     """
 
     def __init__(self, space: Space, make: "Callable[[int], optuna.samplers.BaseSampler]", seed: int) -> None:
         self._space = space
         self._make = make
         self._sampler = make(seed)
-        self._log_filter = _OncePerSearch()
+        self._log_filter = _DuplicateFilter()
         self._mappings = {name: parameter_mapping(domain) for name, domain in space.domains.items()}
         self._names = [name for name in parents_first(space.names, space.conditions) if name in space.domains]
         self._create(1)
@@ -182,7 +182,7 @@ class OptunaStudy:
 
     @property
     def is_exhausted(self) -> bool:
-        """True if a grid sampler has tried all configurations."""
+        """True if the sampler has stopped the study, or a grid sampler has tried all configurations."""
         is_grid = isinstance(self._sampler, optuna.samplers.GridSampler)
         return self._study.is_stopped or (is_grid and self._sampler.is_exhausted(self._study))
 
@@ -232,7 +232,7 @@ class OptunaStudy:
 
     def resume(self, number: int) -> None:
         """Resume a paused trial."""
-        for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna requires this action
+        for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna accepts RUNNING only after WAITING
             self._storage.set_trial_state_values(self._id(number), state)
 
     def end(self, number: int, status: str, last: Observation | None) -> None:
@@ -253,7 +253,7 @@ class OptunaStudy:
         self._study.tell(number, state=TrialState.PRUNED)
 
     def _set_num_objectives(self, num_objectives: int) -> None:
-        """Recreate the study at the first report, when the number is known. Earlier trials have failed."""
+        """Recreate the study when a report reveals the number of objectives. All earlier trials have failed."""
         trials, previous = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)
         self._create(num_objectives)
@@ -272,8 +272,9 @@ def make_sampler(
 ) -> "optuna.samplers.BaseSampler":
     """Construct a sampler with `factory(seed=..., **options)`. `factory` may be the name of a sampler.
 
-    Raises TypeError if the factory does not accept a seed or the options, or returns something else, ValueError for an
-    unknown sampler.
+    Raises:
+        TypeError: the factory does not accept a seed or the options, or does not return a sampler.
+        ValueError: Optuna has no sampler of this name.
     """
     name = factory if isinstance(factory, str) else getattr(factory, "__name__", repr(factory))
     make = _sampler_class(factory) if isinstance(factory, str) else factory
@@ -293,7 +294,7 @@ def make_sampler(
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = make(seed=seed, **keywords)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise TypeError(f"{name} must return a sampler of Optuna, but returned {sampler!r}")
+        raise TypeError(f"{name} must return an Optuna sampler, but returned {sampler!r}")
     return sampler
 
 
@@ -303,7 +304,7 @@ def options_of(sampler: str) -> list[str]:
 
 
 def _sampler_class(name: str) -> Callable[..., Any]:
-    known = [known for known in optuna.samplers.__all__ if known.endswith("Sampler")]
+    known = [sampler for sampler in optuna.samplers.__all__ if sampler.endswith("Sampler")]
     if name not in known:
         raise ValueError(f"optuna.samplers has no {name!r}{did_you_mean(name, known)}")
     sampler_class: Callable[..., Any] = getattr(optuna.samplers, name)
@@ -311,7 +312,7 @@ def _sampler_class(name: str) -> Callable[..., Any]:
 
 
 def _reads_constraints() -> bool:
-    """Return True from Optuna 5 on, whose samplers read constraints without `constraints_func`."""
+    """Return True for Optuna 5 and later, where samplers read constraints without `constraints_func`."""
     return hasattr(optuna.trial.Trial, "set_constraint")
 
 
@@ -319,7 +320,7 @@ def _violations(trial: "optuna.trial.FrozenTrial") -> Sequence[float]:
     return tuple(trial.user_attrs.get(_CONSTRAINTS, ()))
 
 
-class _OncePerSearch(logging.Filter):
+class _DuplicateFilter(logging.Filter):
     """Passes each message once, ignoring the parameter and trial it mentions."""
 
     def __init__(self) -> None:
@@ -334,7 +335,7 @@ class _OncePerSearch(logging.Filter):
 
 
 @contextmanager
-def _filter_logging(log_filter: _OncePerSearch) -> Iterator[None]:
+def _filter_logging(log_filter: _DuplicateFilter) -> Iterator[None]:
     """Filter the log messages of samplers, which repeat for every parameter and trial."""
     loggers = [
         logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(_SAMPLER_LOGGERS)

@@ -1,4 +1,4 @@
-"""Learning curves for simulated trials, computed or from files, data frames and recorded experiments.
+"""Learning curves for simulated trials, computed by a function or read from files, data frames or experiments.
 
     Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (report, seconds since the previous report)
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = tuple[Mapping[str, object], float]
 Curve: TypeAlias = Callable[[int], Step | None]
-"""Iteration 1, 2, ... -> the report and the seconds of training it takes; None: training has ended."""
+"""Maps iteration 1, 2, ... to its report and its training time in seconds, or to None after the end of training."""
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -55,7 +55,7 @@ _FCNET_EPOCHS = 100
 
 
 class Table(Protocol):
-    """Learning curves over a space, in place of training."""
+    """Learning curves of the configurations of a search space, used instead of training."""
 
     @property
     def space(self) -> Space:
@@ -133,13 +133,13 @@ class CurveTable:
         space: the search space; a constant `max_resource_attr` is added if missing.
         configs: hyperparameter -> its C values.
         values: reported value -> array (C, R).
-        elapsed_s: array (C, R), seconds of training so far, made monotone; a curve ends before its first NaN.
+        elapsed_s: array (C, R), seconds of training so far, replaced by their running maximum. A NaN ends the curve.
         resources: the R values of `resource_attr`; None: 1, 2, ..., R.
         resource_attr: name of the resource in reports.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
 
     Raises:
-        ValueError: shapes do not match, or a hyperparameter of the space is missing in `configs`.
+        ValueError: shapes do not match, or a hyperparameter of the space is missing from `configs`.
     """
 
     def __init__(
@@ -164,8 +164,8 @@ class CurveTable:
         ]:
             if shape != (num_configs, num_reports):
                 raise ValueError(
-                    f"{name!r} is for {shape[0]} configurations and {shape[-1]} reports, "
-                    f"but elapsed_s for {num_configs} and {num_reports}"
+                    f"{name!r} has {shape[0]} configurations and {shape[-1]} reports, "
+                    f"but elapsed_s has {num_configs} and {num_reports}"
                 )
         space = space if isinstance(space, Space) else Space(space)
         if max_resource_attr not in space.names:
@@ -173,7 +173,7 @@ class CurveTable:
         self.space = space
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
-        self._nearest = _Nearest(self.space, max_resource_attr, configs)
+        self._nearest = _NearestNeighbor(self.space, max_resource_attr, configs)
 
     def __len__(self) -> int:
         """Number of configurations."""
@@ -196,7 +196,7 @@ class CurveTable:
         return step
 
 
-class _Nearest:
+class _NearestNeighbor:
     """Finds the row of the nearest configuration: by lookup if the table contains it, otherwise by distance."""
 
     # C: configurations of the table
@@ -206,7 +206,7 @@ class _Nearest:
         missing = [name for name in self._domains if name not in configs]
         if missing:
             raise ValueError(
-                f"the space has {', '.join(map(repr, missing))}, but the configurations of the table only "
+                f"the space has {', '.join(map(repr, missing))}, but the configurations of the table have only "
                 f"{', '.join(map(repr, configs)) or 'nothing'}"
             )
         self._columns = [
@@ -263,7 +263,9 @@ def lcbench_curves(path: str | PathLike[str], *, space: Mapping[str, object] | S
 
 
 def fcnet_final(path: str | PathLike[str], *, repetition: int | None = None, training_s: float = 100.0) -> CurveTable:
-    """Return final errors of FCNet (Klein and Hutter 2019), 62,208 configurations: one report, `val_mse`, at epoch 100.
+    """Return the final errors of the 62,208 configurations of FCNet (Klein and Hutter 2019).
+
+    Each configuration has one report, `val_mse`, at epoch 100.
 
     Args:
         path: an .npz file with `hyperparameters` (9 names), `config_index` (C, 9) and `val_mse` (C, 4).
@@ -279,10 +281,10 @@ def fcnet_final(path: str | PathLike[str], *, repetition: int | None = None, tra
         for name, column in zip(arrays["hyperparameters"], arrays["config_index"].T, strict=True)
     }
     errors = arrays["val_mse"].astype(np.float64)
-    final = errors.mean(axis=1) if repetition is None else errors[:, repetition]
+    final_errors = errors.mean(axis=1) if repetition is None else errors[:, repetition]
     space = {name: choice(values) for name, values in _FCNET.items()}
-    elapsed_s = np.full((len(final), 1), training_s)
-    return CurveTable(space, columns, {"val_mse": final[:, None]}, elapsed_s, resources=[_FCNET_EPOCHS])
+    elapsed_s = np.full((len(final_errors), 1), training_s)
+    return CurveTable(space, columns, {"val_mse": final_errors[:, None]}, elapsed_s, resources=[_FCNET_EPOCHS])
 
 
 def _read(path: str | PathLike[str], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -311,8 +313,8 @@ def from_frame(
 ) -> CurveTable:
     """Return learning curves from a data frame with one row per report.
 
-    Rows with equal hyperparameters form a curve, which ends at the first missing resource. The last of several rows for
-    a resource is used. Configurations without a row for the smallest resource are omitted.
+    Rows with equal hyperparameters form a curve, which ends at the first missing resource. If several
+    rows have the same resource, the last is used. Configurations without a row for the smallest resource are omitted.
 
     Args:
         frame: a pandas data frame.
@@ -320,8 +322,8 @@ def from_frame(
         metrics: reported columns, one or several.
         resource_attr: column with the resource, e.g. "epoch".
         elapsed_attr: column with the seconds of training so far.
-        space: search space, e.g. with log scales; None: numeric columns become `randint` or `uniform`, others `choice`,
-            and constant columns constants.
+        space: search space, e.g. with log scales; None: infer it. Columns with one value
+            become constants, numeric columns `randint` or `uniform`, and all others `choice`.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial; added to the
             space with the largest resource if missing.
 
@@ -345,14 +347,14 @@ def from_frame(
     for name in [*names, elapsed_attr]:
         tables[name] = np.full((len(rows), len(resources)), np.nan)
         tables[name][row_of, column_of] = frame[name].to_numpy(np.float64)
-    is_valid = ~np.isnan(tables[elapsed_attr][:, 0])
-    valid = [config for config, has_start in zip(rows, is_valid, strict=True) if has_start]
-    columns = {name: [config[i] for config in valid] for i, name in enumerate(hyperparameters)}
+    has_first_report = ~np.isnan(tables[elapsed_attr][:, 0])
+    valid_configs = [config for config, is_kept in zip(rows, has_first_report, strict=True) if is_kept]
+    columns = {name: [config[i] for config in valid_configs] for i, name in enumerate(hyperparameters)}
     return CurveTable(
         _infer_space(columns) if space is None else space,
         columns,
-        {name: tables[name][is_valid] for name in names},
-        tables[elapsed_attr][is_valid],
+        {name: tables[name][has_first_report] for name in names},
+        tables[elapsed_attr][has_first_report],
         resources=resources,
         resource_attr=resource_attr,
         max_resource_attr=max_resource_attr,
@@ -381,7 +383,7 @@ def from_experiment(
     """Return the trials of a recorded experiment as learning curves over its space.
 
     A curve ends where the trial ended, so record experiments without early stopping. Cloned trials are omitted, because
-    they lack a beginning.
+    their first reports are missing.
 
     Args:
         name_or_path: see `load_experiment`.
@@ -398,10 +400,10 @@ def from_experiment(
     frame = experiment.results
     reported = [name for name in frame.columns if name != "trial_id" and not name.startswith(("st_", "config_"))]
     # The worker time of each attempt starts at 0.
-    within = frame.groupby(["trial_id", "st_attempt"])["st_worker_time"].diff().fillna(frame["st_worker_time"])
+    step_s = frame.groupby(["trial_id", "st_attempt"])["st_worker_time"].diff().fillna(frame["st_worker_time"])
     curves = frame[[*columns, *reported]].rename(columns=columns)
     return from_frame(
-        curves.assign(elapsed_s=within.groupby(frame["trial_id"]).cumsum()),
+        curves.assign(elapsed_s=step_s.groupby(frame["trial_id"]).cumsum()),
         hyperparameters=list(columns.values()),
         metrics=[name for name in reported if name != resource_attr and frame[name].dtype.kind in "biuf"],
         resource_attr=resource_attr,

@@ -3,8 +3,8 @@
     heap of (time, number, event)  --earliest-->  event  --SearchCore-->  actions  -->  future events, into the heap
                                                    ^-- events of the same time, e.g. ends after STOP --'
 
-State machine, scheduler and searcher are those of a real search. Events at the same time are processed in
-the order in which they were scheduled, so that the simulation is deterministic.
+The state machine, the scheduler and the searcher are the same as in a real search. Events at the same time are
+processed in the order in which they were scheduled, so that the simulation is deterministic.
 """
 
 import heapq
@@ -39,10 +39,10 @@ _LOSS = Outcome("lost", "the simulated worker was lost (faults=)")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Random faults, keyed by (seed, trial, attempt), so that those of an attempt do not depend on other trials.
+    """Random faults of simulated attempts, keyed by (seed, trial, attempt) so that trials do not affect each other.
 
     Args:
-        crashes_per_hour: rate of crashes per hour of training; `retries` restarts the trial.
+        crashes_per_hour: rate of crashes per hour of training. Crashed trials are restarted according to `retries`.
         losses_per_hour: rate of lost workers per hour of training.
         repair_s: virtual seconds until a lost worker is available again.
         slowdown: function that draws the slowdown factor of an attempt, e.g. `lambda rng: 1.0 + (rng.random() <
@@ -80,23 +80,23 @@ class _AttemptFaults:
         if not (is_number(self.slowdown) and 0 < self.slowdown < math.inf):
             raise ValueError(f"slowdown must return a finite number above 0, got {self.slowdown!r}")
 
-    def in_step(self, step_s: float) -> tuple[Outcome, float] | None:
-        """Return the outcome of a fault during a step of training, and its time in seconds from the start, or None.
+    def sample(self, step_s: float) -> tuple[Outcome, float] | None:
+        """Return the outcome of a fault and its time in seconds after the start of the step, or None without a fault.
 
         The probability is the rate times the duration. The exponential function is avoided, because its last bit
         differs between machines.
         """
-        crash, loss, moment = self._rng.random(), self._rng.random(), self._rng.random()
+        crash, loss, fraction = self._rng.random(), self._rng.random(), self._rng.random()
         if loss * 3600.0 < self._faults.losses_per_hour * step_s:
-            return _LOSS, moment * step_s
+            return _LOSS, fraction * step_s
         if crash * 3600.0 < self._faults.crashes_per_hour * step_s:
-            return _CRASH, moment * step_s
+            return _CRASH, fraction * step_s
         return None
 
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """A running attempt of a trial. `iter`: its last report."""
+    """A running attempt of a trial. `iter`: number of its last report."""
 
     start: Start
     start_s: float
@@ -154,7 +154,7 @@ class Tally:
 @final
 @dataclass(slots=True, eq=False, kw_only=True)
 class SimulatedWorkers:
-    """The workers of one search. The settings are those of `simulate`; `earlier`: events of the warm start."""
+    """The simulated workers of one search. See `simulate` for the settings. `earlier`: events of the warm start."""
 
     core: SearchCore
     searcher: Searcher
@@ -182,9 +182,9 @@ class SimulatedWorkers:
         """Run the search. Return its duration in virtual seconds, and how it ended."""
         core, heap = self.core, self._heap
         handlers: dict[type, Callable[[Any], None]] = {
-            events.Ready: self._ready,
-            events.Reported: self._reported,
-            events.Ended: self._ended,
+            events.Ready: self._on_ready,
+            events.Reported: self._on_reported,
+            events.Ended: self._on_ended,
             events.Free: self._queue.append,
             events.Suggested: self._queue.append,
         }
@@ -237,7 +237,7 @@ class SimulatedWorkers:
         attempt = self._running.get(event.trial_id)
         return attempt if attempt is not None and attempt.start.attempt == event.attempt else None
 
-    def _ready(self, event: events.Ready) -> None:
+    def _on_ready(self, event: events.Ready) -> None:
         attempt = self._running_attempt(event)
         if attempt is not None:
             attempt.ready_s = event.now_s
@@ -245,16 +245,16 @@ class SimulatedWorkers:
             self._queue.append(event)
             self._train(attempt, event.now_s)
 
-    def _reported(self, event: events.Reported) -> None:
+    def _on_reported(self, event: events.Reported) -> None:
         if self._running_attempt(event) is not None:
             self._queue.append(event)
 
-    def _ended(self, event: events.Ended) -> None:
+    def _on_ended(self, event: events.Ended) -> None:
         if self._running_attempt(event) is not None:
             self._end(event.trial_id, event.now_s, event.outcome)
 
     def _train(self, attempt: _Attempt, now_s: float) -> None:
-        """Train until the next report or the end."""
+        """Schedule the next report or a fault, or end the attempt if its curve has ended."""
         trial_id, number, iter = attempt.start.trial_id, attempt.start.attempt, attempt.iter + 1
         step = attempt.curve(iter)
         if step is None:
@@ -268,7 +268,7 @@ class SimulatedWorkers:
             )
         if attempt.faults is not None:
             step_s *= attempt.faults.slowdown
-            fault = attempt.faults.in_step(step_s)
+            fault = attempt.faults.sample(step_s)
             if fault is not None:
                 outcome, after_s = fault
                 self._schedule(now_s + after_s, events.Ended(now_s + after_s, trial_id, number, outcome))
@@ -278,7 +278,7 @@ class SimulatedWorkers:
         self._schedule(at_s, events.Reported(at_s, trial_id, number, values, at_s - attempt.ready_s, name))
 
     def _end(self, trial_id: int, now_s: float, outcome: Outcome) -> None:
-        """End an attempt, unless it has ended, and free its worker, after the repair if it was lost."""
+        """End an attempt if it is running, and free its worker. A lost worker is freed after its repair."""
         attempt = self._running.pop(trial_id, None)
         if attempt is None:
             return

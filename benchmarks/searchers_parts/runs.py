@@ -51,6 +51,7 @@ class _Timed:
         return config
 
 
+@Scheduler.register
 @final
 class _TimedScheduler:
     """A scheduler of ours whose searcher is timed. It is used once, so it need not be copied."""

@@ -9,7 +9,7 @@ from fanwise.testing.programs import LoadedInterpreter
 
 DEMO = """
 import sys
-sys.argv[:] = ["fanwise", "demo", "--seconds", "4", "--workers", "1", "--out", "pictures"]
+sys.argv[:] = ["fanwise", "demo", "--seconds", "8", "--workers", "1", "--out", "pictures"]
 from fanwise.cli import main
 main()
 """
@@ -22,7 +22,7 @@ def test_the_demo_searches_says_what_it_found_and_draws_it(torch_loaded: LoadedI
     assert (done.status, done.err) == (0, "")
     out = done.out
     assert "trial 0 scheduled: learning_rate=0.1, batch_size=128, max_epochs=" in out
-    assert "the search ended: max_wallclock_time=4 s is over" in out
+    assert "the search ended: max_wallclock_time=8 s is over" in out
     assert re.search(
         r"^best configuration   learning_rate=[\d.]+, batch_size=\d+, max_epochs=\d+, data=digits$", out, re.M
     )

@@ -72,7 +72,7 @@ def write_trials(search: RecordedSearch, number: int, best: int) -> None:
 
 def trials_shown(text: str) -> list[int]:
     table = text.partition("worker-time\n")[2].partition(" trials running")[0]
-    return [int(line.split()[0]) for line in table.splitlines()[:-1] if line[0] != "("]
+    return [int(line.split()[0]) for line in table.splitlines()[:-1] if line[0] not in "(w"]
 
 
 def test_of_many_trials_the_best_is_shown_and_how_to_see_all(place: Place) -> None:

@@ -25,7 +25,7 @@ def test_the_program_of_the_book_prints_and_draws_what_the_book_does(
     )
     assert len(re.findall("master random seed 31415927", output)) == 2
     assert len(re.findall("trial 0 scheduled: learning_rate=0.1, batch_size=128, max_epochs=2", output)) == 2
-    assert re.search(r"^ trial_id +status +iter +learning_rate +batch_size +max_epochs.* worker-time$", output, re.M)
+    assert re.search(r"^ *trial_id +status +iter +learning_rate +batch_size +max_epochs.* worker-time$", output, re.M)
     assert (
         len(re.findall(r"\d+ trials running, \d+ finished \(\d+ until the end\), [\d.]+s wallclock-time", output)) > 2
     )

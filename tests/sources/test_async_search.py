@@ -40,7 +40,7 @@ print("drawn:", len(d2l.plt.gca().lines), "of", len(tuning_experiment.trials))
 print("figures:", [d2l.plt.figure(number).axes[0].get_ylabel() for number in d2l.plt.get_fignums()])
 """
 
-TABLE = r"^ trial_id +status +iter +learning_rate +batch_size +max_epochs +epoch +validation_error +worker-time$"
+TABLE = r"^ *trial_id +status +iter +learning_rate +batch_size +max_epochs +epoch +validation_error +worker-time$"
 FOOTER = r"^\d+ trials running, \d+ finished \(\d+ until the end\), \d+\.\d\ds wallclock-time$"
 
 Read = Callable[..., list[str]]

@@ -159,7 +159,7 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
         "no more trials are started: max_num_trials_started=1 reached",
     }
     assert "Resource summary (last result is reported):" in lines
-    assert "loss: best 0.5 for trial-id 0: x=0.5" in lines
+    assert "loss: best 0.5 for trial-id 0" in lines
     assert lines[-1] == "the search ended: max_num_trials_started=1 reached"
 
 

@@ -53,7 +53,7 @@ def test_a_log_gets_every_line_at_once_and_the_table_of_the_book_at_intervals(
         "       0   Completed     3      2   0.5         1.25",
         "       1  InProgress     1      5  0.25         0.50",
         "1 trials running, 1 finished (1 until the end), 2.50s wallclock-time",
-        "loss: best 0.25 for trial-id 1: depth=5",
+        "loss: best 0.25 for trial-id 1",
     ]
 
 
@@ -62,7 +62,7 @@ def test_the_end_of_a_log_is_the_news_the_summary_and_the_reason(capsys: pytest.
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "trial 0 completed"
     assert lines[2] == "Resource summary (last result is reported):"
-    assert lines[-3:] == ["loss: best 0.25 for trial-id 1: depth=5", "-" * 20, "the search ended: enough"]
+    assert lines[-3:] == ["loss: best 0.25 for trial-id 1", "-" * 20, "the search ended: enough"]
 
 
 def test_a_quiet_search_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_in_a_terminal_the_table_is_redrawn_in_place_and_the_summary_stays() -> 
     hidden, shown = text.index("\x1b[?25l"), text.rindex("\x1b[?25h")  # the cursor
     before, live, after = text[:hidden], text[hidden:shown], text[shown:]
     assert before == "experiment digits\r\n"
-    assert "InProgress" in live and "best 0.5 for trial-id 7" in live and "2.50s of 60s" in live
+    assert "InProgress" in live and "best 0.5 for trial-id 7" in live and "60s at most" in live
     line, up = "Ctrl-C: the trials are stopped\r\n", "\x1b[1A\x1b[2K"  # up one line, and wipe it
     assert live.index("best 0.5") < live.index(up) < live.index(line) < live.index("best 0.125")
     wiped, _, summary = after.rpartition(up)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fanwise.tune.display.table import best_line, footer, html_of, search_view, summary_view, text_of
+from fanwise.tune.display.table import best_line, footer, html_of, search_view, summary_view, text_of, usage_lines
 from fanwise.tune.record.trials import SearchSnapshot, TrialRow
 
 CONFIG = ["learning_rate", "batch_size", "max_epochs"]
@@ -77,20 +77,20 @@ def test_the_table_and_the_summary_have_the_form_of_the_book() -> None:
     ]
 
 
-def test_the_footer_counts_trials_and_shows_the_limit_and_the_utilization() -> None:
+def test_the_footer_counts_trials_in_the_words_of_the_book() -> None:
     shown = replace(snapshot(), running=2, finished=5, completed=5)
     assert footer(shown) == "2 trials running, 5 finished (5 until the end), 436.55s wallclock-time"
-    assert footer(replace(shown, completed=3, failed=1, limit_s=720.0, utilization=0.987)) == (
-        "2 trials running, 5 finished (3 until the end, 1 failed), 436.55s of 720s wallclock-time, workers 98.7 % busy"
+    assert footer(replace(shown, completed=3, failed=1)) == (
+        "2 trials running, 5 finished (3 until the end, 1 failed), 436.55s wallclock-time"
     )
+    assert usage_lines(replace(shown, limit_s=720.0, utilization=0.987)) == ["workers 98.7 % busy, 720s at most"]
+    assert usage_lines(replace(shown, limit_s=None, utilization=None)) == []
     assert footer(replace(shown, paused=3)).startswith("2 trials running, 3 paused, 5 finished ")
     assert footer(replace(shown, running=0, lost=2)).startswith("2 trials lost with the tuner, 5 finished ")
 
 
-def test_the_best_line_has_the_configuration() -> None:
-    assert best_line(snapshot()) == (
-        "validation_error: best 0.258109 for trial-id 0: learning_rate=0.1, batch_size=128, max_epochs=10"
-    )
+def test_the_best_line_has_the_value_and_the_trial() -> None:
+    assert best_line(snapshot()) == "validation_error: best 0.258109 for trial-id 0"
     assert best_line(replace(snapshot(), best=None)) == "validation_error: no trial has reported it"
 
 

@@ -59,7 +59,7 @@ def search_view(
     hidden = {"trial": max(len(snapshot.rows), snapshot.total) - len(rows), "column": len(all_columns) - len(columns)}
     notes = [f"{number} more {noun}{'s' if number > 1 else ''}" for noun, number in hidden.items() if number > 0]
     lines = [f"({' and '.join(notes)} not shown)"] if notes else []
-    lines += [footer(snapshot), best_line(snapshot)]
+    lines += [*usage_lines(snapshot), footer(snapshot), best_line(snapshot)]
     above = [Text(printable_line(title), style="bold")] if title else []
     return Group(*above, table, *map(Text, lines))
 
@@ -104,15 +104,22 @@ def footer(snapshot: SearchSnapshot) -> str:
         parts.append(f"{snapshot.paused} paused")
     failed = f", {snapshot.failed} failed" if snapshot.failed else ""
     parts.append(f"{snapshot.finished} finished ({snapshot.completed} until the end{failed})")
-    limit = f" of {snapshot.limit_s:g}s" if snapshot.limit_s else ""
-    parts.append(f"{snapshot.elapsed_s:.2f}s{limit} wallclock-time")
-    if snapshot.utilization is not None:
-        parts.append(f"workers {100 * snapshot.utilization:.1f} % busy")
+    parts.append(f"{snapshot.elapsed_s:.2f}s wallclock-time")
     return ", ".join(parts)
 
 
+def usage_lines(snapshot: SearchSnapshot) -> list[str]:
+    """Return a line with the utilization of the workers and the time limit, as far as they are known."""
+    parts = []
+    if snapshot.utilization is not None:
+        parts.append(f"workers {100 * snapshot.utilization:.1f} % busy")
+    if snapshot.limit_s:
+        parts.append(f"{snapshot.limit_s:g}s at most")
+    return [", ".join(parts)] if parts else []
+
+
 def best_line(snapshot: SearchSnapshot) -> str:
-    """Return the best value with its trial and configuration, or the nearest one if no trial meets all constraints."""
+    """Return the best value with its trial, or the nearest one if no trial meets all constraints."""
     metric = _printable(snapshot.metric)
     if snapshot.best is None:
         return f"{metric}: no trial has reported it"
@@ -124,9 +131,7 @@ def best_line(snapshot: SearchSnapshot) -> str:
         line = f"{metric}: best {value} for trial-id {trial_id}"
         if snapshot.constraints:
             line += f", among those that meet {printable_line(' and '.join(snapshot.constraints))}"
-    config = next((row.config for row in snapshot.rows if row.trial_id == trial_id), {})
-    shown = ", ".join(f"{_printable(name)}={_cell(config[name])}" for name in snapshot.config_names if name in config)
-    return f"{line}: {shown}" if shown else line
+    return line
 
 
 def method_line(scheduler: Mapping[str, Any]) -> str:  # Any: JSON

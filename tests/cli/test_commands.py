@@ -218,7 +218,7 @@ def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command
     before = SHOW_LOADED if command == "demo" else ""
     done = place.fanwise(*arguments, "--workers", "2", interrupt_after="scheduled", before=before)
     assert (done.status, done.err) == (130, "")
-    assert "Ctrl-C: stopping the trials; all results are kept. Press Ctrl-C again to kill them." in done.out
+    assert "Ctrl-C: stopping the trials; all results are kept. Ctrl-C again kills them." in done.out
     assert "Resource summary" in done.out and "the search ended: interrupted" in done.out
     if command == "tune":
         assert done.out.endswith("more of it: fanwise tune show stopped\n")

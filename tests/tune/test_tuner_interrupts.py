@@ -159,7 +159,7 @@ def everything_is_kept() -> Experiment:
     return experiment
 
 
-HINT = "Ctrl-C: stopping the trials; all results are kept. Press Ctrl-C again to kill them."
+HINT = "Ctrl-C: stopping the trials; all results are kept. Ctrl-C again kills them."
 
 
 def test_once_stops_the_trials_prints_the_summary_and_goes_on_as_keyboard_interrupt(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _END_TIMEOUT_S = 3.0  # maximum time for a search to end after it was killed or has failed
 _CHECK_INTERVAL_S = 0.25  # between checks that the hub is still running
 _HINTS = (
-    "Ctrl-C: stopping the trials; all results are kept. Press Ctrl-C again to kill them.",
+    "Ctrl-C: stopping the trials; all results are kept. Ctrl-C again kills them.",
     "Ctrl-C: the trials are killed.",
 )
 

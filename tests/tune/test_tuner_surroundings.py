@@ -16,6 +16,7 @@ from fanwise.testing import within
 from fanwise.testing.jobs import local_engine
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import Experiment, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
+from fanwise.tune.callbacks import TrialReported
 from fanwise.tune.record.reading import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
@@ -245,3 +246,32 @@ def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(
     stop = StoppingCriterion(max_num_trials_started=3)
     resumed = Tuner.resume("divided", stop=stop, n_workers=2, quiet=True).run()
     assert list(resumed.results["n"]) == [4.0, 4.0, 2.0]
+
+
+def test_trials_that_start_after_a_change_of_the_number_of_workers_get_their_part_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("FANWISE_CPUS", "4")
+
+    class ChangesWorkers:
+        def on_report(self, event: TrialReported) -> None:
+            if event.trial_id == 0:
+                tuner.set_workers(4)
+                home.with_name("changed").touch()
+
+    def num_threads(place: str) -> None:
+        report(n=float(os.environ["OMP_NUM_THREADS"]))
+        within(30, Path(place, "changed").exists, "the number of workers has changed")
+
+    tuner = Tuner(
+        num_threads,
+        {"place": str(home.parent)},
+        stop=StoppingCriterion(max_num_trials_started=4),
+        metric="n",
+        searcher="random",
+        n_workers=2,
+        callbacks=[ChangesWorkers()],
+        quiet=True,
+    )
+    trials = tuner.run().trials.sort_values("trial_id")
+    assert list(trials["n"]) == [2.0, 2.0, 1.0, 1.0]

@@ -254,10 +254,10 @@ class SearchRun:
             raise ValueError(f"the search {self._options.name!r} is over")
         settings = self._settings
         command = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
-        search.command(command.make, lambda: answer(command.answer))
-        if word == "workers" and settings.divides_machine:
+        if word == "workers" and settings.divides_machine:  # before the command, which starts trials
             capacity, n_workers = self._options.capacity, int(args[0])  # type: ignore[call-overload]  # checked above
             search.resources = trial_resources(capacity, divided(capacity, n_workers))
+        search.command(command.make, lambda: answer(command.answer))
 
     @property
     def num_trials(self) -> int | None:

@@ -325,7 +325,7 @@ class SearchModel:
         for _, trial_id in sorted((due, key) for key, due in self.deadlines().items() if due[0] <= now_s):
             trial = self.trials[trial_id]
             if trial.stopping is not None:
-                self._kill(trial, f"still running {grace_s:g} s after it was told to stop (stop_grace_s)")
+                self._kill(trial, f"still running {grace_s:g} s after it was asked to stop (stop_grace_s)")
             else:
                 trial.fault = "time-out", f"still running {timeout_s:g} s after it began (trial_timeout_s)"
                 self._terminate(trial, "stop", trial.fault[1], now_s)

@@ -319,7 +319,7 @@ def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
             search.report(trial, los=0.5)
         with pytest.raises(ValueError, match="the metric 'loss' must be a number, got 'small' of type str"):
             search.tell(trial, "small")  # type: ignore[arg-type]  # the mistake
-        with pytest.raises(TypeError, match=r"a trial is what ask\(\) returned, or its id, got '0'"):
+        with pytest.raises(TypeError, match=r"trial must be an AskedTrial or its id, got '0'"):
             search.tell("0", 0.5)  # type: ignore[arg-type]  # the mistake
         assert len(read_events(search.path)) == before
         search.tell(trial, 0.5)

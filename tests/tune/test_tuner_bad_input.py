@@ -397,7 +397,7 @@ def test_a_record_of_another_version_is_told_with_both_versions(pool: Pool) -> N
     ("checkpoints", "error", "text"),
     [
         (3, TypeError, "checkpoints must be a folder or a URL, got 3 of type int"),
-        ("memory://x", ValueError, "what one process keeps in its memory the others do not see"),
+        ("memory://x", ValueError, "is the memory of one process"),
         ("nosuch://x", ValueError, "fsspec knows no nosuch://"),
         ("locl://x", ValueError, "fsspec knows no locl://; did you mean 'local'?"),
     ],

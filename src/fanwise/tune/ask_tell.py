@@ -370,13 +370,13 @@ class OpenSearch:
         """Return the trial in flight and its start time, or raise if the trial or the values are invalid."""
         self._check_open()
         if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
-            raise TypeError(f"a trial is what ask() returned, or its id, got {trial!r}")
+            raise TypeError(f"trial must be an AskedTrial or its id, got {trial!r}")
         trial_id = trial if isinstance(trial, int) else trial.trial_id
         current, began_s = self._in_flight.get(trial_id, (None, 0.0))
         if current is None or trial not in (current, trial_id):
             known = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
-                f"trial {trial_id} is not in flight: it was told, stopped, paused or asked for anew. "
+                f"trial {trial_id} is not in flight: it has ended or paused, or was returned by `ask` again. "
                 f"In flight: {known}."
             )
         if values is not None:
@@ -388,7 +388,9 @@ class OpenSearch:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError(f"the search {self.name!r} is closed; open_search(..., name={self.name!r}) goes on.")
+            raise ClosedError(
+                f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
+            )
 
     def _raise_failure(self) -> None:
         """Raise the error of the scheduler or the searcher, if any."""

@@ -110,6 +110,6 @@ def _write(file: Path, content: bytes) -> None:
 def _refuse_strangers(file: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RecordError(
-            f"{file} belongs to another user, or others may write to it; loading it would run what they wrote. Hand in "
-            f"objective, scheduler and pool yourself, or make the file yours alone (chmod 600)."
+            f"{file} belongs to another user, or others may write to it. Loading it could execute their code. Pass "
+            f"objective, scheduler and pool, or make the file writable by you alone (chmod 600)."
         )

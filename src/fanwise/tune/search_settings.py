@@ -154,9 +154,9 @@ class SearchSettings:
     @classmethod
     def from_json(
         cls,
-        meta: Mapping[str, Any],
+        meta: Mapping[str, Any],  # Any: JSON
         scheduler: Scheduler,
-        space: Space | None = None,  # Any: JSON
+        space: Space | None = None,
     ) -> "SearchSettings":
         """Return the settings from the metadata of a record.
 

@@ -12,7 +12,7 @@ from .actions import Reason
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
 _MOST_REASONS = 100
-ADVICE = "Repair the objective; or set max_equal_failures=None to go on whatever happens."
+ADVICE = "Repair the objective; or set max_equal_failures=None to continue after any failure."
 
 
 def alike(reason: Reason) -> tuple[str, str]:

@@ -35,7 +35,7 @@ from ..schedulers.scheduler import Clone, Decision, Done, New, NextTrial, Resume
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
 from ..stopping import Counts, StoppingCriterion, Verdict
-from ..values import checked_int, checked_seconds, is_number, round_resource
+from ..values import is_number, round_resource
 from . import events
 from .actions import Action, Answer, BestReport, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
 from .equal_failures import Failures
@@ -67,6 +67,8 @@ class Listener(Protocol):
 class SearchCore:
     """The state machine of one search. Pass it events, first any `Earlier` and then `Begin`, and execute its actions.
 
+    `SearchSettings` has validated the settings.
+
     Args:
         scheduler: decides about trials. Its `begin` has been called. Its exceptions end the search.
         space: the search space.
@@ -82,9 +84,6 @@ class SearchCore:
         max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
         retries: number of further attempts of a trial that crashed.
         keep_checkpoints: keep the checkpoints of finished trials.
-
-    Raises:
-        TypeError, ValueError: a setting of the wrong type or size.
     """
 
     def __init__(
@@ -104,11 +103,6 @@ class SearchCore:
         retries: int = 0,
         keep_checkpoints: bool = False,
     ) -> None:
-        timeout_s = None if trial_timeout_s is None else checked_seconds("trial_timeout_s", trial_timeout_s)
-        if timeout_s == 0.0:
-            raise ValueError("trial_timeout_s must be above 0; None lets a trial take as long as it likes")
-        if max_equal_failures is not None:
-            checked_int("max_equal_failures", max_equal_failures, 1)
         self._scheduler = scheduler
         self._listener: Listener = scheduler.searcher if searcher is None else searcher
         self._space = space
@@ -123,14 +117,14 @@ class SearchCore:
         self._counts.keep_front(criterion.reference_losses(self._objectives))
         self._failures = Failures(max_equal_failures)
         self._actions: list[Action] = []  # of the current event
-        self._slots = Slots(checked_int("n_workers", n_workers, 0), asynchronous=asynchronous)
+        self._slots = Slots(n_workers, asynchronous=asynchronous)
         self._suggestions = SuggestionSource(scheduler.searcher, space, seed, self._actions)
         self._trials = Trials(
             self._actions,
             self._metric,
-            timeout_s=timeout_s,
-            grace_s=checked_seconds("stop_grace_s", stop_grace_s),
-            retries=checked_int("retries", retries, 0),
+            timeout_s=trial_timeout_s,
+            grace_s=stop_grace_s,
+            retries=retries,
             keeps_checkpoints=keep_checkpoints or scheduler.clones,
         )
         self._has_begun = False

@@ -263,7 +263,7 @@ class Trials:
                 trial.fault = Reason("time-out", text)
                 self.terminate(trial, "stop", text, now_s)
             else:
-                self.kill(trial, f"still running {self._grace_s:g} s after it was told to stop (stop_grace_s)")
+                self.kill(trial, f"still running {self._grace_s:g} s after it was asked to stop (stop_grace_s)")
 
     def end(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
         """Judge the attempt. Return its status, and why it failed."""

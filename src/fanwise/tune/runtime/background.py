@@ -76,7 +76,7 @@ class RunningSearch:
             Exception: as `Tuner.run`.
         """
         if not self._over.wait(timeout_s):
-            raise DeadlineExceeded(f"the search {self._path.name!r} still runs after {timeout_s:g} s, and goes on.")
+            raise DeadlineExceeded(f"the search {self._path.name!r} is still running after {timeout_s:g} s.")
         self._thread.join()
         atexit.unregister(self._leave)
         if self._error is not None:

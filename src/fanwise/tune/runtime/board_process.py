@@ -25,7 +25,7 @@ from ...base.text import printable
 _log = logging.getLogger(__name__)
 
 _END_S = 10.0
-_MOST_SAID = 2_000
+_MAX_OUTPUT_BYTES = 2_000
 
 
 def check_board_is_there() -> None:
@@ -43,11 +43,11 @@ def own_board(folder: Path) -> Iterator[str | None]:
     with ExitStack() as stack:
         try:
             listening = stack.enter_context(socket.socket())
-            said = stack.enter_context(tempfile.TemporaryFile())
+            output = stack.enter_context(tempfile.TemporaryFile())
             listening.bind(("127.0.0.1", 0))
             listening.listen(128)
             address = f"http://127.0.0.1:{listening.getsockname()[1]}/experiments/{quote(folder.name)}"
-            process = _start(listening, folder.parent, said.fileno())
+            process = _start(listening, folder.parent, output.fileno())
         except OSError as error:
             _log.warning("the board cannot be started: %s", error)
             yield None
@@ -55,7 +55,7 @@ def own_board(folder: Path) -> Iterator[str | None]:
         listening.close()  # otherwise browsers would wait after the board has ended
         is_closing = threading.Event()
         watcher = threading.Thread(
-            target=_warn_at_end, args=(process, said, is_closing), name="fanwise-board", daemon=True
+            target=_warn_at_end, args=(process, output, is_closing), name="fanwise-board", daemon=True
         )
         watcher.start()
         try:
@@ -74,25 +74,25 @@ def own_board(folder: Path) -> Iterator[str | None]:
             watcher.join()
 
 
-def _warn_at_end(process: "subprocess.Popen[bytes]", said: IO[bytes], is_closing: threading.Event) -> None:
+def _warn_at_end(process: "subprocess.Popen[bytes]", output: IO[bytes], is_closing: threading.Event) -> None:
     """Wait for the board's process to end, and log a warning unless the end was expected."""
     status = process.wait()
     if not is_closing.is_set():
-        said.seek(0)
-        text = said.read()[-_MOST_SAID:].decode("utf-8", "replace")
+        output.seek(0)
+        text = output.read()[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace")
         _log.warning("the board ended with status %d; the search continues without it: %s", status, printable(text))
 
 
-def _start(listening: socket.socket, home: Path, said: int) -> "subprocess.Popen[bytes]":
+def _start(listening: socket.socket, home: Path, output_fd: int) -> "subprocess.Popen[bytes]":
     package = str(Path(__file__).resolve().parents[2])
-    found = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    module_path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         # -P: do not import modules from the working folder, such as a json.py of the user.
         [sys.executable, "-P", "-m", "fanwise.board", str(listening.fileno()), str(home)],
         stdin=subprocess.PIPE,
-        stdout=said,
-        stderr=said,
+        stdout=output_fd,
+        stderr=output_fd,
         pass_fds=[listening.fileno()],
-        env={**os.environ, "PYTHONPATH": found},
+        env={**os.environ, "PYTHONPATH": module_path},
         start_new_session=True,  # Ctrl-C must reach the search only, which then ends the board
     )

@@ -35,7 +35,7 @@ def claim(root: str, experiment_id: str, folder: Path) -> None:
         if conflict := conflict_in(root, experiment_id, folder):
             raise CheckpointError(
                 f"checkpoints cannot be kept in {root}: {conflict}\n"
-                f"Choose another name= or checkpoints=, or remove what is there."
+                f"Choose another name= or checkpoints=, or remove the files."
             )
         _write_owner(root, {"id": experiment_id, "folder": os.path.realpath(folder), "machine": platform.node()})
     except OSError as error:

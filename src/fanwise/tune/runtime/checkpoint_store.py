@@ -66,8 +66,8 @@ def checked_root(given: object) -> str | None:
         return os.path.abspath(root)
     if scheme_of(root) == "memory":
         raise ValueError(
-            f"checkpoints={root!r}: what one process keeps in its memory the others do not see, and trials are "
-            f"processes of their own. Name a folder, or leave it out."
+            f"checkpoints={root!r} is the memory of one process, which the other processes of trials cannot access. "
+            f"Pass a folder, or leave it out."
         )
     check_url(root, name="checkpoints")
     scheme, _, path = root.partition("://")

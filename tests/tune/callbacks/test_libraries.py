@@ -102,7 +102,7 @@ print("FOUND", json.dumps(found))
 
 # Of each run: id, name, config, and its curve as (number of the report, attempt, loss).
 READ_WANDB = """
-import pathlib, struct
+import pathlib, struct, time
 from wandb.proto import wandb_internal_pb2
 
 def records(data):
@@ -110,16 +110,27 @@ def records(data):
     at = 7
     while at + 7 <= len(data):
         length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        if at + 7 + length > len(data):
+            return  # being written
         assert kind == 1, "a record that is whole"
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data[at + 7 : at + 7 + length])
         at += 7 + length
         yield record
 
+def records_of_ended_run(file):
+    # finish() may return before W&B's own process has written the file.
+    deadline = time.monotonic() + 30
+    while True:
+        found = list(records(file.read_bytes()))
+        if any(record.HasField("exit") for record in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
 runs = []
 for file in pathlib.Path().glob("**/wandb/offline-run-*/*.wandb"):
     number, name, curve, config = None, None, [], {}
-    for record in records(file.read_bytes()):
+    for record in records_of_ended_run(file):
         if record.HasField("run"):
             number, name = record.run.run_id, f"{record.run.run_group} {record.run.display_name}"
             config |= {item.key: item.value_json for item in record.run.config.update}

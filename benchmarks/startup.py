@@ -1,4 +1,4 @@
-"""How soon the first trial begins: in the first and the second search of a process, and in `python -m fanwise demo`.
+"""How soon the first trial begins: in the first and the second search of a process, in a notebook, and in the demo.
 
 Every measurement is a program of its own, and all of them take turns. Each program runs two searches of two trials. It
 is compared with a fresh interpreter that imports the modules of the objective and does nothing else. The first turn
@@ -22,12 +22,14 @@ from pathlib import Path
 from measuring import finish, machine, say, scratch_folder, spread, table
 
 DEMO_LIMIT_S = 120.0
+IN_NOTEBOOK = "in a notebook"
 STAGES = ("launched", "supervisor", "warm process", "imported", "forked", "objective")
 
 OBJECTIVES = {
     "a no-op": ("pass", "{report}"),
     "a module with torch": ("import torch", "{report}"),
     "a module with scikit-learn": ("import sklearn.svm, sklearn.model_selection", "{report}"),
+    "a module with torch, in a notebook": ("import torch", "{report}"),
     "a module with torch, an optimizer": (
         "import torch",
         "torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)\n    {report}",
@@ -101,6 +103,16 @@ print(json.dumps({
 }))
 """
 
+# Executes PROGRAM as a cell of a notebook, in a kernel of its own.
+NOTEBOOK = """
+import sys, nbformat
+from nbclient import NotebookClient
+cell = nbformat.v4.new_code_cell("import sys; sys.argv = ['', '0']\\n" + sys.argv[1])
+book = nbformat.v4.new_notebook(cells=[cell])
+NotebookClient(book, timeout=120, kernel_name="python3").execute()
+print("".join(output["text"] for output in cell.outputs if output.get("name") == "stdout").strip())
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -144,6 +156,8 @@ def measure(folder: Path, name: str, idle_s: float) -> Run:
     (folder / "objective_module.py").write_text(MODULE.format(imports=imports, body=body))
     import_s = fresh_import_s(folder, "objective_module")
     command = [sys.executable, "-c", PROGRAM, str(idle_s)]
+    if name.endswith(IN_NOTEBOOK):
+        command = [sys.executable, "-c", NOTEBOOK, PROGRAM]
     done = subprocess.run(command, check=True, env=environment(folder), cwd=folder, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     first, second = found.pop("first_s")
@@ -232,6 +246,7 @@ def main() -> None:
             spread([100 * run.idle_cpu for run in found if run.idle_cpu is not None]).shown(1),
         ]
         for name, found in runs.items()
+        if not name.endswith(IN_NOTEBOOK)
     ]
     tables = [
         table(header, rows),

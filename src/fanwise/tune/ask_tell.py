@@ -46,7 +46,7 @@ from .schedulers.scheduler import Decision, Scheduler, Status, checked_objective
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
-from .stopping import StoppingCriterion
+from .stopping import StoppingCriterion, limits_of
 from .transfer import Taken
 from .values import with_objects
 from .warm_start import WarmStart, read_warm_start, summaries_to_json
@@ -149,7 +149,7 @@ class OpenSearch:
             self._apply(event)
         now_s = self._now_s()
         if is_resumed:
-            new_stop = None if stop is None else stop.to_json()
+            new_stop = None if stop is None else limits_of(stop)
             self._apply(events.Resumed(now_s, stop=new_stop, versions=settings.versions()))
         else:
             self._apply(events.Begin(now_s))

@@ -12,7 +12,7 @@ Events are frozen and consist of JSON values. `now_s` is in seconds since the se
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ...base.frozen import frozen
 from ...pool.contract import OutcomeKind
@@ -180,7 +180,7 @@ class Resumed:
 
     now_s: float
     n_workers: int | None = None
-    stop: Mapping[str, object] | None = None
+    stop: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
 
 

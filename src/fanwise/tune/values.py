@@ -130,19 +130,29 @@ def round_resource(value: float) -> float:
     return value if isinstance(value, int) or value.is_integer() else float(f"{value:.12g}")
 
 
+def checked_number(name: str, value: float) -> float:
+    """Return a number, of NumPy too, as an int or float of Python. Raises TypeError."""
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def checked_positive(name: str, value: float) -> float:
+    """Return a setting above 0 and finite. Raises TypeError, ValueError."""
+    if not 0 < checked_number(name, value) < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite, got {value!r}")
+    return checked_number(name, value)
+
+
 def checked_probability(name: str, value: float) -> float:
     """Return a setting between 0 and 1, inclusive. Raises TypeError, ValueError."""
-    if not is_number(value):
-        raise TypeError(f"{name} must be a number from 0 to 1, got {value!r} of type {type(value).__name__}")
-    if not 0 <= value <= 1:
+    if not 0 <= checked_number(name, value) <= 1:
         raise ValueError(f"{name} must be a number from 0 to 1, got {value!r}")
     return float(value)
 
 
 def checked_seconds(name: str, value: float) -> float:
     """Return a setting in seconds, finite and at least 0. Raises TypeError, ValueError."""
-    if not is_number(value):
-        raise TypeError(f"{name} must be seconds, got {value!r} of type {type(value).__name__}")
-    if not 0 <= value < math.inf:
+    if not 0 <= checked_number(name, value) < math.inf:
         raise ValueError(f"{name} must be finite and at least 0 seconds, got {value!r}")
     return float(value)

@@ -56,7 +56,6 @@ def begun(scheduler: Scheduler) -> Scheduler:
         ({"max_t": 9, "metric": ["a", "b"]}, TypeError, "needs one metric, got"),
         ({"max_t": 9, "grace": 1}, TypeError, "has no option 'grace'"),
         ({"max_t": 9, "searcher": "tpo"}, ValueError, "got 'tpo'; did you mean 'tpe'"),
-        ({"max_t": 9, "space": SPACE}, TypeError, "got a space, which belongs to the Tuner"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_is_allowed(
@@ -132,13 +131,9 @@ def test_a_logarithm_that_is_not_quite_whole_costs_no_bracket(r_max: int, eta: i
     assert brackets[-1].levels == (r_max,)
 
 
-def test_the_books_rounds_begin_with_prefact_times_a_power_of_eta() -> None:
-    scheduler = SuccessiveHalving(metric="loss", max_t=10, grace_period=2, reduction_factor=2, prefact=1.6)
-    assert scheduler.brackets(10)[0].sizes == (12, 6, 3, 1)
-    with pytest.raises(ValueError, match="prefact must be above 0, got 0"):
-        SuccessiveHalving(metric="loss", max_t=10, prefact=0)
-    with pytest.raises(TypeError, match="prefact must be a number, got 'x' of type str"):
-        SuccessiveHalving(metric="loss", max_t=10, prefact="x")  # type: ignore[arg-type]
+def test_rounds_of_successive_halving_begin_with_a_power_of_eta() -> None:
+    scheduler = SuccessiveHalving(metric="loss", max_t=10, grace_period=2, reduction_factor=2)
+    assert scheduler.brackets(10)[0].sizes == (8, 4, 2, 1)
 
 
 def test_brackets_are_drawn_as_hyperband_begins_trials_and_by_seed_and_trial_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune.schedulers.rungs import Key, PromotionRung, QuantileRung, Rung, StoppingRung
+from fanwise.tune.schedulers.rungs import Key, PromotionRung, QuantileRung, StoppingRung
 
 LOSSES = st.sampled_from([0.0, 0.5, 0.5, 1.0, math.inf, -math.inf]) | st.floats(allow_nan=False)
 # Each step enters a loss or, of the entries that are there, forgets one, or says that its trial is over.
@@ -17,23 +17,6 @@ STEPS = st.lists(
     st.tuples(st.sampled_from(["enter", "enter", "enter", "forget", "withdraw", "promote"]), RANKS), max_size=80
 )
 Step: TypeAlias = tuple[str, tuple[float, float]]
-
-
-@given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]), st.integers(0, 2))
-def test_the_top_share_is_what_sorting_says(steps: list[Step], eta: float, at_least: int) -> None:
-    rung = Rung(eta, at_least)
-    entries: list[Key] = []
-    for number, (what, rank) in enumerate(steps):
-        if what == "enter":
-            entries.append((*rank, number))
-            rung.enter((*rank, number))
-        elif entries:
-            rung.remove(entries.pop(number * 7 % len(entries)))
-        ranked = sorted(entries)
-        size = min(len(ranked), max(at_least, int(len(ranked) // eta)))
-        assert [rung.is_top(key) for key in ranked] == [place < size for place in range(len(ranked))]
-        assert len(rung) == len(ranked)
-        assert rung.worst_of_top == (ranked[size - 1] if size else None)
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))

@@ -13,11 +13,11 @@ nothing. Memory grows with the number of reports, and the time of a decision wit
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import ClassVar, Unpack, final
+from typing import Unpack, final
 
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
-from ..values import checked_int, is_number, round_resource
+from ..values import checked_int, checked_number, round_resource
 from .scheduler import CONTINUE, STOP, Decision, New, NextTrial, Scheduler, SchedulerOptions
 
 
@@ -62,8 +62,6 @@ class MedianStopping(Scheduler):
     ['CONTINUE', 'CONTINUE', 'STOP', 'STOP']
     """
 
-    multiple_objectives: ClassVar[bool] = True
-
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -73,9 +71,7 @@ class MedianStopping(Scheduler):
         **options: Unpack[SchedulerOptions],
     ) -> None:
         super().__init__(searcher, **options)
-        if not is_number(grace_time):
-            raise TypeError(f"grace_time must be a number, got {grace_time!r} of type {type(grace_time).__name__}")
-        self._grace_time = round_resource(float(grace_time))
+        self._grace_time = round_resource(float(checked_number("grace_time", grace_time)))
         self._grace_population = checked_int("grace_population", grace_population, 1)
 
     def begin(self, space: Space, seed: int) -> None:

@@ -37,7 +37,7 @@ class MOASHA(AsynchronousHalving):
     ('CONTINUE', 'CONTINUE', 'STOP')
     """
 
-    multiple_objectives: ClassVar[bool] = True
+    _multiple_objectives: ClassVar[bool] = True
 
     def __init__(self, searcher: Searcher | str | None = None, **options: Unpack[RungOptions]) -> None:
         super().__init__(searcher, **options)

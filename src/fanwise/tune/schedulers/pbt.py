@@ -28,8 +28,8 @@ from ..space.categories import Categories
 from ..space.domains import is_finite
 from ..space.numeric import Interval
 from ..space.parameters import exists
-from ..values import Value, checked_int, checked_probability, round_resource
-from .resources import ResourceOptions, ResourceScheduler, checked_positive
+from ..values import Value, checked_int, checked_positive, checked_probability, round_resource
+from .resources import ResourceOptions, ResourceScheduler
 from .scheduler import Clone, Decision, Done, New, NextTrial, Resume, Status, Wait
 
 _FACTORS = (0.8, 1.2)

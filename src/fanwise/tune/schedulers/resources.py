@@ -6,13 +6,12 @@ max_resource_attr="max_epochs"   the objective receives its maximum and ends by 
 """
 
 import math
-import numbers
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from ...base.nearest import did_you_mean
 from ..searchers.searcher import Searcher
 from ..space import Space
-from ..values import is_number, round_resource
+from ..values import checked_positive, is_number, round_resource
 from .scheduler import CONTINUE, STOP, Decision, Scheduler, SchedulerOptions, checked_name
 
 
@@ -33,6 +32,8 @@ class ResourceScheduler(Scheduler):
             by itself.
     """
 
+    _multiple_objectives: ClassVar[bool] = False
+
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -42,12 +43,16 @@ class ResourceScheduler(Scheduler):
         **options: Unpack[SchedulerOptions],
     ) -> None:
         super().__init__(searcher, **options)
+        if len(self.objectives) > 1 and not self._multiple_objectives:
+            raise TypeError(
+                f"{type(self).__name__} needs one metric, got {options['metric']!r}. For several: MOASHA, or FIFO, "
+                f"which stops no trial early"
+            )
         self._max_resource_attr = checked_name("max_resource_attr", max_resource_attr)
         if (max_t is None) == (max_resource_attr is None):
             raise ValueError(
                 "one of max_t (the resource at which trials end) and max_resource_attr (the name in the space of the "
-                f"value with that resource) must be given, got max_t={max_t!r} and "
-                f"max_resource_attr={max_resource_attr!r}"
+                f"value with that resource) must be given, got {max_t=} and {max_resource_attr=}"
             )
         self._max_t = None if max_t is None else round_resource(checked_positive("max_t", max_t))
         self.max_resource = max_t
@@ -142,12 +147,3 @@ class RungScheduler(ResourceScheduler):
     def _check_grace_period(self, maximum: float) -> None:
         if self._grace_period > maximum:
             raise ValueError(f"grace_period={self._grace_period!r} is above the maximum, {maximum!r}")
-
-
-def checked_positive(name: str, value: float) -> float:
-    """Return a setting above 0 and finite, in plain Python. Raises TypeError, ValueError."""
-    if not is_number(value):
-        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be above 0 and finite, got {value!r}")
-    return int(value) if isinstance(value, numbers.Integral) else float(value)

@@ -1,4 +1,4 @@
-"""Rungs of successive halving: sorted entries whose top 1/eta continue.
+"""Rungs of successive halving, with the three rules of `ASHA` for the trials that continue.
 
 The key of an entry is (infeasibility, loss, number). Infeasible entries rank behind all feasible ones, and ties are
 broken by the unique, increasing number.
@@ -11,54 +11,8 @@ Key: TypeAlias = tuple[float, float, int]
 
 
 @final
-class Rung:
-    """Entries, and which of them are the best floor(n / eta), but at least `min_top`.
-
-    >>> rung = Rung(2.0)
-    >>> for number, loss in enumerate([0.5, 0.9, 0.1, 0.7]):
-    ...     rung.enter((0.0, loss, number))
-    >>> rung.is_top((0.0, 0.5, 0)), rung.is_top((0.0, 0.7, 3)), len(rung)
-    (True, False, 4)
-    """
-
-    __slots__ = ("_entries", "_eta", "_min_top")
-
-    def __init__(self, eta: float, min_top: int = 0) -> None:
-        self._eta = eta
-        self._min_top = min_top
-        self._entries: list[Key] = []  # sorted
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def top_size(self) -> int:
-        """Size of the top."""
-        return min(len(self), max(self._min_top, int(len(self) // self._eta)))
-
-    @property
-    def worst_of_top(self) -> Key | None:
-        """The worst entry of the top, or None."""
-        size = self.top_size
-        return self._entries[size - 1] if size else None
-
-    def enter(self, key: Key) -> None:
-        """Add an entry."""
-        insort(self._entries, key)
-
-    def is_top(self, key: Key) -> bool:
-        """Return True if the entry is in the top."""
-        worst = self.worst_of_top
-        return worst is not None and key <= worst
-
-    def remove(self, key: Key) -> None:
-        """Remove an existing entry."""
-        del self._entries[bisect_left(self._entries, key)]
-
-
-@final
 class StoppingRung:
-    """A rung whose trials continue if they are in the top, which has at least one entry, when they enter.
+    """A rung whose trials continue if they are among the best floor(n / eta), at least one, when they enter.
 
     Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
     later ones would be stopped. So trials equal to the worst of the top also continue while fewer trials have continued
@@ -69,25 +23,25 @@ class StoppingRung:
     [True, False, False, False, False, True, False]
     """
 
-    __slots__ = ("_num_continued", "_rung")
+    __slots__ = ("_entries", "_eta", "_num_continued")
 
     def __init__(self, eta: float) -> None:
-        self._rung = Rung(eta, min_top=1)
+        self._eta = eta
+        self._entries: list[Key] = []  # sorted
         self._num_continued = 0
 
     def enter(self, key: Key) -> bool:
         """Add an entry. Return True if its trial continues."""
-        rung = self._rung
-        rung.enter(key)
-        worst = rung.worst_of_top
-        assert worst is not None, "the top is not empty"
-        continues = key <= worst or (key[:2] == worst[:2] and self._num_continued < rung.top_size)
+        insort(self._entries, key)
+        top_size = max(1, int(len(self._entries) // self._eta))
+        worst = self._entries[top_size - 1]
+        continues = key <= worst or (key[:2] == worst[:2] and self._num_continued < top_size)
         self._num_continued += continues
         return continues
 
     def remove(self, key: Key, *, continued: bool) -> None:
         """Remove an entry. `continued`: the result of `enter`."""
-        self._rung.remove(key)
+        del self._entries[bisect_left(self._entries, key)]
         self._num_continued -= continued
 
 
@@ -107,7 +61,7 @@ class QuantileRung:
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
-        self._entries: list[Key] = []
+        self._entries: list[Key] = []  # sorted
 
     def enter(self, key: Key) -> bool:
         """Add an entry. Return True if its trial continues."""
@@ -134,22 +88,24 @@ class PromotionRung:
     (7, None)
     """
 
-    __slots__ = ("_rung", "_waiting")
+    __slots__ = ("_entries", "_eta", "_waiting")
 
     def __init__(self, eta: float) -> None:
-        self._rung = Rung(eta)
+        self._eta = eta
+        self._entries: list[Key] = []  # sorted
         self._waiting: list[tuple[float, float, int, int]] = []  # keys with trial ids, sorted
 
     @property
     def promotable(self) -> int | None:
         """The best waiting trial, if it is in the top; otherwise None."""
-        if self._waiting and self._rung.is_top(self._waiting[0][:3]):
+        top_size = int(len(self._entries) // self._eta)
+        if top_size and self._waiting and self._waiting[0][:3] <= self._entries[top_size - 1]:
             return self._waiting[0][3]
         return None
 
     def enter(self, key: Key, trial_id: int) -> None:
         """Add an entry, whose trial waits."""
-        self._rung.enter(key)
+        insort(self._entries, key)
         insort(self._waiting, (*key, trial_id))
 
     def promote(self) -> int:
@@ -165,4 +121,4 @@ class PromotionRung:
     def remove(self, key: Key) -> None:
         """Remove an entry."""
         self.withdraw(key)
-        self._rung.remove(key)
+        del self._entries[bisect_left(self._entries, key)]

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Unpack, final
 
-from ..searchers.searcher import Observation, Searcher, SuggestContext
+from ..searchers.searcher import Observation, SuggestContext
 from ..searchers.tpe import TPESearcher
 from ..space import Space
-from ..values import is_number, round_resource
+from ..values import round_resource
 from .resources import RungOptions, RungScheduler
 from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status, Stop, Wait
 
@@ -49,7 +49,7 @@ class _Arrival(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A round at one of its rungs. `running` and `arrived` are trials below and at the level of the rung."""
+    """A round. `running` and `arrived` are its trials below and at the level of the current rung."""
 
     number: int
     bracket: Bracket
@@ -58,21 +58,6 @@ class _Round:
     is_complete: bool = False  # no more trials start in it
     running: set[int] = field(default_factory=set)
     arrived: dict[int, _Arrival] = field(default_factory=dict)
-
-    @property
-    def level(self) -> float:
-        return self.bracket.levels[self.rung]
-
-    def promote(self) -> tuple[list[int], list[int]]:
-        """Move to the next rung. Return the trials that continue, best first, and those that do not."""
-        ranked = sorted(self.arrived, key=self.arrived.__getitem__)
-        sizes, rung = self.bracket.sizes, self.rung
-        num_promoted = 0
-        if ranked and rung + 1 < len(sizes):
-            num_promoted = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
-        self.rung += 1
-        self.arrived = {}
-        return ranked[:num_promoted], ranked[num_promoted:]
 
 
 class SynchronousHalving(RungScheduler):
@@ -124,7 +109,7 @@ class SynchronousHalving(RungScheduler):
             self._leave(trial_id)
             return self._decide_at_maximum(resource)
         round_ = self._round_of.get(trial_id)
-        if round_ is None or resource < round_.level:
+        if round_ is None or resource < round_.bracket.levels[round_.rung]:
             return CONTINUE
         round_.running.remove(trial_id)
         arrival = _Arrival(observation.infeasibility, observation.loss, self._num_arrived, observation.iter)
@@ -176,7 +161,6 @@ class SynchronousHalving(RungScheduler):
         self._incomplete = round_
 
     def _leave(self, trial_id: int) -> None:
-        """Remove a trial from its round."""
         round_ = self._round_of.pop(trial_id, None)
         if round_ is not None:
             round_.running.discard(trial_id)
@@ -184,14 +168,20 @@ class SynchronousHalving(RungScheduler):
             self._close_rung(round_)
 
     def _close_rung(self, round_: _Round) -> None:
-        """Promote the best trials if all trials of the round have arrived."""
+        """Promote the best trials to the next rung if all trials of the round have arrived."""
         if round_.running or not round_.is_complete:
             return
-        promoted, eliminated = round_.promote()
-        round_.running.update(promoted)
-        self._promoted |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(promoted)}
-        self._eliminated |= dict.fromkeys(eliminated)
-        for trial_id in eliminated:
+        ranked = sorted(round_.arrived, key=round_.arrived.__getitem__)
+        sizes, rung = round_.bracket.sizes, round_.rung
+        num_promoted = 0
+        if ranked and rung + 1 < len(sizes):
+            num_promoted = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
+        round_.rung += 1
+        round_.arrived = {}
+        round_.running.update(ranked[:num_promoted])
+        self._promoted |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(ranked[:num_promoted])}
+        for trial_id in ranked[num_promoted:]:
+            self._eliminated[trial_id] = None
             del self._round_of[trial_id]
 
 
@@ -199,15 +189,14 @@ class SynchronousHalving(RungScheduler):
 class SuccessiveHalving(SynchronousHalving):
     """Synchronous successive halving: rounds in which the best trials of each rung continue when the rung is complete.
 
-    As in Dive into Deep Learning, 19.4: a round starts with prefact * eta^K trials, and int(prefact * eta^(K-i)) trials
-    continue to level i. The levels are grace_period * eta^k and the maximum; K is the number of levels below it.
+    As in Dive into Deep Learning, 19.4: a round starts with eta^K trials, and int(eta^(K-i)) trials continue to level
+    i. The levels are grace_period * eta^k and the maximum; K is the number of levels below it.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t, max_resource_attr: resource at which trials end, or its name in the space; see `ResourceScheduler`.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space.
         grace_period: the first level.
         reduction_factor: eta; one trial in eta continues, to eta times the resource.
-        prefact: factor of the number of trials in a round.
 
     >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
     >>> space = Space({"depth": 3})
@@ -220,27 +209,9 @@ class SuccessiveHalving(SynchronousHalving):
     Resume(trial_id=0)
     """
 
-    def __init__(
-        self,
-        searcher: Searcher | str | None = None,
-        *,
-        prefact: float = 1,
-        **options: Unpack[RungOptions],
-    ) -> None:
-        super().__init__(searcher, **options)
-        if not is_number(prefact):
-            raise TypeError(f"prefact must be a number, got {prefact!r} of type {type(prefact).__name__}")
-        if not prefact > 0:
-            raise ValueError(f"prefact must be above 0, got {prefact!r}")
-        self._prefact = float(prefact)
-
     def brackets(self, maximum: float) -> Sequence[Bracket]:
         levels = (*self.rungs(maximum), maximum)
-        sizes = (max(1, int(self._prefact * self._eta**k)) for k in reversed(range(len(levels))))
-        return (Bracket(levels, tuple(sizes)),)
-
-    def describe(self) -> dict[str, object]:
-        return {**super().describe(), "prefact": self._prefact}
+        return [Bracket(levels, tuple(int(self._eta**k) for k in reversed(range(len(levels)))))]
 
 
 @final
@@ -250,8 +221,9 @@ class Hyperband(SynchronousHalving):
     The brackets are those of Algorithm 1, where R is the maximum:
 
         s_max = floor(log_eta(R / grace_period))
-        for s in s_max, s_max - 1, ..., 0:      n = ceil((s_max + 1) / (s + 1) * eta^s),   r = R * eta^-s
-            for i in 0 ... s:                   floor(n * eta^-i) trials run to r * eta^i
+        for s in s_max, s_max - 1, ..., 0:
+            n = ceil((s_max + 1) / (s + 1) * eta^s), r = R * eta^-s
+            for i in 0 ... s: floor(n * eta^-i) trials run to r * eta^i
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
@@ -291,11 +263,11 @@ class BOHB(SynchronousHalving):
         return _hyperband_brackets(maximum, self._grace_period, self._eta)
 
 
-def _hyperband_brackets(maximum: float, grace_period: float, eta: float) -> Sequence[Bracket]:
+def _hyperband_brackets(maximum: float, grace_period: float, eta: float) -> list[Bracket]:
     s_max = math.floor(math.log(maximum / grace_period) / math.log(eta) + _EPSILON)
     brackets = []
     for s in range(s_max, -1, -1):
         size = math.ceil((s_max + 1) / (s + 1) * eta**s - _EPSILON)
         sizes = tuple(max(1, math.floor(size / eta**i + _EPSILON)) for i in range(s + 1))
         brackets.append(Bracket((*(round_resource(maximum / eta ** (s - i)) for i in range(s)), maximum), sizes))
-    return tuple(brackets)
+    return brackets

@@ -19,7 +19,7 @@ from fanwise.tune.core import actions, events
 from fanwise.tune.core.equal_failures import Failures
 from fanwise.tune.core.slots import Slots
 from fanwise.tune.core.suggestions import SuggestionSource
-from fanwise.tune.core.validation import problem_with
+from fanwise.tune.core.validation import problem_with, required_values
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
 from fanwise.tune.stopping import Counts, StoppingCriterion, reference_losses, verdict
 
@@ -242,7 +242,7 @@ class SearchModel:
         if trial is None or not trial.is_running:
             self._answer_invalid(event, actions.Answer(event.trial_id, Decision.STOP, late=True))
             return
-        problem = problem_with(event.values, [self.objective], None, self.constraints)
+        problem = problem_with(event.values, required_values([self.objective], self.constraints, None))
         if problem is not None:
             self._answer_invalid(event, actions.Reject(trial.trial_id, problem))
             name = "cost" if isinstance(event.values.get("loss"), float) else "loss"
@@ -465,8 +465,8 @@ class SearchModel:
         return True
 
     def _request_ahead(self, now_s: float) -> None:
-        if self.stage == "open":
-            self.source.request_ahead(len(self.trials), self.pending(), now_s)
+        if self.stage == "open" and self.source.timeout_s is not None:
+            self.source.request(len(self.trials), self.pending(), now_s)
 
     def _start_new(self, config: Config, *, source: int | None = None, fallback: bool = False) -> None:
         trial = Trial(len(self.trials), config)

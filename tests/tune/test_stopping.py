@@ -190,7 +190,7 @@ def test_a_reference_point_that_comes_later_counts_what_was_reported_before() ->
         ),
         ({"max_hypervolume": -1.0, "reference_point": {"error": 1.0}}, "must be above 0, got -1.0"),
         ({"max_hypervolume": "1", "reference_point": {"error": 1.0}}, "must be a number, got '1'"),
-        ({"max_hypervolume": 1.0, "reference_point": [1.0]}, r"must be {name of an objective: number}, got \[1.0\]"),
+        ({"max_hypervolume": 1.0, "reference_point": [1.0]}, r"must be {objective: number}, got \[1.0\]"),
         ({"max_hypervolume": 1.0, "reference_point": {"error": math.inf}}, "must be finite, got inf"),
     ],
 )

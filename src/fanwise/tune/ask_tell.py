@@ -32,7 +32,7 @@ from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
 from .core.search_core import handle
-from .core.validation import problem_with
+from .core.validation import problem_with, required_values
 from .experiment import Experiment
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.log import Record
@@ -380,8 +380,9 @@ class OpenSearch:
                 f"In flight: {known}."
             )
         if values is not None:
-            scheduler = self._scheduler
-            problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._settings.constraints)
+            scheduler, constraints = self._scheduler, self._settings.constraints
+            required = required_values(scheduler.objectives, constraints, scheduler.resource_attr)
+            problem = problem_with(values, required)
             if problem is not None:
                 raise ValueError(problem)
         return current, began_s

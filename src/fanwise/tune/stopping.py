@@ -57,22 +57,19 @@ class StoppingCriterion:
     reference_point: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        limits = {option.name: getattr(self, option.name) for option in fields(self)}
-        reference_point, max_hypervolume = limits.pop("reference_point"), limits["max_hypervolume"]
-        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        limits = limits_of(self)
         if not limits:
             raise ValueError(
                 "StoppingCriterion() would never end the search; set a limit, or max_wallclock_time=math.inf to run "
                 "until interrupted"
             )
-        if max_hypervolume is not None and reference_point is None:
+        if self.max_hypervolume is not None and self.reference_point is None:
             raise ValueError("max_hypervolume requires a reference_point")
-        if reference_point is not None:
-            if max_hypervolume is None and self.max_num_trials_without_improvement is None:
+        if self.reference_point is not None:
+            if self.max_hypervolume is None and self.max_num_trials_without_improvement is None:
                 raise ValueError("reference_point requires max_hypervolume or max_num_trials_without_improvement")
-            if not isinstance(reference_point, Mapping):
-                raise TypeError(f"reference_point must be {{name of an objective: number}}, got {reference_point!r}")
-            limits["reference_point"] = reference_point
+            if not isinstance(self.reference_point, Mapping):
+                raise TypeError(f"reference_point must be {{objective: number}}, got {self.reference_point!r}")
         for name, limit in limits.items():
             if name.startswith("max_num_"):
                 checked_int(name, limit, 1)
@@ -95,7 +92,6 @@ class Counts:
 
     Args:
         metric: metric of the scheduler, used for limits given as a number.
-        wallclock_s: seconds since the search began.
         num_trials_without_improvement: trials that ended since the best report, except the trial that made it.
         best_rank: infeasibility and first loss of the best finite report.
         best_trial_id: trial of the last improvement.

@@ -29,7 +29,7 @@ def is_bool(value: object) -> bool:
 
 
 def check_bool(name: str, value: object) -> bool:
-    """Return a boolean setting. Raises TypeError for other types, such as the text "no", which is truthy."""
+    """Return a boolean setting. Raises TypeError for other types, such as the text "no"."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
     return value
@@ -37,10 +37,6 @@ def check_bool(name: str, value: object) -> bool:
 
 def plain_json(label: str, value: object) -> object:
     """Return a deep copy in plain Python types that survive JSON. NumPy scalars are converted.
-
-    Args:
-        label: description of the value for error messages.
-        value: the value.
 
     Raises:
         TypeError: JSON cannot represent the value, or would change its type (tuples, sets, non-text keys).
@@ -69,10 +65,7 @@ def plain_json(label: str, value: object) -> object:
 
 
 def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-    """Return a copy of a configuration with objects in place of their names. See `Space.objects`.
-
-    Lists, tuples and dicts are copied, so that the objective may modify them.
-    """
+    """Return a copy of a configuration with copies of objects in place of their names. See `Space.objects`."""
     copy = dict(config)
     for name, by_name in objects.items():
         value = copy.get(name)
@@ -122,7 +115,7 @@ def checked_int(name: str, value: object, minimum: int) -> int:
 
 
 def round_resource(value: float) -> float:
-    """Round a resource to 12 significant digits, so that accumulated rounding errors do not miss a rung level.
+    """Round a resource to 12 significant digits, so that rounding errors do not miss a rung level.
 
     >>> round_resource(0.1 + 0.2), round_resource(3)
     (0.3, 3)

@@ -38,22 +38,15 @@ _METHODS = ("on_start", "on_trial_start", "on_report", "on_trial_end", "on_end")
 def checked_callbacks(callbacks: object) -> tuple[object, ...]:
     """Validate callbacks. Raises TypeError for unknown methods, with the closest name."""
     if not isinstance(callbacks, list | tuple):
-        raise TypeError(
-            f"callbacks must be a list, got {callbacks!r}.\n  right:  callbacks=[{type(callbacks).__name__}()]"
-        )
+        raise TypeError(f"callbacks must be a list, got {callbacks!r}")
     for callback in callbacks:
-        if isinstance(callback, type):
-            raise TypeError(
-                f"callbacks must be objects, got the class {callback.__name__}; write {callback.__name__}()"
-            )
         methods = [name for name in dir(callback) if name.startswith("on_")]
+        if isinstance(callback, type) or not methods:
+            raise TypeError(f"a callback must be an object with methods {', '.join(_METHODS)}, got {callback!r}")
         for name in methods:
             if name not in _METHODS:
-                raise TypeError(
-                    f"{type(callback).__name__} has {name}, which is never called{did_you_mean(name, _METHODS)}"
-                )
-        if not methods:
-            raise TypeError(f"a callback needs one of the methods {', '.join(_METHODS)}; {callback!r} has none")
+                hint = did_you_mean(name, _METHODS)
+                raise TypeError(f"{type(callback).__name__} has {name}, which is never called{hint}")
     return tuple(callbacks)
 
 

@@ -43,7 +43,6 @@ class Earlier:
         trial_id: negative; the last earlier trial has -1.
         config: a complete configuration of this space.
         reports: its reported values in order, each with all the numbers that this search requires.
-        status: its final status.
     """
 
     now_s: float
@@ -62,12 +61,9 @@ class Begin:
 
 @frozen
 class Suggested:
-    """The searcher's answer to `Suggest` number `number`.
+    """The searcher's answer to `Suggest` number `number`: a configuration, or None if it has none at present.
 
-    Args:
-        config: the suggestion. None: the searcher has none at present.
-        seen: sequence number of the last event that it takes into account.
-        error: message of the searcher's exception, or None.
+    `seen`: sequence number of the last event that it takes into account. `error`: message of its exception, or None.
     """
 
     now_s: float
@@ -170,12 +166,9 @@ class TrialRequested:
 
 @frozen
 class Resumed:
-    """A new process resumes the search. The trials that were interrupted run again.
+    """A new process resumes the search, with these settings if they changed. Interrupted trials run again.
 
-    Args:
-        n_workers: the new number of workers. None: unchanged.
-        stop: the new stopping criterion. None: unchanged.
-        versions: versions of the libraries in the new process. None: unchanged or unknown.
+    `versions`: versions of the libraries in the new process. None: unchanged or unknown.
     """
 
     now_s: float

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, final
 
-from ..constraints import Constraint, constraints_of, infeasibility, violations_of
+from ..constraints import Constraint, infeasibility, violations_of
 from ..schedulers.scheduler import (
     CONTINUE,
     PAUSE,
@@ -56,7 +56,7 @@ from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, suggested
 from .trials import Ranked, Trial, Trials
-from .validation import Refused, checked_config, checked_decision, problem_with
+from .validation import Refused, checked_config, checked_decision, problem_with, required_values
 
 
 class Listener(Protocol):
@@ -73,11 +73,7 @@ class SearchCore:
 
     Args:
         scheduler: decides about trials. Its `begin` has been called. Its exceptions end the search.
-        space: the search space.
-        criterion: the stopping criterion.
         n_workers: number of slots. With 0, a trial starts only after an event `TrialRequested`.
-        searcher: receives reports, rollbacks and ends. None: the scheduler's searcher. If the searcher runs in
-            another thread, pass a proxy that forwards the calls.
         constraints: constraints on every report. None: the scheduler's.
         seed: random seed of the search, for the scheduler and the searcher.
         asynchronous: False: start the next batch only when every slot of the last one is free.
@@ -86,6 +82,9 @@ class SearchCore:
         max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
         retries: number of further attempts of a trial that crashed.
         keep_checkpoints: keep the checkpoints of finished trials.
+
+    Attributes:
+        counts: progress of the search. Read only.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class SearchCore:
         criterion: StoppingCriterion,
         *,
         n_workers: int,
-        searcher: Listener | None = None,
         constraints: Sequence[Constraint] | None = None,
         seed: int = 0,
         asynchronous: bool = True,
@@ -106,17 +104,18 @@ class SearchCore:
         keep_checkpoints: bool = False,
     ) -> None:
         self._scheduler = scheduler
-        self._listener: Listener = scheduler.searcher if searcher is None else searcher
+        self._listener: Listener = scheduler.searcher
         self._space = space
         self._criterion = criterion
         self._seed = seed
         self._objectives = scheduler.objectives
-        self._constraints = constraints_of(scheduler) if constraints is None else tuple(constraints)
+        self._constraints = tuple(scheduler.constraints if constraints is None else constraints)
         self._resource_attr = scheduler.resource_attr
+        self._required = required_values(self._objectives, self._constraints, self._resource_attr)
         self._metric = self._objectives[0].metric
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
-        self._counts = Counts(self._metric)
-        self._counts.track(criterion, reference_losses(criterion, self._objectives))
+        self.counts = Counts(self._metric)
+        self.counts.track(criterion, reference_losses(criterion, self._objectives))
         self._failures = Failures(max_equal_failures)
         self._actions: list[Action] = []  # of the current event
         self._slots = Slots(n_workers, asynchronous=asynchronous)
@@ -156,22 +155,16 @@ class SearchCore:
         return actions
 
     def listen(self, searcher: Listener | None) -> None:
-        """Replace the listener when a replay is over and the searcher moves to its own thread. None: keep it."""
+        """Pass results to a proxy of the searcher from now on, because it runs in another thread. None: no change."""
         self._listener = self._listener if searcher is None else searcher
 
     @property
     def best(self) -> BestReport | None:
-        """The best finite report of the first objective so far, the earliest on ties. Feasible reports rank first."""
+        """The best finite report of the first objective, the earliest on ties. Feasible reports rank first."""
         return self._trials.best
 
     @property
-    def counts(self) -> Counts:
-        """Counters of started, reported and finished trials. Read only."""
-        return self._counts
-
-    @property
     def is_finished(self) -> bool:
-        """True once Finish has been ordered."""
         return self._stage == "finished"
 
     @property
@@ -217,7 +210,7 @@ class SearchCore:
         if event.error is not None:
             self._fail("searcher", "the searcher failed", event.error, event.now_s)
         self._fill(event.now_s)
-        self._withdraw_offer()
+        self._slots.is_offered &= self._suggestions.is_awaited
 
     def _on_enqueued(self, event: events.Enqueued) -> None:
         if self._stage == "open":
@@ -227,7 +220,7 @@ class SearchCore:
     def _on_trial_requested(self, event: events.TrialRequested) -> None:
         self._slots.is_offered = True
         self._fill(event.now_s)
-        self._withdraw_offer()
+        self._slots.is_offered &= self._suggestions.is_awaited
 
     def _on_workers(self, event: events.Workers) -> None:
         self._slots.resize(event.n_workers)
@@ -260,10 +253,10 @@ class SearchCore:
         self._reason, self._error, self._cause, self._kind = "", None, None, "limit"
         if event.stop is not None:
             self._criterion = StoppingCriterion(**event.stop)
-            self._counts.track(self._criterion, reference_losses(self._criterion, self._objectives))
+            self.counts.track(self._criterion, reference_losses(self._criterion, self._objectives))
         if event.n_workers is not None:
             self._slots.n_workers = event.n_workers
-        self._counts.num_trials_stopped -= self._trials.suspend_lost()
+        self.counts.num_trials_stopped -= self._trials.suspend_lost()
         active = list(self._trials.active.values())
         for trial in active:
             if trial.state in ("stopping", "killed"):
@@ -285,7 +278,7 @@ class SearchCore:
         if trial is None or trial.attempt != event.attempt or trial.state not in ("starting", "running"):
             self._answer_invalid(event, Answer(event.trial_id, STOP, 0, late=True))
             return
-        problem = problem_with(event.values, self._objectives, self._resource_attr, self._constraints)
+        problem = problem_with(event.values, self._required)
         if problem is not None:
             self._answer_invalid(event, Reject(event.trial_id, problem))
             self._check_names(trial, event.values, problem, now_s)
@@ -345,7 +338,7 @@ class SearchCore:
 
     @property
     def _next_id(self) -> int:
-        return self._counts.num_trials_started
+        return self.counts.num_trials_started
 
     def _fill(self, now_s: float) -> None:
         """Start trials in the free slots: first queued ones, then as the scheduler decides."""
@@ -447,16 +440,13 @@ class SearchCore:
         return False
 
     def _request_ahead(self, now_s: float) -> None:
-        if self._stage == "open":
-            self._suggestions.request_ahead(self._next_id, self._trials.pending, now_s)
-
-    def _withdraw_offer(self) -> None:
-        if not self._suggestions.is_awaited:
-            self._slots.is_offered = False
+        """Request a suggestion before a slot is free, if the searcher has a time budget."""
+        if self._stage == "open" and self._suggestions.timeout_s is not None:
+            self._suggestions.request(self._next_id, self._trials.pending, now_s)
 
     def _start_new(self, config: Mapping[str, object], *, source: int | None = None, fallback: bool = False) -> None:
         trial = self._trials.add(self._next_id, config, source)
-        self._counts.num_trials_started += 1
+        self.counts.num_trials_started += 1
         self._start(trial, source=source, fallback=fallback)
 
     def _start(self, trial: Trial, *, source: int | None = None, fallback: bool = False) -> None:
@@ -471,7 +461,9 @@ class SearchCore:
                 self._finish_trial(trial, Status.STOPPED, now_s)
         elif trial.state != "paused":
             trial.reserved_slot = self._slots.take()
-        elif not self._trials.defer_if_held(trial):
+        elif trial.hold:
+            trial.state = "held"  # it starts when the user removes the hold
+        else:
             self._start(trial)
 
     # Reports.
@@ -484,14 +476,10 @@ class SearchCore:
 
     def _check_names(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
         """Fail the search if a required value is missing and no trial has reported it: its name is misspelled."""
-        needed = [("metric", objective.metric) for objective in self._objectives]
-        needed += [("constraint's value", constraint.metric) for constraint in self._constraints]
-        if self._resource_attr is not None:
-            needed.append(("resource", self._resource_attr))
-        label, name = next(((label, name) for label, name in needed if not is_number(values.get(name))), ("", None))
-        if not self._counts.num_evaluations and name is not None and name not in values:
+        invalid = next((item for item in self._required if not is_number(values.get(item.name))), None)
+        if not self.counts.num_evaluations and invalid is not None and invalid.name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail("no-metric", f"the {label} {name!r} was not reported", problem, now_s)
+            self._fail("no-metric", f"the {invalid.role} {invalid.name!r} was not reported", problem, now_s)
 
     def _observation(
         self, trial_id: int, config: Mapping[str, object], iter: int, values: Mapping[str, Any]
@@ -509,17 +497,17 @@ class SearchCore:
         """Count and rank a new report, and return the decision about it."""
         report = self._observation(trial.trial_id, trial.config, trial.iter, values)
         losses, excess = report.losses, report.infeasibility
-        self._counts.add_report(values, is_feasible=excess == 0.0)
+        self.counts.add_report(values, is_feasible=excess == 0.0)
         if any(map(math.isnan, losses)) or any(map(math.isnan, report.violations)):
-            metrics = [item.metric for item in self._objectives] + [item.metric for item in self._constraints]
-            numbers = zip(metrics, losses + report.violations, strict=True)
-            metric = next(metric for metric, number in numbers if math.isnan(number))
-            trial.fault = Reason("nan", f"the objective reported {metric}=nan")
+            name = next(item.name for item in self._required if math.isnan(values[item.name]))
+            trial.fault = Reason("nan", f"the objective reported {name}=nan")
             self._trials.ask_to_stop(trial, "stop", now_s)
             return STOP
-        self._counts.add_result(trial.trial_id, excess, losses)
-        if math.isfinite(losses[0]) and math.isfinite(excess):
-            self._rank(trial, excess, losses[0], values[self._metric])
+        self.counts.add_result(trial.trial_id, excess, losses)
+        rank = (excess, losses[0], self.counts.num_evaluations)
+        if math.isfinite(losses[0]) and math.isfinite(excess) and (trial.best is None or rank < trial.best):
+            best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, excess)
+            trial.best = Ranked(*rank, best)
         try:
             self._listener.observe(report)
             decision = self._scheduler.on_report(report)
@@ -538,12 +526,6 @@ class SearchCore:
             return PAUSE
         return decision
 
-    def _rank(self, trial: Trial, excess: float, loss: float, value: float) -> None:
-        number = self._counts.num_evaluations
-        if trial.best is None or (excess, loss, number) < trial.best:
-            report = BestReport(value, trial.trial_id, trial.config, trial.iter, excess)
-            trial.best = Ranked(excess, loss, number, report)
-
     # Ends of trials.
 
     def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
@@ -552,11 +534,11 @@ class SearchCore:
             self._rewind(trial, now_s)
             return
         if trial.plan == "suspend":
-            self._counts.num_trials_stopped += 1
+            self.counts.num_trials_stopped += 1
             return
         if trial.state == "over":
             self._finish_trial(trial, status, now_s)
-            problem = self._counts.missing_metric() if status is Status.COMPLETED else None
+            problem = self.counts.missing_metric() if status is Status.COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
         if not trial.has_paused:
@@ -584,10 +566,10 @@ class SearchCore:
             self._finish_trial(trial, status, now_s)
 
     def _finish_trial(self, trial: Trial, status: Status, now_s: float) -> None:
-        self._counts.num_trials_completed += status is Status.COMPLETED
-        self._counts.num_trials_stopped += status is Status.STOPPED
-        self._counts.num_trials_failed += status is Status.FAILED
-        self._counts.add_end(trial.trial_id)
+        self.counts.num_trials_completed += status is Status.COMPLETED
+        self.counts.num_trials_stopped += status is Status.STOPPED
+        self.counts.num_trials_failed += status is Status.FAILED
+        self.counts.add_end(trial.trial_id)
         self._trials.finish(trial)
         try:
             self._listener.on_end(trial.trial_id, str(status))
@@ -600,8 +582,8 @@ class SearchCore:
     def _verdict(self, now_s: float) -> Verdict | None:
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
-        self._counts.wallclock_s = now_s
-        return verdict(self._criterion, self._counts, is_draining=self._stage != "open")
+        self.counts.wallclock_s = now_s
+        return verdict(self._criterion, self.counts, is_draining=self._stage != "open")
 
     def _apply_limits(self, now_s: float) -> None:
         limit = self._verdict(now_s)
@@ -626,7 +608,9 @@ class SearchCore:
             self._stop_starting(reason)
             self._stage, self._reason = "stopping", reason
             self._suggestions.deadline_s = None
-            self._trials.suspend_all(reason, now_s)
+            for trial in self._trials.active.values():
+                if trial.state in ("starting", "running"):
+                    self._trials.terminate(trial, "suspend", reason, now_s)
 
     def _fail(self, kind: FinishKind, reason: str, error: str, now_s: float, cause: Exception | None = None) -> None:
         """End the search with an error. The first error is the one recorded."""
@@ -647,7 +631,7 @@ class SearchCore:
             return  # the next TrialRequested may resume it
         self._stage = "finished"
         self._suggestions.deadline_s = None
-        if self._error is None and (text := self._failures.all_failed(self._counts.num_trials_started)) is not None:
+        if self._error is None and (text := self._failures.all_failed(self.counts.num_trials_started)) is not None:
             self._kind, self._error = "all-failed", text
         self._actions.append(Finish(self._reason, self._error, self._cause, self._kind))
 
@@ -655,10 +639,7 @@ class SearchCore:
 def handle(
     core: SearchCore, event: Event, searcher: Searcher | None, note: Callable[[Event, list[Action]], None]
 ) -> None:
-    """Apply the event and the suggestions of an inline searcher that result from it.
-
-    `note` is called with each event and its actions. Without a searcher, the scheduler must not need suggestions.
-    """
+    """Apply the event and the suggestions of an inline searcher that result from it. `note` receives every event."""
     pending = deque((event,))
     while pending:
         event = pending.popleft()

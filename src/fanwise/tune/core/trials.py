@@ -77,7 +77,6 @@ class Trial:
         reserved_slot: slot of the next attempt, if the scheduler resumed it before its process had exited.
         iter: number of the last report of the current attempt.
         reached: number of the last report that the scheduler and the searcher have seen.
-        best: best valid report.
         hold: a user has paused it and alone can resume it.
         is_stopped_by_user: a user stopped it after it was asked to pause, or before its retry.
         alone: it gets a whole GPU, because it ran out of memory on a share of one.
@@ -122,18 +121,13 @@ class Trials:
 
     Args:
         actions: the actions of the current event, to which this class appends.
-        metric: name of the first objective.
-        timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
-        grace_s: seconds from the request to stop until Kill.
-        retries: number of further attempts of a trial that crashed.
         keeps_checkpoints: keep the checkpoints of all finished trials. False: only that of the best.
 
     Attributes:
         active: trials that use a slot, in the order in which they took it.
-        pending: their configurations.
+        pending: the configurations of the active trials.
         paused: paused and held trials.
         queued: trials that start before all others, in this order.
-        suspended: trials that run again after the search is resumed.
         deadlines: ends of timeouts and grace periods.
         checkpoints: number of references to each checkpoint. A trial that may run again, a clone of it, and a finished
             trial whose checkpoint is kept each hold one.
@@ -168,9 +162,9 @@ class Trials:
     @property
     def best(self) -> BestReport | None:
         """The best valid report of all trials, the earliest on ties."""
-        trials = [*self.active.values(), *self.paused.values(), *self.queued.values(), *self.suspended.values()]
-        candidates = [*(trial.best for trial in trials), self._finished_best]
-        best = min((ranked for ranked in candidates if ranked is not None), default=None)
+        trials = {**self.active, **self.paused, **self.queued, **self.suspended}
+        candidates = [self._finished_best, *(trial.best for trial in trials.values())]
+        best = min(filter(None, candidates), default=None)
         return None if best is None else best.report
 
     @property
@@ -191,9 +185,9 @@ class Trials:
     def may_resume(self, trial_id: int) -> bool:
         """Return True if the scheduler may resume or stop the trial: it has paused it and not decided further."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id)
-        return trial is not None and (
-            trial.state == "paused" or (trial.plan == "pause" and trial.reserved_slot is None)
-        )
+        if trial is None:
+            return False
+        return trial.state == "paused" or (trial.plan == "pause" and trial.reserved_slot is None)
 
     # Attempts.
 
@@ -236,11 +230,6 @@ class Trials:
     def terminate(self, trial: Trial, plan: Plan, why: str, now_s: float) -> None:
         self.ask_to_stop(trial, plan, now_s)
         self._actions.append(Terminate(trial.trial_id, why))
-
-    def suspend_all(self, why: str, now_s: float) -> None:
-        for trial in self.active.values():
-            if trial.state in ("starting", "running"):
-                self.terminate(trial, "suspend", why, now_s)
 
     def kill(self, trial: Trial, why: str) -> None:
         if trial.state not in ("killed", "ended", "over"):
@@ -319,12 +308,6 @@ class Trials:
         trial.state = "queued"
         self.queued[trial.trial_id] = trial
 
-    def defer_if_held(self, trial: Trial) -> bool:
-        """Return True if a user holds a trial that the scheduler resumes. It then starts when the hold is removed."""
-        if trial.hold:
-            trial.state = "held"
-        return trial.hold
-
     def set_hold(self, trial: Trial, hold: bool) -> bool:
         """Let a user hold the trial, or remove the hold. Return True if the trial is queued by this."""
         trial.hold = hold
@@ -338,11 +321,11 @@ class Trials:
 
     def stop_for_scheduler(self, trial: Trial) -> bool:
         """Stop a paused trial. Return False if it is finished only when its slot is free."""
-        if trial.state != "paused":
-            trial.plan = "drop"
-            return False
-        self._remove(trial)
-        return True
+        if trial.state == "paused":
+            self._remove(trial)
+            return True
+        trial.plan = "drop"
+        return False
 
     def stop_for_user(self, trial: Trial, now_s: float) -> bool:
         """Stop a trial. Return False if it is finished only when its attempt has ended or its slot is free."""
@@ -361,9 +344,9 @@ class Trials:
         self._actions.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
 
     def suspend_lost(self) -> int:
-        """Suspend the active trials of a process that is gone. Return how many trials had counted as stopped.
+        """Suspend the active trials of a process that is gone, except those that were asked to stop or pause.
 
-        A trial that had been asked to stop or pause keeps its state, to be judged as if it had done so.
+        Return how many trials had counted as stopped.
         """
         num_stopped = len(self.suspended)
         for trial in self.active.values():

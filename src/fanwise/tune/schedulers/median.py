@@ -50,8 +50,8 @@ class MedianStopping(Scheduler):
     """The median stopping rule; a searcher chooses the configurations.
 
     Args:
-        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The first
-            metric is compared.
+        searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        metric: see `Scheduler`; the first metric is compared.
         grace_time: no trial is stopped at a resource below this.
         grace_population: no trial is stopped at a resource that fewer other trials have reached.
 
@@ -95,7 +95,6 @@ class MedianStopping(Scheduler):
         return {**super().describe(), "grace_time": self._grace_time, "grace_population": self._grace_population}
 
     def _is_bad(self, curve: _Curve) -> bool:
-        """Return True if the best loss of this trial is worse than the median of the others at the same resource."""
         resource = curve.resources[-1]
         if resource < self._grace_time:
             return False

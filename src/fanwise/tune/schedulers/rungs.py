@@ -1,13 +1,27 @@
-"""Rungs of successive halving, with the three rules of `ASHA` for the trials that continue.
+"""Rungs of asynchronous successive halving: the rules for the trials that continue.
 
-The key of an entry is (infeasibility, loss, number). Infeasible entries rank behind all feasible ones, and ties are
-broken by the unique, increasing number.
+A rung gets an entry when a trial reaches its level, and decides about the trial. Keys of entries are tuples of the
+infeasibility, the losses, a unique and increasing number, and the trial id. So infeasible entries rank behind all
+feasible ones, and of equal entries the first ranks first.
 """
 
 from bisect import bisect_left, insort
-from typing import TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
-Key: TypeAlias = tuple[float, float, int]
+from ..pareto import best_of
+from .scheduler import CONTINUE, PAUSE, STOP, Decision
+
+Key: TypeAlias = tuple[Any, ...]
+
+
+class Rung(Protocol):
+    """The entries of one level in one bracket."""
+
+    def enter(self, key: Key) -> Decision:
+        """Add an entry. Return the decision about its trial."""
+
+    def remove(self, key: Key, *, continued: bool) -> None:
+        """Remove an entry. `continued`: whether `enter` returned CONTINUE."""
 
 
 @final
@@ -19,8 +33,8 @@ class StoppingRung:
     than the top has entries.
 
     >>> rung = StoppingRung(3.0)
-    >>> [rung.enter((0.0, 0.9, number)) for number in range(7)]
-    [True, False, False, False, False, True, False]
+    >>> [str(rung.enter((0.0, 0.9, number, 0))) for number in range(6)]
+    ['CONTINUE', 'STOP', 'STOP', 'STOP', 'STOP', 'CONTINUE']
     """
 
     __slots__ = ("_entries", "_eta", "_num_continued")
@@ -30,17 +44,15 @@ class StoppingRung:
         self._entries: list[Key] = []  # sorted
         self._num_continued = 0
 
-    def enter(self, key: Key) -> bool:
-        """Add an entry. Return True if its trial continues."""
+    def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
         top_size = max(1, int(len(self._entries) // self._eta))
         worst = self._entries[top_size - 1]
         continues = key <= worst or (key[:2] == worst[:2] and self._num_continued < top_size)
         self._num_continued += continues
-        return continues
+        return CONTINUE if continues else STOP
 
     def remove(self, key: Key, *, continued: bool) -> None:
-        """Remove an entry. `continued`: the result of `enter`."""
         del self._entries[bisect_left(self._entries, key)]
         self._num_continued -= continued
 
@@ -53,8 +65,8 @@ class QuantileRung:
     next one, so an entry is at or better than it if and only if it is at or better than entry floor((n - 1) / eta).
 
     >>> rung = QuantileRung(3.0)
-    >>> [rung.enter((0.0, loss, number)) for number, loss in enumerate([0.5, 0.9, 0.6, 0.7, 0.4])]
-    [True, False, False, False, True]
+    >>> [str(rung.enter((0.0, loss, number, 0))) for number, loss in enumerate([0.5, 0.9, 0.6, 0.4])]
+    ['CONTINUE', 'STOP', 'STOP', 'CONTINUE']
     """
 
     __slots__ = ("_entries", "_eta")
@@ -63,27 +75,24 @@ class QuantileRung:
         self._eta = eta
         self._entries: list[Key] = []  # sorted
 
-    def enter(self, key: Key) -> bool:
-        """Add an entry. Return True if its trial continues."""
+    def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
-        return key[:2] <= self._entries[int((len(self._entries) - 1) / self._eta)][:2]
+        last = self._entries[int((len(self._entries) - 1) / self._eta)]
+        return CONTINUE if key[:2] <= last[:2] else STOP
 
     def remove(self, key: Key, *, continued: bool) -> None:
-        """Remove an entry."""
-        self._entries.remove(key)
+        del self._entries[bisect_left(self._entries, key)]
 
 
 @final
 class PromotionRung:
-    """A rung whose trials wait until they are among the best floor(n / eta); each is promoted once.
+    """A rung whose trials pause until they are among the best floor(n / eta); each is promoted once.
 
     >>> rung = PromotionRung(2.0)
-    >>> rung.enter((0.0, 0.5, 0), trial_id=7)
-    >>> rung.promotable is None
-    True
-    >>> rung.enter((0.0, 0.9, 1), trial_id=8)
-    >>> rung.promotable
-    7
+    >>> str(rung.enter((0.0, 0.5, 0, 7))), rung.promotable
+    ('PAUSE', None)
+    >>> str(rung.enter((0.0, 0.9, 1, 8))), rung.promotable
+    ('PAUSE', 7)
     >>> rung.promote(), rung.promotable
     (7, None)
     """
@@ -93,32 +102,64 @@ class PromotionRung:
     def __init__(self, eta: float) -> None:
         self._eta = eta
         self._entries: list[Key] = []  # sorted
-        self._waiting: list[tuple[float, float, int, int]] = []  # keys with trial ids, sorted
+        self._waiting: list[Key] = []  # entries whose trials are paused, sorted
 
     @property
     def promotable(self) -> int | None:
         """The best waiting trial, if it is in the top; otherwise None."""
         top_size = int(len(self._entries) // self._eta)
-        if top_size and self._waiting and self._waiting[0][:3] <= self._entries[top_size - 1]:
-            return self._waiting[0][3]
-        return None
+        is_top = bool(top_size and self._waiting) and self._waiting[0] <= self._entries[top_size - 1]
+        return self._waiting[0][-1] if is_top else None
 
-    def enter(self, key: Key, trial_id: int) -> None:
-        """Add an entry, whose trial waits."""
+    def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
-        insort(self._waiting, (*key, trial_id))
+        insort(self._waiting, key)
+        return PAUSE
 
     def promote(self) -> int:
         """Return the promotable trial, which stops waiting. There must be one."""
-        return self._waiting.pop(0)[3]
+        trial_id: int = self._waiting.pop(0)[-1]
+        return trial_id
 
     def withdraw(self, key: Key) -> None:
         """Stop waiting, because the trial has ended; its entry remains."""
-        index = bisect_left(self._waiting, (*key, -1))
-        if index < len(self._waiting) and self._waiting[index][:3] == key:
+        index = bisect_left(self._waiting, key)
+        if self._waiting[index : index + 1] == [key]:
             del self._waiting[index]
 
-    def remove(self, key: Key) -> None:
-        """Remove an entry."""
+    def remove(self, key: Key, *, continued: bool) -> None:
         self.withdraw(key)
         del self._entries[bisect_left(self._entries, key)]
+
+
+@final
+class ParetoRung:
+    """A rung of several objectives. Trials continue if they are among the best floor(n / eta) entries, at least one.
+
+    Feasible entries are ordered by `pareto.best_of`, infeasible ones follow by infeasibility. Ties are handled as in
+    `StoppingRung`.
+    """
+
+    __slots__ = ("_entries", "_eta", "_num_continued")
+
+    def __init__(self, eta: float) -> None:
+        self._eta = eta
+        self._entries: list[Key] = []  # in the order of entering
+        self._num_continued = 0
+
+    def enter(self, key: Key) -> Decision:
+        entries = self._entries
+        entries.append(key)
+        top_size = max(1, int(len(entries) // self._eta))
+        feasible = [index for index, (infeasibility, *_) in enumerate(entries) if not infeasibility]
+        top = [feasible[i] for i in best_of([entries[index][1:-2] for index in feasible], top_size)] if feasible else []
+        infeasible = sorted((entry[0], index) for index, entry in enumerate(entries) if entry[0])
+        top += [index for _, index in infeasible[: top_size - len(top)]]
+        is_tie = any(entries[index][:-2] == key[:-2] for index in top)
+        continues = len(entries) - 1 in top or (is_tie and self._num_continued < top_size)
+        self._num_continued += continues
+        return CONTINUE if continues else STOP
+
+    def remove(self, key: Key, *, continued: bool) -> None:
+        self._entries.remove(key)
+        self._num_continued -= continued

@@ -56,10 +56,7 @@ class New:
 @final
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a paused trial from its last checkpoint; without one it starts from scratch.
-
-    Reports that it repeats are recorded but not passed to the scheduler.
-    """
+    """Resume a paused trial from its last checkpoint, or from scratch. Reports that it repeats are not passed again."""
 
     trial_id: int
 
@@ -191,10 +188,10 @@ class Scheduler(abc.ABC):
         self.searcher.begin(space, seed)
 
     def levels(self, space: Space) -> tuple[float, ...]:
-        """Return the resource levels, in increasing order, at which trials are compared.
+        """Return the resource levels, in increasing order, at which a searcher that was given by name compares trials.
 
-        A searcher that was given by name learns from each trial's first report at the highest level that enough trials
-        have reached. A searcher that was given as an object, or without levels, learns from each trial's last report.
+        It learns from each trial's first report at the highest level that enough trials have reached. Without levels,
+        it learns from each trial's last report, as does a searcher that was given as an object.
         """
         return ()
 
@@ -272,10 +269,7 @@ def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
 
 
 def seed_of(scheduler: Scheduler, seed: int | None, default: int) -> int:
-    """Return the seed of a search, which its scheduler, searcher and trials share.
-
-    It is `seed`, the scheduler's `random_seed`, or the default. Raises ValueError if the first two differ.
-    """
+    """Return `seed`, the scheduler's `random_seed`, or the default. Raises ValueError if the first two differ."""
     if scheduler.random_seed is None:
         return default if seed is None else seed
     if seed is not None and seed != scheduler.random_seed:

@@ -4,16 +4,14 @@
     rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 continue     ... until the last level
 
 `SuccessiveHalving` repeats one bracket, which is a list of levels and numbers of trials; `Hyperband` cycles through
-several. A free worker resumes a promoted trial of the oldest round, else starts a trial of the incomplete round, else
-starts a new round. So a round never waits for a later one, and no worker idles while a straggler runs. Trials are
-compared within their round only.
+several. A free worker resumes a promoted trial of the oldest round, or starts a trial of the incomplete round, or
+starts a new round. So no worker idles while a straggler runs. Trials are compared within their round only.
 
 A trial that fails, is stopped or ends before its level leaves the round. Of the m remaining trials of n_i, the best
 m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with the trials it has.
 Trials that do not continue are ended, so that their checkpoints can be deleted.
 """
 
-import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,11 +59,18 @@ class _Round:
 
 
 class SynchronousHalving(RungScheduler):
-    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`, which differ in their brackets."""
+    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`."""
 
-    @abc.abstractmethod
     def brackets(self, maximum: float) -> Sequence[Bracket]:
-        """Return the brackets for this maximum resource, at least one; round i uses bracket i modulo their number."""
+        """Return the brackets for this maximum resource; round i uses bracket i modulo their number."""
+        s_max = math.floor(math.log(maximum / self._grace_period) / math.log(self._eta) + _EPSILON)
+        brackets = []
+        for s in range(s_max, -1, -1):
+            size = math.ceil((s_max + 1) / (s + 1) * self._eta**s - _EPSILON)
+            sizes = tuple(max(1, math.floor(size / self._eta**i + _EPSILON)) for i in range(s + 1))
+            levels = (*(round_resource(maximum / self._eta ** (s - i)) for i in range(s)), maximum)
+            brackets.append(Bracket(levels, sizes))
+        return brackets
 
     def levels(self, space: Space) -> tuple[float, ...]:
         brackets = self.brackets(self._maximum_of(space))
@@ -153,7 +158,6 @@ class SynchronousHalving(RungScheduler):
         self._offered = trial_id
 
     def _withdraw(self, trial_id: int) -> None:
-        """Undo `_offer`."""
         round_ = self._round_of.pop(trial_id)
         round_.running.remove(trial_id)
         round_.num_started -= 1
@@ -236,16 +240,12 @@ class Hyperband(SynchronousHalving):
     Bracket(levels=(9,), sizes=(3,))
     """
 
-    def brackets(self, maximum: float) -> Sequence[Bracket]:
-        return _hyperband_brackets(maximum, self._grace_period, self._eta)
-
 
 @final
 class BOHB(SynchronousHalving):
     """BOHB (Falkner et al., arXiv 1807.01774): Hyperband with TPE as the searcher.
 
-    The model learns from each trial's first report at one resource level, the highest at which `num_init` trials have a
-    result. Until a level has that many, the space is covered evenly.
+    TPE learns from each trial's first report at the highest level at which `num_init` trials have a result.
 
     Args:
         metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
@@ -258,16 +258,3 @@ class BOHB(SynchronousHalving):
     def __init__(self, *, num_init: int = 10, **options: Unpack[RungOptions]) -> None:
         super().__init__(TPESearcher(num_init), **options)
         self._learns_at_levels = True
-
-    def brackets(self, maximum: float) -> Sequence[Bracket]:
-        return _hyperband_brackets(maximum, self._grace_period, self._eta)
-
-
-def _hyperband_brackets(maximum: float, grace_period: float, eta: float) -> list[Bracket]:
-    s_max = math.floor(math.log(maximum / grace_period) / math.log(eta) + _EPSILON)
-    brackets = []
-    for s in range(s_max, -1, -1):
-        size = math.ceil((s_max + 1) / (s + 1) * eta**s - _EPSILON)
-        sizes = tuple(max(1, math.floor(size / eta**i + _EPSILON)) for i in range(s + 1))
-        brackets.append(Bracket((*(round_resource(maximum / eta ** (s - i)) for i in range(s)), maximum), sizes))
-    return brackets

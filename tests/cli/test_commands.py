@@ -453,7 +453,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "run", "train.py:trian", *RUN[3:]), 2, "train.py has no function 'trian'; did you mean 'train'?"),
         ((*RUN, "--space", "none.yaml"), 2, "the space file 'none.yaml' cannot be read"),
         ((*RUN, "--space", "train.py"), 2, "train.py is not YAML"),
-        ((*RUN, "--constraint", "loss < 5"), 2, "the constraint 'loss < 5' uses '<' instead of <= or >="),
+        ((*RUN, "--constraint", "loss < 5"), 2, "the constraint 'loss < 5' is not of the form metric <= number"),
         ((*RUN, "--scheduler", "zzz"), 2, "got 'zzz'\n"),
         ((*RUN, "--metric", "cost", "--mode", "min", "--mode", "max", "--mode", "min"), 2, "got 3 for 2"),
         (

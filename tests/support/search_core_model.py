@@ -19,9 +19,9 @@ from fanwise.tune.core import actions, events
 from fanwise.tune.core.equal_failures import Failures
 from fanwise.tune.core.slots import Slots
 from fanwise.tune.core.suggestions import SuggestionSource
-from fanwise.tune.core.validation import problem_with
+from fanwise.tune.core.validation import problem_with, required_values
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
-from fanwise.tune.stopping import Counts, StoppingCriterion
+from fanwise.tune.stopping import Counts, StoppingCriterion, reference_losses, verdict
 
 CRASHES = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
 Config = Mapping[str, object]
@@ -108,8 +108,8 @@ class SearchModel:
         self.criterion = StoppingCriterion(**settings.limits)
         scheduler = settings.scheduler()
         self.objective, self.constraints = scheduler.objectives[0], scheduler.constraints
-        self.counts = Counts("loss", self.criterion.watched("loss"))
-        self.counts.keep_front(self.criterion.reference_losses([self.objective]))
+        self.counts = Counts("loss")
+        self.counts.track(self.criterion, reference_losses(self.criterion, [self.objective]))
         self.failures = Failures(settings.max_equal_failures)
         self.plan: list[tuple[str, int]] = []
         self.calls: list[tuple[object, ...]] = []  # of the scheduler; the searcher gets all but "next"
@@ -186,11 +186,11 @@ class SearchModel:
         if self.stage in ("stopping", "finished"):
             return
         self.counts.wallclock_s = now_s
-        verdict = self.criterion.verdict(self.counts)
-        if verdict is not None and verdict.lets_running_finish:
-            self._stop_starting(verdict.reason)
-        elif verdict is not None:
-            self._halt(verdict.reason, now_s)
+        limit = verdict(self.criterion, self.counts, is_draining=self.stage != "open")
+        if limit is not None and limit.lets_running_finish:
+            self._stop_starting(limit.reason)
+        elif limit is not None:
+            self._halt(limit.reason, now_s)
 
     def _stop_starting(self, reason: str) -> None:
         if self.stage == "open":
@@ -242,7 +242,7 @@ class SearchModel:
         if trial is None or not trial.is_running:
             self._answer_invalid(event, actions.Answer(event.trial_id, Decision.STOP, late=True))
             return
-        problem = problem_with(event.values, [self.objective], None, self.constraints)
+        problem = problem_with(event.values, required_values([self.objective], self.constraints, None))
         if problem is not None:
             self._answer_invalid(event, actions.Reject(trial.trial_id, problem))
             name = "cost" if isinstance(event.values.get("loss"), float) else "loss"
@@ -260,7 +260,7 @@ class SearchModel:
         self._save(trial, event.checkpoint)
         if self.stage in ("open", "draining", "closing"):
             self.counts.wallclock_s = now_s
-            if decision is Decision.CONTINUE and self.criterion.hard_verdict(self.counts) is not None:
+            if decision is Decision.CONTINUE and verdict(self.criterion, self.counts, is_draining=True):
                 decision = Decision.STOP
                 self._ask_to_stop(trial, "suspend", now_s)
         self.output.insert(0, actions.Answer(trial.trial_id, decision, trial.iter))
@@ -465,8 +465,8 @@ class SearchModel:
         return True
 
     def _request_ahead(self, now_s: float) -> None:
-        if self.stage == "open":
-            self.source.request_ahead(len(self.trials), self.pending(), now_s)
+        if self.stage == "open" and self.source.timeout_s is not None:
+            self.source.request(len(self.trials), self.pending(), now_s)
 
     def _start_new(self, config: Config, *, source: int | None = None, fallback: bool = False) -> None:
         trial = Trial(len(self.trials), config)

@@ -54,18 +54,17 @@ def test_a_constraint_is_read_as_it_is_written(text: str, expected: Constraint) 
     [
         ("latency_ms <= 20", TypeError, r"a list of texts, got 'latency_ms <= 20'.\n  right:  constraints=\["),
         ([20], TypeError, "a list of texts, got [20]"),
-        (["latency_ms < 20"], ValueError, "'latency_ms < 20' uses '<' instead of <= or >="),
-        (["latency_ms == 20"], ValueError, "uses '==' instead of <= or >="),
-        (["latency_ms =< 20"], ValueError, "uses '=<' instead of <= or >="),
-        (["20 >= latency_ms"], ValueError, r"The metric must be on the left: 'latency_ms <= 20'"),
-        (["latency_ms <= 0.9 * baseline"], ValueError, r"must end in a number, got '0.9 \* baseline'"),
-        (["latency_ms <="], ValueError, "must end in a number, got ''"),
-        (["<= 20"], ValueError, "lacks the name of a reported value"),
+        (["latency_ms < 20"], ValueError, "'latency_ms < 20' is not of the form metric <= number or metric >= number"),
+        (["latency_ms == 20"], ValueError, "is not of the form"),
+        (["latency_ms =< 20"], ValueError, "is not of the form"),
+        (["20 >= latency_ms"], ValueError, "is not of the form"),
+        (["latency_ms <= 0.9 * baseline"], ValueError, "is not of the form"),
+        (["latency_ms <="], ValueError, "is not of the form"),
+        (["<= 20"], ValueError, "is not of the form"),
         (["latency_ms"], ValueError, "'latency_ms' is not of the form metric <= number"),
         (["1 <= latency_ms <= 20"], ValueError, "is not of the form metric <= number"),
-        (["latency_ms <= inf"], ValueError, "must have a finite bound, got 'inf'"),
-        (["latency_ms <= nan"], ValueError, "must have a finite bound, got 'nan'"),
-        (["a <= 1", "b <= 1", "a <= 2"], ValueError, "bound the same side: 'a <= 1' and 'a <= 2'"),
+        (["latency_ms <= inf"], ValueError, "is not of the form"),
+        (["latency_ms <= nan"], ValueError, "is not of the form"),
     ],
 )
 def test_what_is_no_constraint_is_refused_with_what_to_write(texts: Any, error: type[Exception], message: str) -> None:
@@ -193,7 +192,7 @@ def test_a_constrained_value_that_is_no_number_is_named() -> None:
     machine = core()
     started(machine, 0)
     actions = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": "fast"}))
-    assert actions == [Reject(0, "the metric 'latency_ms' must be a number, got 'fast' of type str")]
+    assert actions == [Reject(0, "the constraint's value 'latency_ms' must be a number, got 'fast' of type str")]
 
 
 def test_a_constrained_value_of_nan_fails_the_trial_as_a_metric_of_nan_does() -> None:

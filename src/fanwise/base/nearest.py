@@ -82,8 +82,9 @@ def names_nearest_option(method: Callable[Concatenate[Self, P], R]) -> Callable[
     @functools.wraps(method)
     def checked(self: Self, /, *args: P.args, **options: P.kwargs) -> R:
         for name in options:
-            if name not in known:
-                raise TypeError(f"{type(self).__name__}{suffix} has no option {name!r}{did_you_mean(name, known)}")
+            if name not in known:  # a subclass may pass the rest of its options on
+                names = known if suffix else [*inspect.signature(type(self)).parameters]
+                raise TypeError(f"{type(self).__name__}{suffix} has no option {name!r}{did_you_mean(name, names)}")
         return method(self, *args, **options)
 
     return checked

@@ -185,7 +185,7 @@ class Watched:
             self._reader.state,
             self._reader.now_s,
             history.n_workers,
-            StoppingCriterion.from_json(history.stop),
+            StoppingCriterion(**history.stop),
         )
 
     def summary(self) -> Json:

@@ -100,7 +100,8 @@ class Stage:
         self.search = Search(self.engine, record, plan, SearchState(self.meta), checkpoints=CheckpointStore(root))
         suggester = self.search.suggester(scheduler.searcher)
         stop = stop or StoppingCriterion(max_num_trials_started=1_000_000)
-        core = SearchCore(scheduler, space, stop, searcher=suggester, **{"n_workers": 2, **options})
+        core = SearchCore(scheduler, space, stop, **{"n_workers": 2, **options})
+        core.listen(suggester)
         self.loop.call_soon(lambda: self.search.begin(core, events.Begin))
         self.turn()
 

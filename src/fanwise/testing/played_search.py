@@ -19,7 +19,7 @@ from ..tune.core.search_core import SearchCore, handle
 from ..tune.rng import KeyedRandom
 from ..tune.schedulers.scheduler import Decision, Scheduler
 from ..tune.space import Space
-from ..tune.stopping import StoppingCriterion
+from ..tune.stopping import StoppingCriterion, limits_of
 
 State: TypeAlias = Any  # whatever train() makes of it
 Train: TypeAlias = Callable[[State, Mapping[str, object]], tuple[State, Mapping[str, object]]]
@@ -105,7 +105,7 @@ class PlayedSearch:
         """Resume the search that is over with another limit on the trials started. `play` continues it."""
         self.finish = None
         stop = StoppingCriterion(max_wallclock_time=math.inf, max_num_trials_started=num_trials)
-        self._hand_in(Resumed(0.0, stop=stop.to_json()))
+        self._hand_in(Resumed(0.0, stop=limits_of(stop)))
 
     def replayed(self) -> list[list[Action]]:
         """The actions of another machine with another copy of the scheduler, from the same events."""

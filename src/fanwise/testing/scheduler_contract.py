@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
 from ..tune.core import events
-from ..tune.schedulers.scheduler import Decision, Done, EndStatus, NextTrial, Scheduler, Status
+from ..tune.schedulers.scheduler import Decision, Done, NextTrial, Scheduler, Status
 from ..tune.searchers.searcher import Observation, SuggestContext
 from ..tune.space import Space
 from .scheduler_play import MAX_EPOCHS, SPACE, Play
@@ -32,7 +32,7 @@ MOST_BYTES_A_TRIAL = 4_000  # what a scheduler may remember of a trial of 9 repo
 _SEEDS = range(12)  # each kind of world with each number of workers
 _FEW_SEEDS = range(6)  # where a fault shows in nearly every world
 _NUM_STEPS = 200
-_STATUSES: tuple[EndStatus, ...] = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
+_STATUSES: tuple[Status, ...] = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
 
 
 def begun(make: Make, seed: int = 0) -> Scheduler:

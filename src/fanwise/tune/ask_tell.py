@@ -32,7 +32,7 @@ from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
 from .core.search_core import handle
-from .core.validation import problem_with
+from .core.validation import problem_with, required_values
 from .experiment import Experiment
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.log import Record
@@ -46,7 +46,7 @@ from .schedulers.scheduler import Decision, Scheduler, Status, checked_objective
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
-from .stopping import StoppingCriterion
+from .stopping import StoppingCriterion, limits_of
 from .transfer import Taken
 from .values import with_objects
 from .warm_start import WarmStart, read_warm_start, summaries_to_json
@@ -149,7 +149,7 @@ class OpenSearch:
             self._apply(event)
         now_s = self._now_s()
         if is_resumed:
-            new_stop = None if stop is None else stop.to_json()
+            new_stop = None if stop is None else limits_of(stop)
             self._apply(events.Resumed(now_s, stop=new_stop, versions=settings.versions()))
         else:
             self._apply(events.Begin(now_s))
@@ -380,8 +380,9 @@ class OpenSearch:
                 f"In flight: {known}."
             )
         if values is not None:
-            scheduler = self._scheduler
-            problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._settings.constraints)
+            scheduler, constraints = self._scheduler, self._settings.constraints
+            required = required_values(scheduler.objectives, constraints, scheduler.resource_attr)
+            problem = problem_with(values, required)
             if problem is not None:
                 raise ValueError(problem)
         return current, began_s

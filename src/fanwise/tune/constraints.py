@@ -15,7 +15,7 @@ from .values import is_number
 Relation: TypeAlias = Literal["<=", ">="]
 
 _EXAMPLE = 'right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]'
-_PARTS = re.compile(r"([^<>=]*)([<>=]+)([^<>=]*)")
+_FORM = re.compile(r"\s*([^<>=\s][^<>=]*)(<=|>=)([^<>=]+)")
 
 
 @final
@@ -68,9 +68,8 @@ def violated(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> di
     >>> violated(checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"]), {"latency_ms": 25, "accuracy": 0.5})
     {'latency_ms <= 20': 5}
     """
-    constraints = list(constraints)
-    pairs = zip(constraints, violations_of(constraints, values), strict=True)
-    return {str(constraint): violation for constraint, violation in pairs if violation > 0}
+    violations = {str(constraint): violations_of([constraint], values)[0] for constraint in constraints}
+    return {text: violation for text, violation in violations.items() if violation > 0}
 
 
 def format_violations(violations: Mapping[str, float]) -> str:
@@ -87,40 +86,21 @@ def checked_constraints(texts: Sequence[str | Constraint]) -> tuple[Constraint, 
 
     >>> checked_constraints(["latency_ms < 20"])
     Traceback (most recent call last):
-    ValueError: the constraint 'latency_ms < 20' uses '<' instead of <= or >=.
+    ValueError: the constraint 'latency_ms < 20' is not of the form metric <= number or metric >= number.
       right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]
     """
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str | Constraint) for text in texts):
         raise TypeError(f"constraints must be a list of texts, got {texts!r}.\n  {_EXAMPLE}")
-    constraints = tuple(text if isinstance(text, Constraint) else _parse(text) for text in texts)
-    by_side: dict[tuple[str, str], Constraint] = {}
-    for constraint in constraints:
-        first = by_side.setdefault((constraint.metric, constraint.relation), constraint)
-        if first is not constraint:
-            raise ValueError(f"two constraints bound the same side: '{first}' and '{constraint}'; remove one")
-    return constraints
+    return tuple(text if isinstance(text, Constraint) else _parse(text) for text in texts)
 
 
 def _parse(text: str) -> Constraint:
-    match = _PARTS.fullmatch(text)
-    if match is None:
-        raise ValueError(
-            f"the constraint {text!r} is not of the form metric <= number or metric >= number.\n  {_EXAMPLE}"
-        )
-    left, relation, right = map(str.strip, match.groups())
-    if relation not in ("<=", ">="):
-        raise ValueError(f"the constraint {text!r} uses {relation!r} instead of <= or >=.\n  {_EXAMPLE}")
-    bound = _number(right)
-    if bound is None:
-        hint = ""
-        if _number(left) is not None and right:
-            hint = f" The metric must be on the left: '{right} {'>=' if relation == '<=' else '<='} {left}'."
-        raise ValueError(f"the constraint {text!r} must end in a number, got {right!r}.{hint}\n  {_EXAMPLE}")
-    if not left:
-        raise ValueError(f"the constraint {text!r} lacks the name of a reported value.\n  {_EXAMPLE}")
-    if not math.isfinite(bound):
-        raise ValueError(f"the constraint {text!r} must have a finite bound, got {right!r}")
-    return Constraint(left, cast(Relation, relation), bound)
+    match = _FORM.fullmatch(text)
+    bound = None if match is None else _number(match[3])
+    if match is None or bound is None or not math.isfinite(bound):
+        form = "metric <= number or metric >= number"
+        raise ValueError(f"the constraint {text!r} is not of the form {form}.\n  {_EXAMPLE}")
+    return Constraint(match[1].rstrip(), cast(Relation, match[2]), bound)
 
 
 def _number(text: str) -> float | None:

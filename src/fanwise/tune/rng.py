@@ -3,9 +3,8 @@
     KeyedRandom("7/suggest/17").random()      seed 7, suggestion 17
 
 The words of a key are BLAKE2b(key, block), so the numbers of suggestion 17 do not depend on how many numbers others
-drew, and no two keys share a sequence. The methods are a subset of `random.Random`, implemented here because Python
-changes its algorithms between versions. Construction and eight numbers cost one hash; `random.Random("text")`
-initializes 624 words of state.
+drew. The methods are a subset of `random.Random`, implemented here because Python changes its algorithms between
+versions, and because initializing `random.Random("text")` is slow.
 """
 
 import hashlib

@@ -23,7 +23,7 @@ from .schedulers.scheduler import FIFO, Scheduler, checked_seed, seed_of
 from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space
-from .stopping import StoppingCriterion
+from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
 from .values import check_bool, checked_int, checked_seconds, is_number
 
 # Fields that are stored under "settings" in the metadata of the record. The others have keys of their own.
@@ -78,7 +78,7 @@ class SearchSettings:
             raise ValueError("a search needs an end: stop=StoppingCriterion(...)")
         if not isinstance(self.stop, StoppingCriterion):
             raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
-        self.stop.reference_losses(self.scheduler.objectives)
+        reference_losses(self.stop, self.scheduler.objectives)
         checked_int("n_workers", self.n_workers, 0)
         for option in ("asynchronous", "reuse", "keep_checkpoints", "divides_machine"):
             check_bool(option, getattr(self, option))
@@ -133,7 +133,7 @@ class SearchSettings:
                 choice = choose_searcher(
                     num_objectives=1 if isinstance(metric, str) else len(metric),
                     has_conditions=bool(space.conditions),
-                    max_trials=stop.max_trials if isinstance(stop, StoppingCriterion) else None,
+                    max_trials=max_trials(stop) if isinstance(stop, StoppingCriterion) else None,
                     n_workers=max(1, n_workers),
                     has_sklearn=has_sklearn(),
                 )
@@ -171,7 +171,7 @@ class SearchSettings:
         return cls(
             space=Space.from_json(meta["space"]) if space is None else space,
             scheduler=_copy(scheduler),
-            stop=StoppingCriterion.from_json(meta["stop"]),
+            stop=StoppingCriterion(**meta["stop"]),
             seed=seed_of(scheduler, meta["seed"], meta["seed"]),
             n_workers=meta["n_workers"],
             constraints=tuple(checked_constraints(meta.get("constraints", []))),
@@ -192,7 +192,7 @@ class SearchSettings:
             "resource_attr": self.scheduler.resource_attr,
             "seed": self.seed,
             "n_workers": self.n_workers,
-            "stop": self.stop.to_json(),
+            "stop": limits_of(self.stop),
             "settings": {name: getattr(self, name) for name in _OPTIONS},
         }
 

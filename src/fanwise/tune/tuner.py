@@ -22,7 +22,6 @@ from ..pool.backend import start_ahead
 from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of
 from .callbacks.dispatcher import checked_callbacks
-from .constraints import constraints_of
 from .core import events
 from .experiment import Experiment, folder_of
 from .program import ASKED, load_cluster, load_program
@@ -257,7 +256,7 @@ class Tuner:
         space = Space.from_json(meta["space"]) if space is None else as_space(space)
         _check_objective(objective)
         settings = SearchSettings.from_json(meta, scheduler, space)
-        if constraints := constraints_of(scheduler):  # else those that were passed to the Tuner remain valid
+        if constraints := scheduler.constraints:  # else those that were passed to the Tuner remain valid
             settings = replace(settings, constraints=constraints)
         settings.check_equal(meta, objective=name_of(objective))
         check_signature(objective, space.names, sometimes=space.conditions)

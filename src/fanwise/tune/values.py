@@ -29,7 +29,7 @@ def is_bool(value: object) -> bool:
 
 
 def check_bool(name: str, value: object) -> bool:
-    """Return a boolean setting. Raises TypeError for other types, such as the text "no", which is truthy."""
+    """Return a boolean setting. Raises TypeError for other types, such as the text "no"."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
     return value
@@ -37,10 +37,6 @@ def check_bool(name: str, value: object) -> bool:
 
 def plain_json(label: str, value: object) -> object:
     """Return a deep copy in plain Python types that survive JSON. NumPy scalars are converted.
-
-    Args:
-        label: description of the value for error messages.
-        value: the value.
 
     Raises:
         TypeError: JSON cannot represent the value, or would change its type (tuples, sets, non-text keys).
@@ -69,10 +65,7 @@ def plain_json(label: str, value: object) -> object:
 
 
 def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-    """Return a copy of a configuration with objects in place of their names. See `Space.objects`.
-
-    Lists, tuples and dicts are copied, so that the objective may modify them.
-    """
+    """Return a copy of a configuration with copies of objects in place of their names. See `Space.objects`."""
     copy = dict(config)
     for name, by_name in objects.items():
         value = copy.get(name)
@@ -122,7 +115,7 @@ def checked_int(name: str, value: object, minimum: int) -> int:
 
 
 def round_resource(value: float) -> float:
-    """Round a resource to 12 significant digits, so that accumulated rounding errors do not miss a rung level.
+    """Round a resource to 12 significant digits, so that rounding errors do not miss a rung level.
 
     >>> round_resource(0.1 + 0.2), round_resource(3)
     (0.3, 3)
@@ -130,19 +123,29 @@ def round_resource(value: float) -> float:
     return value if isinstance(value, int) or value.is_integer() else float(f"{value:.12g}")
 
 
+def checked_number(name: str, value: float) -> float:
+    """Return a number, of NumPy too, as an int or float of Python. Raises TypeError."""
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def checked_positive(name: str, value: float) -> float:
+    """Return a setting above 0 and finite. Raises TypeError, ValueError."""
+    if not 0 < checked_number(name, value) < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite, got {value!r}")
+    return checked_number(name, value)
+
+
 def checked_probability(name: str, value: float) -> float:
     """Return a setting between 0 and 1, inclusive. Raises TypeError, ValueError."""
-    if not is_number(value):
-        raise TypeError(f"{name} must be a number from 0 to 1, got {value!r} of type {type(value).__name__}")
-    if not 0 <= value <= 1:
+    if not 0 <= checked_number(name, value) <= 1:
         raise ValueError(f"{name} must be a number from 0 to 1, got {value!r}")
     return float(value)
 
 
 def checked_seconds(name: str, value: float) -> float:
     """Return a setting in seconds, finite and at least 0. Raises TypeError, ValueError."""
-    if not is_number(value):
-        raise TypeError(f"{name} must be seconds, got {value!r} of type {type(value).__name__}")
-    if not 0 <= value < math.inf:
+    if not 0 <= checked_number(name, value) < math.inf:
         raise ValueError(f"{name} must be finite and at least 0 seconds, got {value!r}")
     return float(value)

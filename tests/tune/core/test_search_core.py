@@ -188,7 +188,7 @@ def test_paused_trial_releases_its_slot_and_resumes_from_its_checkpoint() -> Non
     assert search.free(0, 0) == [start(1, 0)]
     assert search.run(1, 1.0)[-1] == start(0, 0, attempt=1, from_iter=1, checkpoint="a")
     assert search.report(0, 1, 0.5) == [Answer(0, CONTINUE, 2)]
-    assert search.counts.num_trials_finished == 1
+    assert search.counts.num_trials_completed == 1
 
 
 def test_repeated_reports_are_answered_but_not_observed() -> None:
@@ -523,7 +523,7 @@ def test_finished_search_continues_with_another_limit() -> None:
     search.begin()
     search.run(0, 1.0)
     assert search.core.is_finished
-    stop = StoppingCriterion(max_num_trials_started=2).to_json()
+    stop = {"max_num_trials_started": 2}
     expected = [start(1, 0), StopStarting("max_num_trials_started=2 reached")]
     assert search.send(events.Resumed(1, stop=stop)) == expected
 

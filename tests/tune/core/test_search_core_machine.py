@@ -437,7 +437,7 @@ def state_of(core: Any) -> dict[str, object]:  # Any: private attributes
         "suspended": list(trials.suspended),
         "references": dict(trials.checkpoints),
         "kept": {trial_id: checkpoint.name for trial_id, checkpoint in trials._finished_checkpoints.items()},
-        "deadlines": {trial_id: at_s for trial_id, (at_s, _) in trials.deadlines._times.items()},
+        "deadlines": dict(trials.deadlines._times),
         "next tick": core.next_tick_s,
         "best": core.best and dataclasses.astuple(core.best),
         "counts": plain(core.counts),
@@ -472,10 +472,10 @@ def state_of_trial(trial: CoreTrial, trials: Trials) -> tuple[object, ...]:
 
 
 # A new attribute of the core must be compared above, or be constant during a search.
-COMPARED = {"_trials", "_slots", "_suggestions", "_counts", "_failures", "_actions", "_stage", "_has_begun"}
+COMPARED = {"_trials", "_slots", "_suggestions", "counts", "_failures", "_actions", "_stage", "_has_begun"}
 COMPARED |= {"_is_interrupted", "_num_starts", "_reason", "_error", "_kind", "_cause"}
 CONSTANT = {"_scheduler", "_space", "_criterion", "_seed", "_objectives", "_metric", "_signs", "_listener"}
-CONSTANT |= {"_handlers", "_resource_attr", "_constraints"}
+CONSTANT |= {"_handlers", "_resource_attr", "_constraints", "_required"}
 COMPARED_OF_TRIALS = {"active", "pending", "paused", "queued", "suspended", "deadlines", "checkpoints"}
 COMPARED_OF_TRIALS |= {"_actions", "_finished_checkpoints", "_finished_best"}
 CONSTANT_OF_TRIALS = {"_metric", "_timeout_s", "_grace_s", "_retries", "_keeps_checkpoints"}
@@ -557,16 +557,20 @@ def lets_running_trials_run(original: Any, self: Any, reason: str, now_s: float)
     self._stop_starting(reason)
 
 
-@mutation("_rank")
-def keeps_the_last_of_equal_reports(original: Any, self: Any, trial: Any, *args: Any) -> None:
-    original(self, trial, *args)
+@mutation("_decide")
+def keeps_the_last_of_equal_reports(original: Any, self: Any, trial: Any, *args: Any) -> Any:
+    decision = original(self, trial, *args)
     if trial.best is not None:
         trial.best = trial.best._replace(number=-abs(trial.best.number))
+    return decision
 
 
-@mutation("_rank")
-def ranks_infeasible_reports_as_feasible(original: Any, self: Any, trial: Any, excess: float, *args: Any) -> None:
-    original(self, trial, 0.0, *args)
+@mutation("_decide")
+def ranks_infeasible_reports_as_feasible(original: Any, self: Any, trial: Any, *args: Any) -> Any:
+    decision = original(self, trial, *args)
+    if trial.best is not None:
+        trial.best = trial.best._replace(infeasibility=0.0)
+    return decision
 
 
 @mutation("_rewind")
@@ -641,8 +645,8 @@ def forgets_suspended_trials(original: Any, self: Any, event: events.Resumed) ->
 @mutation("wait", "_suggestions")
 def extends_the_wait_for_a_suggestion(original: Any, self: Any, trial_id: int, pending: Any, now_s: float) -> None:
     original(self, trial_id, pending, now_s)
-    if self._timeout_s is not None:
-        self.deadline_s = now_s + self._timeout_s
+    if self.timeout_s is not None:
+        self.deadline_s = now_s + self.timeout_s
 
 
 @mutation("is_requested", "_suggestions")
@@ -666,7 +670,7 @@ def forgets_to_tell_the_scheduler_of_an_end(original: Any, self: Any, *args: Any
 @mutation("_finish_trial")
 def counts_the_best_trial_as_no_improvement(original: Any, self: Any, trial: Any, *args: Any) -> None:
     original(self, trial, *args)
-    self._counts.num_trials_without_improvement += trial.trial_id == self._counts.best_trial_id
+    self.counts.num_trials_without_improvement += trial.trial_id == self.counts.best_trial_id
 
 
 @mutation("_release")

@@ -65,7 +65,7 @@ def test_only_the_pending_request_can_be_answered() -> None:
 
 def test_deadline_counts_from_when_the_slot_begins_to_wait() -> None:
     source, _ = new_source()
-    source.request_ahead(4, {}, 0.0)
+    source.request(4, {}, 0.0)
     assert source.deadline_s is None
     source.wait(4, {}, 1.0)
     source.wait(4, {}, 2.0)
@@ -73,10 +73,8 @@ def test_deadline_counts_from_when_the_slot_begins_to_wait() -> None:
     assert not source.is_overdue(2.9) and source.is_overdue(3.0) and not source.is_overdue(3.0)
 
 
-def test_searcher_without_a_time_budget_is_not_asked_ahead() -> None:
-    source, actions = new_source(CountingSearcher())
-    source.request_ahead(4, {}, 0.0)
-    assert actions == []
+def test_slot_waits_for_a_searcher_without_a_time_budget_without_a_deadline() -> None:
+    source, _ = new_source(CountingSearcher())
     source.wait(4, {}, 0.0)
     assert source.deadline_s is None and source.is_requested(0)
 

@@ -193,8 +193,6 @@ def test_a_scheduler_begins_afresh_however_often() -> None:
     [
         lambda: FIFO(SPACE, metric="loss"),  # type: ignore[arg-type]
         lambda: FIFO({"x": 1}, metric="loss"),  # type: ignore[arg-type]
-        lambda: FIFO(config_space=SPACE, metric="loss"),  # type: ignore[call-arg]
-        lambda: FIFO(metric="loss", space=SPACE),  # type: ignore[call-arg]
     ],
 )
 def test_a_space_given_to_a_scheduler_as_in_syne_tune_is_refused_with_the_right_form(

@@ -79,7 +79,8 @@ def test_a_trial_that_is_over_leaves_only_its_losses() -> None:
     for trial_id in range(50):
         told(scheduler, trial_id, 1, (float(trial_id), 1.0))
         scheduler.on_end(trial_id, Status.STOPPED)
-    assert not scheduler._trials and len(scheduler._rungs[0]) == 50
+    rung: Any = scheduler._rungs[0, 0]
+    assert not scheduler._trials and len(rung._entries) == 50
 
 
 def train(state: Any, config: Mapping[str, object]) -> tuple[Any, Mapping[str, object]]:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune.schedulers.rungs import Key, PromotionRung, QuantileRung, Rung, StoppingRung
+from fanwise.tune.schedulers.rungs import Key, PromotionRung, QuantileRung, StoppingRung
+from fanwise.tune.schedulers.scheduler import CONTINUE, PAUSE, STOP
 
 LOSSES = st.sampled_from([0.0, 0.5, 0.5, 1.0, math.inf, -math.inf]) | st.floats(allow_nan=False)
 # Each step enters a loss or, of the entries that are there, forgets one, or says that its trial is over.
@@ -17,23 +18,6 @@ STEPS = st.lists(
     st.tuples(st.sampled_from(["enter", "enter", "enter", "forget", "withdraw", "promote"]), RANKS), max_size=80
 )
 Step: TypeAlias = tuple[str, tuple[float, float]]
-
-
-@given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]), st.integers(0, 2))
-def test_the_top_share_is_what_sorting_says(steps: list[Step], eta: float, at_least: int) -> None:
-    rung = Rung(eta, at_least)
-    entries: list[Key] = []
-    for number, (what, rank) in enumerate(steps):
-        if what == "enter":
-            entries.append((*rank, number))
-            rung.enter((*rank, number))
-        elif entries:
-            rung.remove(entries.pop(number * 7 % len(entries)))
-        ranked = sorted(entries)
-        size = min(len(ranked), max(at_least, int(len(ranked) // eta)))
-        assert [rung.is_top(key) for key in ranked] == [place < size for place in range(len(ranked))]
-        assert len(rung) == len(ranked)
-        assert rung.worst_of_top == (ranked[size - 1] if size else None)
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
@@ -45,21 +29,22 @@ def test_the_best_trial_that_waits_is_promoted_when_it_is_in_the_top_share(steps
         some = entries[number * 7 % len(entries)] if entries else None
         top = sorted(entries)[: int(len(entries) // eta)]
         expected = next((key for key in top if key in waiting), None)
-        assert rung.promotable == (None if expected is None else expected[2] + 1000)
+        assert rung.promotable == (None if expected is None else expected[3])
         if what == "enter":
-            entries.append((*rank, number))
-            waiting.add((*rank, number))
-            rung.enter((*rank, number), trial_id=number + 1000)
+            key = (*rank, number, number + 1000)
+            entries.append(key)
+            waiting.add(key)
+            assert rung.enter(key) is PAUSE
         elif what == "promote" and expected is not None:
             waiting.remove(expected)
-            assert rung.promote() == expected[2] + 1000
+            assert rung.promote() == expected[3]
         elif what == "withdraw" and some is not None:
             waiting.discard(some)
             rung.withdraw(some)
         elif what == "forget" and some is not None:
             entries.remove(some)
             waiting.discard(some)
-            rung.remove(some)
+            rung.remove(some, continued=False)
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
@@ -70,10 +55,10 @@ def test_who_enters_goes_on_in_the_top_share_or_as_an_equal_for_whom_there_is_ro
     entries: dict[Key, bool] = {}
     for number, (what, rank) in enumerate(steps):
         if what == "enter":
-            key = (*rank, number)
+            key = (*rank, number, 0)
             top = sorted([*entries, key])[: max(1, int((len(entries) + 1) // eta))]
             expected = key in top or (key[:2] == top[-1][:2] and sum(entries.values()) < len(top))
-            entries[key] = rung.enter(key)
+            entries[key] = rung.enter(key) is CONTINUE
             assert entries[key] == expected
         elif entries:
             some = list(entries)[number * 7 % len(entries)]
@@ -83,7 +68,7 @@ def test_who_enters_goes_on_in_the_top_share_or_as_an_equal_for_whom_there_is_ro
 @pytest.mark.parametrize("eta", [2.0, 3.0, 4.0])
 def test_of_trials_that_are_all_alike_one_in_eta_goes_on(eta: float) -> None:
     rung = StoppingRung(eta)
-    gone_on = [rung.enter((0.0, 0.9, number)) for number in range(120)]
+    gone_on = [rung.enter((0.0, 0.9, number, 0)) is CONTINUE for number in range(120)]
     assert sum(gone_on) == 120 / eta and sum(gone_on[60:]) == 60 / eta
 
 
@@ -93,14 +78,14 @@ def test_a_trial_continues_if_it_is_within_the_quantile_of_numpy(losses: list[in
     for number, loss in enumerate(losses):
         cutoff = np.quantile(losses[: number + 1], 1 / eta)
         if not math.isclose(loss, cutoff) or loss == cutoff:
-            assert rung.enter((0.0, float(loss), number)) == (loss <= cutoff)
+            assert (rung.enter((0.0, float(loss), number, 0)) is CONTINUE) == (loss <= cutoff)
         else:
-            rung.enter((0.0, float(loss), number))
+            rung.enter((0.0, float(loss), number, 0))
 
 
 def test_a_removed_entry_no_longer_counts_in_the_quantile() -> None:
     rung = QuantileRung(2.0)
-    assert rung.enter((0.0, 0.1, 0))
-    assert not rung.enter((0.0, 0.5, 1))
-    rung.remove((0.0, 0.1, 0), continued=True)
-    assert rung.enter((0.0, 0.5, 2))
+    assert rung.enter((0.0, 0.1, 0, 0)) is CONTINUE
+    assert rung.enter((0.0, 0.5, 1, 1)) is STOP
+    rung.remove((0.0, 0.1, 0, 0), continued=True)
+    assert rung.enter((0.0, 0.5, 2, 2)) is CONTINUE

@@ -42,7 +42,7 @@ OURS: dict[str, Make] = {
     ),
     "successive halving": lambda: SuccessiveHalving(metric="loss", max_t=9, resource_attr="epoch"),
     "successive halving of odd rounds": lambda: SuccessiveHalving(
-        metric="loss", mode="max", max_resource_attr="max_epochs", reduction_factor=2, prefact=0.7
+        metric="loss", mode="max", max_resource_attr="max_epochs", reduction_factor=2
     ),
     "Hyperband": lambda: Hyperband(metric="loss", max_t=9),
     "PBT": lambda: PBT(metric="loss", max_t=9, resource_attr="epoch", perturbation_interval=2),

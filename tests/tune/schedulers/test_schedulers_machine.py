@@ -236,8 +236,8 @@ OURS: dict[str, Make] = {
         AshaModel(2, "promotion"),
     ),
     "halving": lambda: (
-        SuccessiveHalving(metric="loss", max_t=MAXIMUM, reduction_factor=3, prefact=0.6),
-        HalvingModel([([1, 3, 9], [5, 1, 1])]),
+        SuccessiveHalving(metric="loss", max_t=MAXIMUM, reduction_factor=3),
+        HalvingModel([([1, 3, 9], [9, 3, 1])]),
     ),
     "halving by 2": lambda: (
         SuccessiveHalving(metric="loss", max_t=MAXIMUM, grace_period=2, reduction_factor=2),

@@ -24,9 +24,7 @@ from ..space import Space
 class SearchStarted:
     """A search was started or resumed.
 
-    Args:
-        path: folder of the experiment.
-        created_s: Unix time at which the experiment was created. Together with the seed it identifies the search.
+    `created_s`: Unix time at which the experiment was created. Together with the seed it identifies the search.
     """
 
     name: str
@@ -80,7 +78,6 @@ class TrialEnded:
     Args:
         iter, values: number and values of the last report; 0 and empty if there is none.
         reason: why it failed, or None.
-        will_retry: whether a failed trial is retried.
     """
 
     now_s: float

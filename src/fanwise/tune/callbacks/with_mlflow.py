@@ -3,19 +3,12 @@
 It uses its own client, so that an active run of the program is not affected.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from ...base.errors import NotInstalled
 from ..schedulers.scheduler import Status
 from .search_events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 
-_STATUS = {
-    Status.COMPLETED: "FINISHED",
-    Status.FAILED: "FAILED",
-    Status.STOPPED: "FINISHED",
-    Status.PAUSED: "SCHEDULED",
-}
 _CONNECT_TIMEOUT_S = 5.0
 
 
@@ -60,7 +53,7 @@ class MLflowCallback:
     def on_trial_start(self, event: TrialStarted) -> None:
         if event.attempt:
             condition = f"tags.`fanwise.trial_id` = '{event.trial_id}'"
-            run_id = self._runs.get(event.trial_id) or next(self._find_runs(condition), None)
+            run_id = self._runs.get(event.trial_id) or next(iter(self._find_runs(condition)), None)
             if run_id is not None:
                 self._runs[event.trial_id] = run_id
                 self._client.update_run(run_id, "RUNNING")
@@ -78,16 +71,10 @@ class MLflowCallback:
         for name, value in event.config.items():
             self._client.log_param(run_id, name, value)
 
-    def _find_runs(self, condition: str) -> Iterator[str]:
-        """Iterate over the ids of the runs of this search that match a condition."""
+    def _find_runs(self, condition: str) -> list[str]:
+        """Return the ids of the runs of this search that match a condition."""
         condition = f"tags.`fanwise.search` = '{self._search}' AND {condition}"
-        page_token = None
-        while True:
-            page = self._client.search_runs([self._experiment_id], condition, page_token=page_token)
-            yield from (run.info.run_id for run in page)
-            page_token = page.token
-            if not page_token:
-                return
+        return [run.info.run_id for run in self._client.search_runs([self._experiment_id], condition)]
 
     def on_report(self, event: TrialReported) -> None:
         run_id = self._runs.get(event.trial_id)
@@ -108,12 +95,12 @@ class MLflowCallback:
             self._client.set_tag(run_id, "fanwise.reason", event.reason.text.partition("\n")[0])
         if event.is_over:
             del self._runs[event.trial_id]
-            self._client.set_terminated(run_id, _STATUS[event.status])
+            self._client.set_terminated(run_id, "FAILED" if event.status is Status.FAILED else "FINISHED")
         else:
             self._client.update_run(run_id, "SCHEDULED")
 
     def on_end(self, event: object) -> None:
-        for run_id in list(self._find_runs("attributes.status = 'RUNNING'")):
+        for run_id in self._find_runs("attributes.status = 'RUNNING'"):
             self._client.set_terminated(run_id, "KILLED")
         self._runs.clear()
 

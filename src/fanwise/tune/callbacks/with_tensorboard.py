@@ -60,7 +60,10 @@ class TensorBoardCallback:
         if writer is None:
             return
         if event.is_over:
-            config = {name: _plain(value) for name, value in event.config.items()}
+            config = {
+                name: value if isinstance(value, bool | int | float | str) else str(value)
+                for name, value in event.config.items()
+            }
             metrics = {f"last/{name}": value for name, value in event.values.items() if not isinstance(value, str)}
             writer.add_hparams(config, metrics, run_name=".")
         writer.close()
@@ -69,8 +72,3 @@ class TensorBoardCallback:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
-
-
-def _plain(value: object) -> object:
-    """Convert a value to a type that TensorBoard supports."""
-    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -10,10 +10,9 @@ class WandbCallback:
     """Logs the trials of a search as runs of Weights & Biases.
 
     A resumed trial continues its run, even after the search itself was resumed. W&B drops values whose step does not
-    increase. Every report therefore includes `fanwise/attempt` and `fanwise/iter`. `fanwise/iter` is the number of the
-    report and the x-axis of the charts. If a trial restarts from an earlier checkpoint, some iterations have several
-    values; use the value of the last attempt. W&B marks runs of a killed tuner as crashed. With mode="offline", upload
-    resumed runs with `wandb sync --append`.
+    increase, so the x-axis of the charts is the number of the report, `fanwise/iter`. If a trial restarts from an
+    earlier checkpoint, some iterations have several values; use that of the last `fanwise/attempt`. With
+    mode="offline", upload resumed runs with `wandb sync --append`.
 
     Args:
         project: W&B project; None: the default, e.g. `WANDB_PROJECT`.

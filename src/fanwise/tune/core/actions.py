@@ -45,7 +45,7 @@ class BestReport:
 
 @frozen
 class Start:
-    """Start this attempt of the trial in the slot, which is free.
+    """Start an attempt of the trial in a free slot.
 
     Args:
         from_iter: number of its valid reports. The next report has number from_iter + 1.
@@ -68,11 +68,10 @@ class Start:
 
 @frozen
 class Answer:
-    """Answer report number `iter` of the trial. A late or repeated report is not part of the search.
+    """Answer report number `iter` of the trial.
 
-    Args:
-        late: the trial was over or had been asked to stop.
-        repeated: a resumed trial repeats an earlier report.
+    The report does not count if it is `late` (the trial was over or had been asked to stop) or `repeated` (by a resumed
+    trial).
     """
 
     trial_id: int
@@ -108,10 +107,7 @@ class Kill:
 
 @frozen
 class Judged:
-    """Record the outcome of an attempt. With will_retry the trial starts again, after a resume if the search stops.
-
-    If a user stops the trial before the retry, a second `Judged` without will_retry follows.
-    """
+    """Record the outcome of an attempt. `will_retry`: the trial starts again, unless another `Judged` follows."""
 
     trial_id: int
     attempt: int
@@ -151,7 +147,7 @@ class Finish:
         reason: the reason in one line.
         error: message of the error that made the search fail, or None.
         cause: the exception of the scheduler or searcher, to be raised to the user. Not recorded.
-        kind: `limit` if the search ended normally; otherwise the kind of failure.
+        kind: kind of failure; `limit` if the search ended normally.
     """
 
     reason: str

@@ -12,7 +12,7 @@ from .actions import Reason
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
 _MOST_REASONS = 100
-ADVICE = "Repair the objective; or set max_equal_failures=None to continue after any failure."
+_ADVICE = "Repair the objective; or set max_equal_failures=None to continue after any failure."
 
 
 def alike(reason: Reason) -> tuple[str, str]:
@@ -38,11 +38,7 @@ class Failures:
     def add(self, reason: Reason | None, *, has_reported: bool) -> str | None:
         """Count the outcome of a trial. Return the message if the search should fail now, or None.
 
-        A timeout after a report does not count as a failure.
-
-        Args:
-            reason: why the trial failed. None: it paused or succeeded.
-            has_reported: True if the trial has reported.
+        `reason`: why the trial failed, or None. A timeout after a report does not count as a failure.
         """
         self._num_outcomes += 1
         if reason is None or (reason.kind == "time-out" and has_reported):
@@ -53,8 +49,9 @@ class Failures:
             self._reasons[key] += 1
             self._examples.setdefault(key, reason)
         if self._num_outcomes == self._max_equal and self._reasons[key] == self._max_equal:
-            summary = f"the first {self._max_equal} trials to finish all failed alike"
-            return f"{_text('the first trial to finish failed' if self._max_equal == 1 else summary, reason)}\n{ADVICE}"
+            several = f"the first {self._max_equal} trials to finish all failed alike"
+            summary = "the first trial to finish failed" if self._max_equal == 1 else several
+            return f"{_text(summary, reason)}\n{_ADVICE}"
         return None
 
     def all_failed(self, num_started: int) -> str | None:
@@ -68,7 +65,6 @@ class Failures:
 
 
 def _text(summary: str, reason: Reason) -> str:
-    """Return the summary with the failure, its traceback, and the other output of the trial."""
     text = f"{summary} ({reason.kind}): {reason.text}"
     if reason.traceback:
         text += f"\n{reason.traceback.rstrip()}"

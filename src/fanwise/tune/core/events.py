@@ -12,7 +12,7 @@ Events are frozen and consist of JSON values. `now_s` is in seconds since the se
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ...base.frozen import frozen
 from ...pool.contract import OutcomeKind
@@ -43,7 +43,6 @@ class Earlier:
         trial_id: negative; the last earlier trial has -1.
         config: a complete configuration of this space.
         reports: its reported values in order, each with all the numbers that this search requires.
-        status: its final status.
     """
 
     now_s: float
@@ -62,12 +61,9 @@ class Begin:
 
 @frozen
 class Suggested:
-    """The searcher's answer to `Suggest` number `number`.
+    """The searcher's answer to `Suggest` number `number`: a configuration, or None if it has none at present.
 
-    Args:
-        config: the suggestion. None: the searcher has none at present.
-        seen: sequence number of the last event that it takes into account.
-        error: message of the searcher's exception, or None.
+    `seen`: sequence number of the last event that it takes into account. `error`: message of its exception, or None.
     """
 
     now_s: float
@@ -170,17 +166,14 @@ class TrialRequested:
 
 @frozen
 class Resumed:
-    """A new process resumes the search. The trials that were interrupted run again.
+    """A new process resumes the search, with these settings if they changed. Interrupted trials run again.
 
-    Args:
-        n_workers: the new number of workers. None: unchanged.
-        stop: the new stopping criterion. None: unchanged.
-        versions: versions of the libraries in the new process. None: unchanged or unknown.
+    `versions`: versions of the libraries in the new process. None: unchanged or unknown.
     """
 
     now_s: float
     n_workers: int | None = None
-    stop: Mapping[str, object] | None = None
+    stop: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
 
 

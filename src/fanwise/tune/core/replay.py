@@ -5,11 +5,10 @@ searcher is still called at the time of each request, which restores its state a
 are read ahead only up to the recorded answer, so a long record needs little memory.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import tee
 from typing import Protocol, TypeAlias, final
 
 from ..searchers.searcher import Searcher
@@ -37,10 +36,7 @@ Row: TypeAlias = tuple[int, Event, Recorded]
 @final
 @dataclass(slots=True)
 class Difference:
-    """A difference between the record and the replay. `recorded` and `replayed` are actions or suggestions.
-
-    `seq`: sequence number of the row.
-    """
+    """A difference in row `seq` of the record. `recorded` and `replayed` are actions or suggestions."""
 
     seq: int
     event: Event
@@ -80,8 +76,8 @@ def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, 
     """
     result = Replayed()
     suggestions: dict[int, object] = {}
-    reader = _Reader(rows)
-    for seq, event, recorded in reader:
+    (rows,) = tee(rows, 1)
+    for seq, event, recorded in rows:
         result.num_events += 1
         if type(event) is Suggested and event.number in suggestions:
             result.num_suggestions += 1
@@ -96,7 +92,7 @@ def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, 
             if type(action) is not Suggest:
                 result.num_decisions += 1
                 continue
-            if searcher is not None and (answer := reader.answer_to(action.number)) is not None:
+            if searcher is not None and (answer := _answer_to(action.number, tee(rows)[1])) is not None:
                 if asks_anew:
                     suggestions[action.number] = suggested(searcher, action, event.now_s).config
                 elif answer.error is None:
@@ -107,30 +103,11 @@ def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, 
     return result
 
 
-@final
-class _Reader:
-    """Iterates over the rows, and reads ahead for the answer to a request."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = iter(rows)
-        self._ahead: deque[Row] = deque()
-
-    def __iter__(self) -> "_Reader":
-        return self
-
-    def __next__(self) -> Row:
-        return self._ahead.popleft() if self._ahead else next(self._rows)
-
-    def answer_to(self, number: int) -> Suggested | None:
-        """Return the recorded answer to the request, or None if the tuner ended before it arrived."""
-        for event in chain([row[1] for row in self._ahead], self._read_ahead()):
-            if type(event) is Suggested and event.number == number:
-                return event
-            if type(event) is Resumed:
-                return None
-        return None
-
-    def _read_ahead(self) -> Iterator[Event]:
-        for row in self._rows:
-            self._ahead.append(row)
-            yield row[1]
+def _answer_to(number: int, rows: Iterable[Row]) -> Suggested | None:
+    """Return the recorded answer to a request, or None if the tuner ended before it arrived."""
+    for _, event, _ in rows:
+        if type(event) is Suggested and event.number == number:
+            return event
+        if type(event) is Resumed:
+            return None
+    return None

@@ -12,13 +12,12 @@
 
     open, draining and closing: stopping at a limit that stops running trials, a failure, or an Interrupt
 
-`SuggestionSource` provides the configurations of new trials, `Slots` the places to run, and `Trials` the life of each
-trial. `SearchCore` connects them with the scheduler, the searcher and the stopping criterion. Only valid reports reach
-the scheduler and the searcher, and their answers are validated.
+`SearchCore` connects the scheduler, the searcher and the stopping criterion with `SuggestionSource` (configurations of
+new trials), `Slots` (places to run) and `Trials` (unfinished trials). Only valid reports reach the scheduler and the
+searcher, and their answers are validated.
 
-The state machine handles plain values only; it does not access processes, links, the record or the screen. Late events,
-duplicates, and events about unknown trials change nothing and never raise. It is deterministic: replay and resume pass
-it the recorded events.
+The state machine performs no I/O and is deterministic: replay and resume pass it the recorded events. Late events,
+duplicates, and events about unknown trials change nothing and never raise.
 
 Invariants: a slot is used from Start until Free. Every Reported gets exactly one Answer or Reject, the first of its
 actions. StopStarting and then Finish are each ordered once until Resumed, Finish only when no slot is used.
@@ -28,13 +27,27 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, final
+from typing import Any, Literal, Protocol, final
 
-from ..constraints import Constraint, constraints_of, infeasibility, violations_of
-from ..schedulers.scheduler import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, Status, Stop, Wait
+from ..constraints import Constraint, infeasibility, violations_of
+from ..schedulers.scheduler import (
+    CONTINUE,
+    PAUSE,
+    STOP,
+    Clone,
+    Decision,
+    Done,
+    New,
+    NextTrial,
+    Resume,
+    Scheduler,
+    Status,
+    Stop,
+    Wait,
+)  # fmt: skip
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
-from ..stopping import Counts, StoppingCriterion, Verdict
+from ..stopping import Counts, StoppingCriterion, Verdict, reference_losses, verdict
 from ..values import is_number, round_resource
 from . import events
 from .actions import Action, Answer, BestReport, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
@@ -43,16 +56,7 @@ from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, suggested
 from .trials import Ranked, Trial, Trials
-from .validation import Refused, checked_config, checked_decision, problem_with
-
-_CONTINUE: Final = Decision.CONTINUE
-_STOP: Final = Decision.STOP
-_PAUSE: Final = Decision.PAUSE
-_COMPLETED: Final = Status.COMPLETED
-_STOPPED: Final = Status.STOPPED
-_FAILED: Final = Status.FAILED
-_WAIT: Final = Wait()
-_ANSWERS: Final = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
+from .validation import Refused, checked_config, checked_decision, problem_with, required_values
 
 
 class Listener(Protocol):
@@ -67,15 +71,9 @@ class Listener(Protocol):
 class SearchCore:
     """The state machine of one search. Pass it events, first any `Earlier` and then `Begin`, and execute its actions.
 
-    `SearchSettings` has validated the settings.
-
     Args:
         scheduler: decides about trials. Its `begin` has been called. Its exceptions end the search.
-        space: the search space.
-        criterion: the stopping criterion.
         n_workers: number of slots. With 0, a trial starts only after an event `TrialRequested`.
-        searcher: receives reports, rollbacks and ends. None: the scheduler's searcher. If the searcher runs in
-            another thread, pass a proxy that forwards the calls.
         constraints: constraints on every report. None: the scheduler's.
         seed: random seed of the search, for the scheduler and the searcher.
         asynchronous: False: start the next batch only when every slot of the last one is free.
@@ -84,6 +82,9 @@ class SearchCore:
         max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
         retries: number of further attempts of a trial that crashed.
         keep_checkpoints: keep the checkpoints of finished trials.
+
+    Attributes:
+        counts: progress of the search. Read only.
     """
 
     def __init__(
@@ -93,7 +94,6 @@ class SearchCore:
         criterion: StoppingCriterion,
         *,
         n_workers: int,
-        searcher: Listener | None = None,
         constraints: Sequence[Constraint] | None = None,
         seed: int = 0,
         asynchronous: bool = True,
@@ -104,17 +104,18 @@ class SearchCore:
         keep_checkpoints: bool = False,
     ) -> None:
         self._scheduler = scheduler
-        self._listener: Listener = scheduler.searcher if searcher is None else searcher
+        self._listener: Listener = scheduler.searcher
         self._space = space
         self._criterion = criterion
         self._seed = seed
         self._objectives = scheduler.objectives
-        self._constraints = constraints_of(scheduler) if constraints is None else tuple(constraints)
+        self._constraints = tuple(scheduler.constraints if constraints is None else constraints)
         self._resource_attr = scheduler.resource_attr
+        self._required = required_values(self._objectives, self._constraints, self._resource_attr)
         self._metric = self._objectives[0].metric
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
-        self._counts = Counts(self._metric, criterion.watched(self._metric))
-        self._counts.keep_front(criterion.reference_losses(self._objectives))
+        self.counts = Counts(self._metric)
+        self.counts.track(criterion, reference_losses(criterion, self._objectives))
         self._failures = Failures(max_equal_failures)
         self._actions: list[Action] = []  # of the current event
         self._slots = Slots(n_workers, asynchronous=asynchronous)
@@ -144,7 +145,6 @@ class SearchCore:
         }  # fmt: skip
 
     def handle(self, event: Event) -> list[Action]:
-        """Apply the event and return the resulting actions."""
         self._handlers[type(event)](event)
         if type(event) is not events.Reported:
             self._apply_limits(event.now_s)
@@ -155,22 +155,16 @@ class SearchCore:
         return actions
 
     def listen(self, searcher: Listener | None) -> None:
-        """Replace the listener when a replay is over and the searcher moves to its own thread. None: keep it."""
+        """Pass results to a proxy of the searcher from now on, because it runs in another thread. None: no change."""
         self._listener = self._listener if searcher is None else searcher
 
     @property
     def best(self) -> BestReport | None:
-        """The best finite report of the first objective so far, the earliest on ties. Feasible reports rank first."""
+        """The best finite report of the first objective, the earliest on ties. Feasible reports rank first."""
         return self._trials.best
 
     @property
-    def counts(self) -> Counts:
-        """Counters of started, reported and finished trials. Read only."""
-        return self._counts
-
-    @property
     def is_finished(self) -> bool:
-        """True once Finish has been ordered."""
         return self._stage == "finished"
 
     @property
@@ -216,7 +210,7 @@ class SearchCore:
         if event.error is not None:
             self._fail("searcher", "the searcher failed", event.error, event.now_s)
         self._fill(event.now_s)
-        self._withdraw_offer()
+        self._slots.is_offered &= self._suggestions.is_awaited
 
     def _on_enqueued(self, event: events.Enqueued) -> None:
         if self._stage == "open":
@@ -226,7 +220,7 @@ class SearchCore:
     def _on_trial_requested(self, event: events.TrialRequested) -> None:
         self._slots.is_offered = True
         self._fill(event.now_s)
-        self._withdraw_offer()
+        self._slots.is_offered &= self._suggestions.is_awaited
 
     def _on_workers(self, event: events.Workers) -> None:
         self._slots.resize(event.n_workers)
@@ -254,17 +248,15 @@ class SearchCore:
         self._is_interrupted = True
 
     def _on_resumed(self, event: events.Resumed) -> None:
-        """Restart the interrupted trials from their last checkpoints, before all others, in the order of their ids."""
         now_s = event.now_s
         self._has_begun, self._stage, self._is_interrupted = True, "open", False
         self._reason, self._error, self._cause, self._kind = "", None, None, "limit"
         if event.stop is not None:
-            self._criterion = StoppingCriterion.from_json(event.stop)
-            self._counts.watch(self._criterion.watched(self._metric))
-            self._counts.keep_front(self._criterion.reference_losses(self._objectives))
+            self._criterion = StoppingCriterion(**event.stop)
+            self.counts.track(self._criterion, reference_losses(self._criterion, self._objectives))
         if event.n_workers is not None:
             self._slots.n_workers = event.n_workers
-        self._counts.num_trials_stopped -= self._trials.suspend_lost()
+        self.counts.num_trials_stopped -= self._trials.suspend_lost()
         active = list(self._trials.active.values())
         for trial in active:
             if trial.state in ("stopping", "killed"):
@@ -282,19 +274,18 @@ class SearchCore:
     # Events of trials.
 
     def _on_reported(self, event: events.Reported) -> None:
-        """Answer the report: find its trial, validate the values, decide, and use the slot that may be free by this."""
         trial, now_s = self._trials.active.get(event.trial_id), event.now_s
         if trial is None or trial.attempt != event.attempt or trial.state not in ("starting", "running"):
-            self._answer_invalid(event, Answer(event.trial_id, _STOP, 0, late=True))
+            self._answer_invalid(event, Answer(event.trial_id, STOP, 0, late=True))
             return
-        problem = problem_with(event.values, self._objectives, self._resource_attr, self._constraints)
+        problem = problem_with(event.values, self._required)
         if problem is not None:
             self._answer_invalid(event, Reject(event.trial_id, problem))
             self._check_names(trial, event.values, problem, now_s)
             return
         trial.iter += 1
         if trial.iter <= trial.reached:
-            self._actions.append(Answer(trial.trial_id, _CONTINUE, trial.iter, repeated=True))
+            self._actions.append(Answer(trial.trial_id, CONTINUE, trial.iter, repeated=True))
             if event.checkpoint is not None:
                 self._trials.keep_checkpoint(trial, event.checkpoint)
             return
@@ -302,14 +293,14 @@ class SearchCore:
         decision = self._decide(trial, event.values, now_s)
         if event.checkpoint is not None:
             self._trials.keep_checkpoint(trial, event.checkpoint)
-        verdict = self._verdict(now_s)
-        if verdict is not None and not verdict.lets_running_finish and decision is _CONTINUE:
-            decision = _STOP
+        limit = self._verdict(now_s)
+        if limit is not None and not limit.lets_running_finish and decision is CONTINUE:
+            decision = STOP
             self._trials.ask_to_stop(trial, "suspend", now_s)
         self._actions.insert(0, Answer(trial.trial_id, decision, trial.iter))
         self._suggestions.refresh()
-        if verdict is not None:
-            self._obey(verdict, now_s)
+        if limit is not None:
+            self._apply(limit, now_s)
         if self._slots.has_room:
             self._fill(now_s)
 
@@ -339,7 +330,7 @@ class SearchCore:
             return
         if event.what == "stop":
             if self._trials.stop_for_user(trial, event.now_s):
-                self._finish_trial(trial, _STOPPED, event.now_s)
+                self._finish_trial(trial, Status.STOPPED, event.now_s)
         elif self._trials.set_hold(trial, event.what == "pause"):
             self._fill(event.now_s)
 
@@ -347,7 +338,7 @@ class SearchCore:
 
     @property
     def _next_id(self) -> int:
-        return self._counts.num_trials_started
+        return self.counts.num_trials_started
 
     def _fill(self, now_s: float) -> None:
         """Start trials in the free slots: first queued ones, then as the scheduler decides."""
@@ -363,7 +354,7 @@ class SearchCore:
                 return
 
     def _start_next(self, now_s: float) -> bool:
-        """Execute the scheduler's next answer. Return False if nothing can run before another event arrives."""
+        """Apply the scheduler's next answer. Return False if nothing can start before another event arrives."""
         if self._stage == "closing" or (self._stage == "draining" and not self._trials.paused):
             return False
         if self._suggestions.is_awaited and self._stage == "open":
@@ -390,7 +381,7 @@ class SearchCore:
         return isinstance(answer, (New, Clone, Resume, Stop))
 
     def _ask_scheduler(self, now_s: float) -> NextTrial | None:
-        """Return the scheduler's validated answer, or None if the scheduler and so the search failed."""
+        """Return the scheduler's answer, or None if the scheduler failed."""
         context = SuggestContext(
             self._num_starts,
             self._next_id,
@@ -411,7 +402,7 @@ class SearchCore:
     def _checked_next(self, answer: NextTrial) -> NextTrial:
         """Validate the scheduler's answer, or raise Refused. Return Wait for a new trial that may not start."""
         if type(answer) is Wait or (self._stage == "draining" and isinstance(answer, (New, Clone))):
-            return _WAIT
+            return Wait()
         if isinstance(answer, (Resume, Stop)):
             if not self._trials.may_resume(answer.trial_id):
                 trial_ids = filter(self._trials.may_resume, sorted([*self._trials.paused, *self._trials.active]))
@@ -426,10 +417,11 @@ class SearchCore:
             config = checked_config(answer.config, self._space, origin, self._next_id)
             return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
         if isinstance(answer, New) and self._suggestions.state == "exhausted" and not self._suggestions.enqueued:
-            return _WAIT
+            return Wait()
         if isinstance(answer, (New, Wait, Done)):
             return answer
-        raise self._refused(f"must return {_ANSWERS}, got {answer!r}", TypeError)
+        allowed = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
+        raise self._refused(f"must return {allowed}, got {answer!r}", TypeError)
 
     def _refused(self, problem: str, kind: type[Exception] = ValueError) -> Refused:
         return Refused(kind(f"{type(self._scheduler).__name__}.next() {problem}"))
@@ -448,16 +440,13 @@ class SearchCore:
         return False
 
     def _request_ahead(self, now_s: float) -> None:
-        if self._stage == "open":
-            self._suggestions.request_ahead(self._next_id, self._trials.pending, now_s)
-
-    def _withdraw_offer(self) -> None:
-        if not self._suggestions.is_awaited:
-            self._slots.is_offered = False
+        """Request a suggestion before a slot is free, if the searcher has a time budget."""
+        if self._stage == "open" and self._suggestions.timeout_s is not None:
+            self._suggestions.request(self._next_id, self._trials.pending, now_s)
 
     def _start_new(self, config: Mapping[str, object], *, source: int | None = None, fallback: bool = False) -> None:
         trial = self._trials.add(self._next_id, config, source)
-        self._counts.num_trials_started += 1
+        self.counts.num_trials_started += 1
         self._start(trial, source=source, fallback=fallback)
 
     def _start(self, trial: Trial, *, source: int | None = None, fallback: bool = False) -> None:
@@ -469,10 +458,12 @@ class SearchCore:
         trial = self._trials.active.get(answer.trial_id) or self._trials.paused[answer.trial_id]
         if isinstance(answer, Stop):
             if self._trials.stop_for_scheduler(trial):
-                self._finish_trial(trial, _STOPPED, now_s)
+                self._finish_trial(trial, Status.STOPPED, now_s)
         elif trial.state != "paused":
             trial.reserved_slot = self._slots.take()
-        elif not self._trials.defer_if_held(trial):
+        elif trial.hold:
+            trial.state = "held"  # it starts when the user removes the hold
+        else:
             self._start(trial)
 
     # Reports.
@@ -485,14 +476,10 @@ class SearchCore:
 
     def _check_names(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
         """Fail the search if a required value is missing and no trial has reported it: its name is misspelled."""
-        needed = [("metric", objective.metric) for objective in self._objectives]
-        needed += [("constraint's value", constraint.metric) for constraint in self._constraints]
-        if self._resource_attr is not None:
-            needed.append(("resource", self._resource_attr))
-        label, name = next(((label, name) for label, name in needed if not is_number(values.get(name))), ("", None))
-        if not self._counts.num_evaluations and name is not None and name not in values:
+        invalid = next((item for item in self._required if not is_number(values.get(item.name))), None)
+        if not self.counts.num_evaluations and invalid is not None and invalid.name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail("no-metric", f"the {label} {name!r} was not reported", problem, now_s)
+            self._fail("no-metric", f"the {invalid.role} {invalid.name!r} was not reported", problem, now_s)
 
     def _observation(
         self, trial_id: int, config: Mapping[str, object], iter: int, values: Mapping[str, Any]
@@ -510,17 +497,17 @@ class SearchCore:
         """Count and rank a new report, and return the decision about it."""
         report = self._observation(trial.trial_id, trial.config, trial.iter, values)
         losses, excess = report.losses, report.infeasibility
-        self._counts.add_report(values, is_feasible=excess == 0.0)
+        self.counts.add_report(values, is_feasible=excess == 0.0)
         if any(map(math.isnan, losses)) or any(map(math.isnan, report.violations)):
-            metrics = [item.metric for item in self._objectives] + [item.metric for item in self._constraints]
-            numbers = zip(metrics, losses + report.violations, strict=True)
-            metric = next(metric for metric, number in numbers if math.isnan(number))
-            trial.fault = Reason("nan", f"the objective reported {metric}=nan")
+            name = next(item.name for item in self._required if math.isnan(values[item.name]))
+            trial.fault = Reason("nan", f"the objective reported {name}=nan")
             self._trials.ask_to_stop(trial, "stop", now_s)
-            return _STOP
-        self._counts.add_result(trial.trial_id, excess, losses)
-        if math.isfinite(losses[0]) and math.isfinite(excess):
-            self._rank(trial, excess, losses[0], values[self._metric])
+            return STOP
+        self.counts.add_result(trial.trial_id, excess, losses)
+        rank = (excess, losses[0], self.counts.num_evaluations)
+        if math.isfinite(losses[0]) and math.isfinite(excess) and (trial.best is None or rank < trial.best):
+            best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, excess)
+            trial.best = Ranked(*rank, best)
         try:
             self._listener.observe(report)
             decision = self._scheduler.on_report(report)
@@ -529,36 +516,29 @@ class SearchCore:
         except Exception as error:  # user code, see above
             self._trials.ask_to_stop(trial, "suspend", now_s)
             self._fail_scheduler(error, now_s)
-            return _STOP
-        if decision is _STOP:
+            return STOP
+        if decision is STOP:
             maximum = self._scheduler.max_resource
             is_complete = maximum is not None and report.resource >= round_resource(float(maximum))
             self._trials.ask_to_stop(trial, "complete" if is_complete else "stop", now_s)
-        elif decision is _PAUSE or trial.hold:
-            self._trials.ask_to_stop(trial, "pause" if decision is _PAUSE else "hold", now_s)
-            return _PAUSE
+        elif decision is PAUSE or trial.hold:
+            self._trials.ask_to_stop(trial, "pause" if decision is PAUSE else "hold", now_s)
+            return PAUSE
         return decision
-
-    def _rank(self, trial: Trial, excess: float, loss: float, value: float) -> None:
-        number = self._counts.num_evaluations
-        if trial.best is None or (excess, loss, number) < trial.best:
-            report = BestReport(value, trial.trial_id, trial.config, trial.iter, excess)
-            trial.best = Ranked(excess, loss, number, report)
 
     # Ends of trials.
 
     def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
-        """End the attempt: void or count its reports, and finish the trial if it is over."""
         status, reason = self._trials.end(trial, outcome)
         if trial.plan == "retry":
             self._rewind(trial, now_s)
             return
         if trial.plan == "suspend":
-            self._counts.num_trials_stopped += 1
+            self.counts.num_trials_stopped += 1
             return
         if trial.state == "over":
             self._finish_trial(trial, status, now_s)
-            problem = self._counts.missing_metric() if status is _COMPLETED else None
+            problem = self.counts.missing_metric() if status is Status.COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
         if not trial.has_paused:
@@ -568,7 +548,7 @@ class SearchCore:
         trial.has_paused = True
 
     def _rewind(self, trial: Trial, now_s: float) -> None:
-        """Discard the reports after the trial's last checkpoint and notify the searcher and the scheduler."""
+        """Discard the reports after the trial's last checkpoint."""
         if not trial.rewind():
             return
         try:
@@ -578,7 +558,6 @@ class SearchCore:
             self._fail_scheduler(error, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
-        """Free the slots of a trial whose process has exited, and move the trial to its next state."""
         self._slots.release(trial.slot)
         if trial.reserved_slot is not None:
             self._slots.release(trial.reserved_slot)
@@ -587,11 +566,10 @@ class SearchCore:
             self._finish_trial(trial, status, now_s)
 
     def _finish_trial(self, trial: Trial, status: Status, now_s: float) -> None:
-        """Count the finished trial, keep its best report, and notify the searcher and the scheduler."""
-        self._counts.num_trials_completed += status is _COMPLETED
-        self._counts.num_trials_stopped += status is _STOPPED
-        self._counts.num_trials_failed += status is _FAILED
-        self._counts.add_end(trial.trial_id)
+        self.counts.num_trials_completed += status is Status.COMPLETED
+        self.counts.num_trials_stopped += status is Status.STOPPED
+        self.counts.num_trials_failed += status is Status.FAILED
+        self.counts.add_end(trial.trial_id)
         self._trials.finish(trial)
         try:
             self._listener.on_end(trial.trial_id, str(status))
@@ -604,21 +582,19 @@ class SearchCore:
     def _verdict(self, now_s: float) -> Verdict | None:
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
-        self._counts.wallclock_s = now_s
-        if self._stage == "open":
-            return self._criterion.verdict(self._counts)
-        return self._criterion.hard_verdict(self._counts)
+        self.counts.wallclock_s = now_s
+        return verdict(self._criterion, self.counts, is_draining=self._stage != "open")
 
     def _apply_limits(self, now_s: float) -> None:
-        verdict = self._verdict(now_s)
-        if verdict is not None:
-            self._obey(verdict, now_s)
+        limit = self._verdict(now_s)
+        if limit is not None:
+            self._apply(limit, now_s)
 
-    def _obey(self, verdict: Verdict, now_s: float) -> None:
-        if verdict.lets_running_finish:
-            self._stop_starting(verdict.reason)
+    def _apply(self, limit: Verdict, now_s: float) -> None:
+        if limit.lets_running_finish:
+            self._stop_starting(limit.reason)
         else:
-            self._halt(verdict.reason, now_s)
+            self._halt(limit.reason, now_s)
 
     def _stop_starting(self, reason: str) -> None:
         if self._stage == "open":
@@ -632,7 +608,9 @@ class SearchCore:
             self._stop_starting(reason)
             self._stage, self._reason = "stopping", reason
             self._suggestions.deadline_s = None
-            self._trials.suspend_all(reason, now_s)
+            for trial in self._trials.active.values():
+                if trial.state in ("starting", "running"):
+                    self._trials.terminate(trial, "suspend", reason, now_s)
 
     def _fail(self, kind: FinishKind, reason: str, error: str, now_s: float, cause: Exception | None = None) -> None:
         """End the search with an error. The first error is the one recorded."""
@@ -646,14 +624,14 @@ class SearchCore:
         self._fail("scheduler", "the scheduler failed", text, now_s, error)
 
     def _finish(self) -> None:
-        """Order Finish now that no trial runs, unless a trial is queued or a user may resume one."""
+        """End the search now that no trial runs, unless a trial is queued or a user may resume one."""
         if self._stage != "stopping" and (self._trials.queued or self._trials.has_held):
             return
         if self._stage == "draining" and self._slots.n_workers == 0 and self._trials.paused:
             return  # the next TrialRequested may resume it
         self._stage = "finished"
         self._suggestions.deadline_s = None
-        if self._error is None and (text := self._failures.all_failed(self._counts.num_trials_started)) is not None:
+        if self._error is None and (text := self._failures.all_failed(self.counts.num_trials_started)) is not None:
             self._kind, self._error = "all-failed", text
         self._actions.append(Finish(self._reason, self._error, self._cause, self._kind))
 
@@ -661,10 +639,7 @@ class SearchCore:
 def handle(
     core: SearchCore, event: Event, searcher: Searcher | None, note: Callable[[Event, list[Action]], None]
 ) -> None:
-    """Apply the event and the suggestions of an inline searcher that result from it.
-
-    `note` is called with each event and its actions. Without a searcher, the scheduler must not need suggestions.
-    """
+    """Apply the event and the suggestions of an inline searcher that result from it. `note` receives every event."""
     pending = deque((event,))
     while pending:
         event = pending.popleft()

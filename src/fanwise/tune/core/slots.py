@@ -1,18 +1,8 @@
 """Slots of a search: places for running trials, numbered from 0. The smallest free slot is taken first.
 
-    slot        event                                                      next state
-    ---------   --------------------------------------------------------   ----------
-    free        take: a trial starts in it                                 used
-    free        take: a trial resumes whose process has not exited yet     used; the slot is reserved for it
-    used        release: the process has exited                            free
-
-    batch       event                                                      next state, only with asynchronous=False
-    ---------   --------------------------------------------------------   ----------
-    closed      may_fill, while no slot is used                            open; free slots are filled
-    open        release                                                    closed; free slots stay free
-    open        resize, while all slots are used                           closed
-
-More than `n_workers` slots are in use after `n_workers` was lowered, and after a trial used an offer.
+A trial uses its slot until its process has exited. More than `n_workers` slots are used after `n_workers` was lowered,
+and after a trial used an offer. With asynchronous=False, trials start in batches: a batch opens when no slot is used,
+and closes when a slot is released, or when the number of slots changes while all are used.
 """
 
 import heapq
@@ -23,12 +13,8 @@ from typing import final
 class Slots:
     """The slots of one search.
 
-    Args:
-        n_workers: number of slots. With 0, a trial starts only after an offer.
-        asynchronous: False: fill free slots only when all slots are free.
-
     Attributes:
-        num_used: number of slots that are used or reserved.
+        num_used: number of slots that are used, or reserved for a trial that resumes when its process has exited.
         is_offered: one trial more than `n_workers` may start.
     """
 

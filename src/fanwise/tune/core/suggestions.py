@@ -37,20 +37,19 @@ class SuggestionSource:
     """The source of configurations of one search.
 
     Args:
-        searcher: the searcher. Read for its settings and its name; the action `Suggest` requests suggestions.
-        space: the search space.
-        seed: random seed of the search.
+        searcher: only its settings are read; the action `Suggest` requests suggestions.
         actions: the actions of the current event, to which this class appends.
 
     Attributes:
         enqueued: configurations of users.
+        timeout_s: time budget of the searcher in seconds. None: no limit.
         deadline_s: time at which the slot stops waiting for the suggestion. None: no limit.
     """
 
     def __init__(self, searcher: Searcher, space: Space, seed: int, actions: list[Action]) -> None:
         self._name = f"{type(searcher).__name__}.suggest()"
         self._runs_inline = searcher.runs_inline
-        self._timeout_s = None if searcher.runs_inline else searcher.suggest_timeout_s
+        self.timeout_s = None if searcher.runs_inline else searcher.suggest_timeout_s
         self._space = space
         self._seed = seed
         self._actions = actions
@@ -86,26 +85,21 @@ class SuggestionSource:
             # A searcher in its own thread gets a copy, because trials start and end while it reads.
             pending=MappingProxyType(pending) if self._runs_inline else dict(pending),
             now_s=now_s,
-            suggest_timeout_s=self._timeout_s,
+            suggest_timeout_s=self.timeout_s,
         )
         self._actions.append(Suggest(self._num_requests, context))
         self._num_requests += 1
         self.state = "requested"
 
-    def request_ahead(self, trial_id: int, pending: Mapping[int, Config], now_s: float) -> None:
-        """Request a suggestion before a slot is free, if the searcher has a time budget."""
-        if self._timeout_s is not None:
-            self.request(trial_id, pending, now_s)
-
     def wait(self, trial_id: int, pending: Mapping[int, Config], now_s: float) -> None:
         """Let a free slot wait for the suggestion. Later calls do not extend the deadline."""
-        if self._timeout_s is not None and not self.is_awaited:
-            self.deadline_s = now_s + self._timeout_s
+        if self.timeout_s is not None and not self.is_awaited:
+            self.deadline_s = now_s + self.timeout_s
         self.is_awaited = True
         self.request(trial_id, pending, now_s)
 
     def is_requested(self, number: int) -> bool:
-        """Return False if the answer to request `number` is late: the search does not wait for it any more."""
+        """Return False if the answer to request `number` is late."""
         return self.state == "requested" and number == self._num_requests - 1
 
     def receive(self, event: Suggested, trial_id: int) -> None:
@@ -142,10 +136,7 @@ class SuggestionSource:
 
 
 def plain_suggestion(searcher: Searcher, action: Suggest) -> Config | None:
-    """Return the searcher's suggestion in plain Python values and names of objects, as the record stores it.
-
-    `SearchCore` checks that it is in the space. Exceptions of the searcher propagate.
-    """
+    """Return the searcher's suggestion in plain Python values and names of objects, as the record stores it."""
     config = searcher.suggest(action.ask)
     if not isinstance(config, Mapping):
         return config

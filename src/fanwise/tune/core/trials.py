@@ -25,10 +25,10 @@ The scheduler considers a held trial running: only a user has paused it. A finis
 best report and the checkpoints that are kept.
 
 A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at the iteration of its checkpoint, or 0.
-After a crash the reports beyond it are void. After a pause they remain valid, and the next attempt repeats them.
+After a crash the reports beyond that iteration are void. After a pause they remain valid, and the next attempt repeats
+them.
 """
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, final
@@ -46,10 +46,6 @@ State: TypeAlias = Literal[
 # ends, the trial does not.
 Plan: TypeAlias = Literal["", "stop", "complete", "pause", "hold", "drop", "suspend", "retry"]
 
-_PAUSED: Final = Status.PAUSED
-_COMPLETED: Final = Status.COMPLETED
-_STOPPED: Final = Status.STOPPED
-_FAILED: Final = Status.FAILED
 # A crash may be transient. A timeout, a NaN or a missing report is caused by the configuration or the program.
 _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
 # Outcomes that count as a stop after a request to stop: TrialStopped, our signal, or a return in the meantime.
@@ -81,7 +77,6 @@ class Trial:
         reserved_slot: slot of the next attempt, if the scheduler resumed it before its process had exited.
         iter: number of the last report of the current attempt.
         reached: number of the last report that the scheduler and the searcher have seen.
-        best: best valid report.
         hold: a user has paused it and alone can resume it.
         is_stopped_by_user: a user stopped it after it was asked to pause, or before its retry.
         alone: it gets a whole GPU, because it ran out of memory on a share of one.
@@ -126,18 +121,13 @@ class Trials:
 
     Args:
         actions: the actions of the current event, to which this class appends.
-        metric: name of the first objective.
-        timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
-        grace_s: seconds from the request to stop until Kill.
-        retries: number of further attempts of a trial that crashed.
         keeps_checkpoints: keep the checkpoints of all finished trials. False: only that of the best.
 
     Attributes:
         active: trials that use a slot, in the order in which they took it.
-        pending: their configurations.
+        pending: the configurations of the active trials.
         paused: paused and held trials.
         queued: trials that start before all others, in this order.
-        suspended: trials that run again after the search is resumed.
         deadlines: ends of timeouts and grace periods.
         checkpoints: number of references to each checkpoint. A trial that may run again, a clone of it, and a finished
             trial whose checkpoint is kept each hold one.
@@ -172,9 +162,9 @@ class Trials:
     @property
     def best(self) -> BestReport | None:
         """The best valid report of all trials, the earliest on ties."""
-        trials = [*self.active.values(), *self.paused.values(), *self.queued.values(), *self.suspended.values()]
-        candidates = [*(trial.best for trial in trials), self._finished_best]
-        best = min((ranked for ranked in candidates if ranked is not None), default=None)
+        trials = {**self.active, **self.paused, **self.queued, **self.suspended}
+        candidates = [self._finished_best, *(trial.best for trial in trials.values())]
+        best = min(filter(None, candidates), default=None)
         return None if best is None else best.report
 
     @property
@@ -195,9 +185,9 @@ class Trials:
     def may_resume(self, trial_id: int) -> bool:
         """Return True if the scheduler may resume or stop the trial: it has paused it and not decided further."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id)
-        return trial is not None and (
-            trial.state == "paused" or (trial.plan == "pause" and trial.reserved_slot is None)
-        )
+        if trial is None:
+            return False
+        return trial.state == "paused" or (trial.plan == "pause" and trial.reserved_slot is None)
 
     # Attempts.
 
@@ -212,7 +202,6 @@ class Trials:
         return trial
 
     def start(self, trial: Trial, slot: int, *, source: int | None = None, fallback: bool = False) -> None:
-        """Start the next attempt of the trial from its last checkpoint."""
         trial_id = trial.trial_id
         self.paused.pop(trial_id, None)
         self.queued.pop(trial_id, None)
@@ -234,19 +223,13 @@ class Trials:
                 self.deadlines.set(trial.trial_id, event.now_s + self._timeout_s)
 
     def ask_to_stop(self, trial: Trial, plan: Plan, now_s: float) -> None:
-        """Note that the answer to its report asks the trial to stop."""
+        """Start the grace period of a trial that the answer to its report asks to stop."""
         trial.state, trial.plan = "stopping", plan
         self.deadlines.set(trial.trial_id, now_s + self._grace_s)
 
     def terminate(self, trial: Trial, plan: Plan, why: str, now_s: float) -> None:
-        """Ask the trial to stop between its reports."""
         self.ask_to_stop(trial, plan, now_s)
         self._actions.append(Terminate(trial.trial_id, why))
-
-    def suspend_all(self, why: str, now_s: float) -> None:
-        for trial in self.active.values():
-            if trial.state in ("starting", "running"):
-                self.terminate(trial, "suspend", why, now_s)
 
     def kill(self, trial: Trial, why: str) -> None:
         if trial.state not in ("killed", "ended", "over"):
@@ -255,7 +238,6 @@ class Trials:
             self._actions.append(Kill(trial.trial_id, why))
 
     def tick(self, now_s: float) -> None:
-        """Terminate trials after their timeout and kill them after their grace period."""
         for trial_id in self.deadlines.due(now_s):
             trial = self.active[trial_id]
             if trial.state == "running":
@@ -266,13 +248,12 @@ class Trials:
                 self.kill(trial, f"still running {self._grace_s:g} s after it was asked to stop (stop_grace_s)")
 
     def end(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
-        """Judge the attempt. Return its status, and why it failed."""
         status, reason = self._judge(trial, outcome)
         if reason is not None and self._may_retry(trial, reason, outcome):
             trial.plan = "retry"
             trial.num_retries += 1
             trial.alone = trial.alone or outcome.retry_alone
-        elif status is not _PAUSED and (status is not _STOPPED or trial.plan != "suspend"):
+        elif status is not Status.PAUSED and (status is not Status.STOPPED or trial.plan != "suspend"):
             trial.plan = ""
         trial.state = "ended" if trial.plan else "over"
         self.deadlines.clear(trial.trial_id)
@@ -284,15 +265,15 @@ class Trials:
             kind, text = trial.fault.kind, trial.fault.text
         elif outcome.kind == "stopped" or (trial.plan and outcome.kind in _STOPS):
             if trial.plan == "complete":
-                return _COMPLETED, None
-            return _PAUSED if trial.plan in ("pause", "hold", "drop") else _STOPPED, None
+                return Status.COMPLETED, None
+            return Status.PAUSED if trial.plan in ("pause", "hold", "drop") else Status.STOPPED, None
         elif outcome.kind != "returned":
             kind, text = outcome.kind, outcome.text
         elif trial.iter == 0:
             kind, text = "no-report", f"the objective ended without reporting {self._metric!r}, and returned nothing"
         else:
-            return _COMPLETED, None
-        return _FAILED, Reason(kind, text, outcome.traceback, outcome.last_output)
+            return Status.COMPLETED, None
+        return Status.FAILED, Reason(kind, text, outcome.traceback, outcome.last_output)
 
     def _may_retry(self, trial: Trial, reason: Reason, outcome: Outcome) -> bool:
         # Another trial may have caused a GPU fault or a lack of memory, so retry once even without `retries`.
@@ -311,7 +292,7 @@ class Trials:
             trial.state = "suspended"
             self.suspended[trial.trial_id] = trial
         elif plan == "drop" or trial.is_stopped_by_user:
-            status = _FAILED if plan == "retry" else _STOPPED
+            status = Status.FAILED if plan == "retry" else Status.STOPPED
             self._actions.append(Judged(trial.trial_id, trial.attempt, status))
             return status
         elif plan == "retry" or ((plan == "hold" or is_resumed) and not trial.hold):
@@ -327,12 +308,6 @@ class Trials:
         trial.state = "queued"
         self.queued[trial.trial_id] = trial
 
-    def defer_if_held(self, trial: Trial) -> bool:
-        """Return True if a user holds a trial that the scheduler resumes. It then starts when the hold is removed."""
-        if trial.hold:
-            trial.state = "held"
-        return trial.hold
-
     def set_hold(self, trial: Trial, hold: bool) -> bool:
         """Let a user hold the trial, or remove the hold. Return True if the trial is queued by this."""
         trial.hold = hold
@@ -346,11 +321,11 @@ class Trials:
 
     def stop_for_scheduler(self, trial: Trial) -> bool:
         """Stop a paused trial. Return False if it is finished only when its slot is free."""
-        if trial.state != "paused":
-            trial.plan = "drop"
-            return False
-        self._remove(trial)
-        return True
+        if trial.state == "paused":
+            self._remove(trial)
+            return True
+        trial.plan = "drop"
+        return False
 
     def stop_for_user(self, trial: Trial, now_s: float) -> bool:
         """Stop a trial. Return False if it is finished only when its attempt has ended or its slot is free."""
@@ -366,12 +341,12 @@ class Trials:
     def _remove(self, trial: Trial) -> None:
         self.paused.pop(trial.trial_id, None)
         self.queued.pop(trial.trial_id, None)
-        self._actions.append(Judged(trial.trial_id, trial.attempt, _STOPPED))
+        self._actions.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
 
     def suspend_lost(self) -> int:
-        """Suspend the active trials of a process that is gone. Return how many trials had counted as stopped.
+        """Suspend the active trials of a process that is gone, except those that were asked to stop or pause.
 
-        A trial that had been asked to stop or pause keeps its state, to be judged as if it had done so.
+        Return how many trials had counted as stopped.
         """
         num_stopped = len(self.suspended)
         for trial in self.active.values():
@@ -392,7 +367,6 @@ class Trials:
     # Best reports and checkpoints.
 
     def keep_checkpoint(self, trial: Trial, name: str) -> None:
-        """Replace the trial's checkpoint by the one saved with its last report."""
         best = trial.best
         if best is not None and best.report.iter > trial.iter:  # a repeated report: `best` would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
@@ -433,7 +407,7 @@ class Trials:
 
 @final
 class Deadlines:
-    """A priority queue with one deadline per trial. Outdated heap entries are removed when they reach the top.
+    """At most one deadline per trial.
 
     Attributes:
         next_s: the earliest deadline, or None. Cached, because it is read after every event.
@@ -445,36 +419,24 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._times: dict[int, tuple[float, int]] = {}
-        self._heap: list[tuple[float, int, int]] = []
-        self._num_set = 0
+        self._times: dict[int, float] = {}  # in the order in which they were set
         self.next_s: float | None = None
 
     def set(self, trial_id: int, at_s: float) -> None:
         """Set the deadline of the trial, in place of any earlier one."""
-        self._num_set += 1
-        self._times[trial_id] = (at_s, self._num_set)
-        heapq.heappush(self._heap, (at_s, self._num_set, trial_id))
-        if len(self._heap) > 64 + 2 * len(self._times):  # more than half of the entries are outdated
-            self._heap = [(*entry, trial_id) for trial_id, entry in self._times.items()]
-            heapq.heapify(self._heap)
-        self._find_next()
+        self.clear(trial_id)
+        self._times[trial_id] = at_s
+        if self.next_s is None or at_s < self.next_s:
+            self.next_s = at_s
 
     def clear(self, trial_id: int) -> None:
         """Remove the deadline of the trial, if any."""
-        self._times.pop(trial_id, None)
-        self._find_next()
+        if self._times.pop(trial_id, None) == self.next_s:
+            self.next_s = min(self._times.values(), default=None)
 
     def due(self, now_s: float) -> list[int]:
         """Remove the deadlines that are due and return their trials, the earliest first."""
-        trial_ids = []
-        while self.next_s is not None and self.next_s <= now_s:
-            trial_ids.append(heapq.heappop(self._heap)[2])
-            del self._times[trial_ids[-1]]
-            self._find_next()
+        trial_ids = sorted((key for key, at_s in self._times.items() if at_s <= now_s), key=self._times.__getitem__)
+        for trial_id in trial_ids:
+            self.clear(trial_id)
         return trial_ids
-
-    def _find_next(self) -> None:
-        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][:2]:
-            heapq.heappop(self._heap)
-        self.next_s = self._heap[0][0] if self._heap else None

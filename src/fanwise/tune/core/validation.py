@@ -1,7 +1,8 @@
 """Validates the return values of schedulers and searchers and the reports of objectives."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
 
 from ...base.nearest import nearest
 from ..constraints import Constraint
@@ -23,17 +24,13 @@ def checked_decision(decision: object, scheduler: str, trial_id: int) -> Decisio
     """Validate a decision about a report. Raise Refused if it is invalid."""
     if isinstance(decision, str) and decision in Decision.__members__:
         return Decision(decision)
-    allowed = ", ".join(f"Decision.{member.name}" for member in Decision)
-    raise Refused(
-        TypeError(f"{scheduler}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}")
-    )
+    allowed = ", ".join(f"Decision.{name}" for name in Decision.__members__)
+    text = f"{scheduler}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}"
+    raise Refused(TypeError(text))
 
 
 def checked_config(config: object, space: Space, origin: str, trial_id: int) -> dict[str, object]:
-    """Validate a configuration and return it as plain Python values. Raise Refused if it is invalid.
-
-    `origin`: the method that returned it, for the message.
-    """
+    """Return a valid configuration in plain Python values. Raise Refused, naming the method `origin`, otherwise."""
     if not isinstance(config, Mapping):
         raise Refused(TypeError(f"{origin} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"))
     try:
@@ -42,47 +39,40 @@ def checked_config(config: object, space: Space, origin: str, trial_id: int) -> 
         raise Refused(ValueError(f"{origin} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
 
 
-def problem_with(
-    values: Mapping[str, object],
-    objectives: Sequence[Objective],
-    resource: str | None,
-    constraints: Sequence[Constraint] = (),
-) -> str | None:
-    """Return the problem with the reported values, or None.
+class RequiredValue(NamedTuple):
+    """A number that every report must contain, because any report can become the best one."""
 
-    Every report must contain the metrics and the constrained values, because any report can become the best one.
-    """
-    for objective in objectives:
-        value = values.get(objective.metric)
-        if type(value) is not float and type(value) is not int:
-            return _problem(values, objective.metric, f"the scheduler's metric {objective.metric!r}")
+    name: str
+    role: Literal["metric", "constraint's value", "resource"]
+    label: str
+    hint: str = "report it under this name, or pass another name to the scheduler"
+
+
+def required_values(
+    objectives: Iterable[Objective], constraints: Iterable[Constraint], resource_attr: str | None
+) -> list[RequiredValue]:
+    required = [RequiredValue(item.metric, "metric", f"the scheduler's metric {item.metric!r}") for item in objectives]
     for constraint in constraints:
-        value = values.get(constraint.metric)
-        if type(value) is not float and type(value) is not int:
-            label = f"{constraint.metric!r} of the constraint '{constraint}'"
-            return _problem(values, constraint.metric, label, "report it, or change the constraint")
-    if resource is not None:
-        value = values.get(resource)
-        if (type(value) is not float and type(value) is not int) or math.isnan(value):
-            return _problem(values, resource, f"the scheduler's resource_attr {resource!r}", role="the resource")
-    return None
+        label = f"{constraint.metric!r} of the constraint '{constraint}'"
+        hint = "report it, or change the constraint"
+        required.append(RequiredValue(constraint.metric, "constraint's value", label, hint))
+    if resource_attr is not None:
+        required.append(RequiredValue(resource_attr, "resource", f"the scheduler's resource_attr {resource_attr!r}"))
+    return required
 
 
-def _problem(
-    values: Mapping[str, object],
-    name: str,
-    label: str,
-    fallback_hint: str = "report it under this name, or pass another name to the scheduler",
-    *,
-    role: str = "the metric",
-) -> str | None:
-    if name not in values:
+def problem_with(values: Mapping[str, object], required: Iterable[RequiredValue]) -> str | None:
+    """Return the problem with the reported values, or None."""
+    for item in required:
+        value = values.get(item.name)
+        if type(value) is float or type(value) is int or is_number(value):
+            if item.role != "resource" or not math.isnan(value):
+                continue
+        if item.name in values:
+            kind = type(value).__name__
+            return f"the {item.role} {item.name!r} must be a number, got {value!r} of type {kind}"
         names = ", ".join(map(repr, values)) or "nothing"
-        closest = nearest(name, values)
-        hint = f"did you mean {closest!r}?" if closest else fallback_hint
-        return f"the objective reported {names}, but not {label}; {hint}"
-    value = values[name]
-    if is_number(value) and not math.isnan(value):
-        return None
-    kind = type(value).__name__
-    return f"{role} {name!r} must be a number, got {value!r} of type {kind}"
+        closest = nearest(item.name, values)
+        hint = f"did you mean {closest!r}?" if closest else item.hint
+        return f"the objective reported {names}, but not {item.label}; {hint}"
+    return None

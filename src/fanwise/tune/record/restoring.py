@@ -81,4 +81,4 @@ def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingC
         for event in events:
             n_workers = event.body["n_workers"] or n_workers
             stop = event.body.get("stop") or stop
-    return n_workers, StoppingCriterion.from_json(stop)
+    return n_workers, StoppingCriterion(**stop)

@@ -40,6 +40,7 @@ from ..record.restoring import restore
 from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
+from ..stopping import limits_of
 from ..transfer import Taken
 from ..trial_resources import divided, trial_resources
 from ..warm_start import summaries_to_json
@@ -305,7 +306,7 @@ class SearchRun:
             raise
 
         def make_resumed_event(now_s: float) -> Event:
-            return events.Resumed(now_s, settings.n_workers, settings.stop.to_json(), settings.versions())
+            return events.Resumed(now_s, settings.n_workers, limits_of(settings.stop), settings.versions())
 
         return _OpenedSearch(record, state, core, make_resumed_event)
 

@@ -1,8 +1,8 @@
 """Schedulers, which decide which trial runs next and which trials end early."""
 
 from .asha import ASHA as ASHA
+from .asha import MOASHA as MOASHA
 from .median import MedianStopping as MedianStopping
-from .moasha import MOASHA as MOASHA
 from .pbt import PBT as PBT
 from .scheduler import FIFO as FIFO
 from .scheduler import Clone as Clone

@@ -1,4 +1,4 @@
-"""Asynchronous successive halving (ASHA; Li et al., arXiv 1810.05934).
+"""Asynchronous successive halving (ASHA; Li et al., arXiv 1810.05934), for one objective and for several.
 
     rung levels   grace_period, grace_period * eta, ... below the maximum; bracket s omits the first s of them
     "promotion"   a trial pauses at each level; a free worker resumes the best paused trial in the top 1/eta of a rung,
@@ -15,44 +15,42 @@ gets bracket s with a probability proportional to the number of trials that Hype
 
 import abc
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal, TypeAlias, Unpack, final
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, Unpack, final
 
 from ..rng import KeyedRandom
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
 from ..values import checked_int
 from .resources import RungOptions, RungScheduler
-from .rungs import Key, PromotionRung, QuantileRung, StoppingRung
-from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
+from .rungs import Key, ParetoRung, PromotionRung, QuantileRung, Rung, StoppingRung
+from .scheduler import CONTINUE, Decision, New, NextTrial, Resume, Status
 
 Kind: TypeAlias = Literal["stopping", "promotion", "quantile"]
-_RUNGS: dict[str, Callable[[float], StoppingRung | PromotionRung | QuantileRung]] = {
+_RUNGS: dict[Kind, type[StoppingRung] | type[PromotionRung] | type[QuantileRung]] = {
     "stopping": StoppingRung,
     "promotion": PromotionRung,
     "quantile": QuantileRung,
 }
 
 
-@dataclass(slots=True)
-class Entry:
-    """The entry of a trial at a rung level. `iter`: the report that caused it. `key`: its key in a rung of ASHA."""
+class _Entry(NamedTuple):
+    """An entry of a trial in a rung. `iter`: the report that caused it."""
 
     iter: int
     level: int
     key: Key
-    continued: bool = False
+    continued: bool
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that may still report. It continues without a decision below `target`."""
+    """A trial that may still report. It continues without a decision below the resource `target`."""
 
     bracket: int
     target: float
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
 
 
 class AsynchronousHalving(RungScheduler):
@@ -65,8 +63,22 @@ class AsynchronousHalving(RungScheduler):
         self._bracket_bounds = _bracket_bounds(self._num_brackets, len(self._levels), self._eta)
         self._trials: dict[int, _Trial] = {}
         self._num_entries = 0
+        self._rungs = {
+            (bracket, level): self._new_rung()
+            for bracket in range(self._num_brackets)
+            for level in range(bracket, len(self._levels))
+        }
+        # Highest level first; ties are broken by the bracket that starts earlier.
+        rungs = [self._rungs[place] for place in sorted(self._rungs, key=lambda place: (-place[1], place[0]))]
+        self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
+
+    @abc.abstractmethod
+    def _new_rung(self) -> Rung: ...
 
     def next(self, context: SuggestContext) -> NextTrial:
+        for rung in self._promotion_rungs:
+            if rung.promotable is not None:
+                return Resume(rung.promote())
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
@@ -83,32 +95,27 @@ class AsynchronousHalving(RungScheduler):
             return self._decide_at_maximum(observation.resource)
         level = bisect_right(self._levels, observation.resource) - 1
         trial.target = self._target(level + 1)
-        key = (observation.infeasibility, observation.loss, self._num_entries)
+        key = (observation.infeasibility, *observation.losses, self._num_entries, observation.trial_id)
         self._num_entries += 1
-        entry = Entry(observation.iter, level, key)
-        trial.entries.append(entry)
-        decision = self._enter(trial.bracket, entry, observation)
-        entry.continued = decision is CONTINUE
+        decision = self._rungs[trial.bracket, level].enter(key)
+        trial.entries.append(_Entry(observation.iter, level, key, decision is CONTINUE))
         return decision
-
-    @abc.abstractmethod
-    def _enter(self, bracket: int, entry: Entry, observation: Observation) -> Decision:
-        """Enter a trial into a rung."""
-
-    @abc.abstractmethod
-    def _remove(self, bracket: int, entry: Entry) -> None:
-        """Remove an entry from its rung."""
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
         trial = self._trials.get(trial_id)
         if trial is None:
             return
         while trial.entries and trial.entries[-1].iter > to_iter:
-            self._remove(trial.bracket, trial.entries.pop())
+            entry = trial.entries.pop()
+            self._rungs[trial.bracket, entry.level].remove(entry.key, continued=entry.continued)
         trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else trial.bracket)
 
     def on_end(self, trial_id: int, status: Status) -> None:
-        self._trials.pop(trial_id, None)
+        trial = self._trials.pop(trial_id, None)
+        if trial is not None and trial.entries:
+            rung = self._rungs[trial.bracket, trial.entries[-1].level]
+            if isinstance(rung, PromotionRung):
+                rung.withdraw(trial.entries[-1].key)
 
     def _target(self, level: int) -> float:
         """Return the resource of a rung level; the maximum after the last one."""
@@ -121,7 +128,7 @@ class ASHA(AsynchronousHalving):
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t, max_resource_attr: resource at which trials end, or its name in the space; see `ResourceScheduler`.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space.
         grace_period: the first rung level.
         reduction_factor: eta; one trial in eta continues, to eta times the resource.
         type: "stopping", "promotion" or "quantile".
@@ -162,47 +169,46 @@ class ASHA(AsynchronousHalving):
         maximum = self._maximum_of(space)
         return (*self.rungs(maximum), maximum)
 
-    def begin(self, space: Space, seed: int) -> None:
-        super().begin(space, seed)
-        self._rungs: dict[tuple[int, int], StoppingRung | PromotionRung | QuantileRung] = {
-            (bracket, level): _RUNGS[self._type](self._eta)
-            for bracket in range(self._num_brackets)
-            for level in range(bracket, len(self._levels))
-        }
-        # Highest level first; ties are broken by the bracket that starts earlier.
-        places = sorted(self._rungs, key=lambda place: (-place[1], place[0]))
-        rungs = [self._rungs[place] for place in places]
-        self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
-
-    def next(self, context: SuggestContext) -> NextTrial:
-        for rung in self._promotion_rungs:
-            if rung.promotable is not None:
-                return Resume(rung.promote())
-        return New()
-
-    def _enter(self, bracket: int, entry: Entry, observation: Observation) -> Decision:
-        rung = self._rungs[bracket, entry.level]
-        if isinstance(rung, PromotionRung):
-            rung.enter(entry.key, observation.trial_id)
-            return PAUSE
-        return CONTINUE if rung.enter(entry.key) else STOP
-
-    def _remove(self, bracket: int, entry: Entry) -> None:
-        rung = self._rungs[bracket, entry.level]
-        if isinstance(rung, PromotionRung):
-            rung.remove(entry.key)
-        else:
-            rung.remove(entry.key, continued=entry.continued)
-
-    def on_end(self, trial_id: int, status: Status) -> None:
-        trial = self._trials.pop(trial_id, None)
-        if trial is not None and trial.entries:
-            rung = self._rungs[trial.bracket, trial.entries[-1].level]
-            if isinstance(rung, PromotionRung):
-                rung.withdraw(trial.entries[-1].key)
+    def _new_rung(self) -> Rung:
+        return _RUNGS[self._type](self._eta)
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "type": self._type, "brackets": self._num_brackets}
+
+
+@final
+class MOASHA(AsynchronousHalving):
+    """Multi-objective asynchronous successive halving (Schmucker et al., arXiv 2106.12639).
+
+    A trial at a level is stopped unless it is among the best floor(n / reduction_factor), at least one, of the n trials
+    that reached it so far. Ties continue while fewer than that have continued. The best are selected by non-dominated
+    sorting, and within a front by an epsilon-net, so that they approximate the whole Pareto front. A decision takes
+    O(n log n) for two objectives and O(n^2) in the worst case for more.
+
+    Args:
+        searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        metric: names of the reported values to optimize, at least two.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space.
+        grace_period: the first rung level.
+        reduction_factor: eta; one trial in eta continues, to eta times the resource.
+
+    >>> scheduler = MOASHA(metric=["error", "seconds"], max_t=9)
+    >>> scheduler.begin(Space({"depth": 3}), seed=0)
+    >>> def report(trial_id, *losses):
+    ...     return str(scheduler.on_report(Observation(trial_id, {"depth": 3}, 1, 1, losses, {})))
+    >>> report(0, 0.5, 8.0), report(1, 0.4, 7.0), report(2, 0.6, 9.0)
+    ('CONTINUE', 'CONTINUE', 'STOP')
+    """
+
+    _multiple_objectives: ClassVar[bool] = True
+
+    def __init__(self, searcher: Searcher | str | None = None, **options: Unpack[RungOptions]) -> None:
+        super().__init__(searcher, **options)
+        if len(self.objectives) < 2:
+            raise ValueError(f"MOASHA needs at least two metrics, got {options['metric']!r}; use ASHA for one")
+
+    def _new_rung(self) -> Rung:
+        return ParetoRung(self._eta)
 
 
 def _bracket_bounds(num_brackets: int, num_levels: int, eta: float) -> list[float]:

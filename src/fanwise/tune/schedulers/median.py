@@ -13,11 +13,11 @@ nothing. Memory grows with the number of reports, and the time of a decision wit
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import ClassVar, Unpack, final
+from typing import Unpack, final
 
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
-from ..values import checked_int, is_number, round_resource
+from ..values import checked_int, checked_number, round_resource
 from .scheduler import CONTINUE, STOP, Decision, New, NextTrial, Scheduler, SchedulerOptions
 
 
@@ -50,8 +50,8 @@ class MedianStopping(Scheduler):
     """The median stopping rule; a searcher chooses the configurations.
 
     Args:
-        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The first
-            metric is compared.
+        searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        metric: see `Scheduler`; the first metric is compared.
         grace_time: no trial is stopped at a resource below this.
         grace_population: no trial is stopped at a resource that fewer other trials have reached.
 
@@ -62,8 +62,6 @@ class MedianStopping(Scheduler):
     ['CONTINUE', 'CONTINUE', 'STOP', 'STOP']
     """
 
-    multiple_objectives: ClassVar[bool] = True
-
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -73,9 +71,7 @@ class MedianStopping(Scheduler):
         **options: Unpack[SchedulerOptions],
     ) -> None:
         super().__init__(searcher, **options)
-        if not is_number(grace_time):
-            raise TypeError(f"grace_time must be a number, got {grace_time!r} of type {type(grace_time).__name__}")
-        self._grace_time = round_resource(float(grace_time))
+        self._grace_time = round_resource(float(checked_number("grace_time", grace_time)))
         self._grace_population = checked_int("grace_population", grace_population, 1)
 
     def begin(self, space: Space, seed: int) -> None:
@@ -99,7 +95,6 @@ class MedianStopping(Scheduler):
         return {**super().describe(), "grace_time": self._grace_time, "grace_population": self._grace_population}
 
     def _is_bad(self, curve: _Curve) -> bool:
-        """Return True if the best loss of this trial is worse than the median of the others at the same resource."""
         resource = curve.resources[-1]
         if resource < self._grace_time:
             return False

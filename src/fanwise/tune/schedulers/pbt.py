@@ -5,13 +5,12 @@ other members, by their loss at the end of their own last interval. No member wa
 worst is stopped, and its next trial starts from the checkpoint of one of the best, with a perturbed configuration
 (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
-If there are fewer workers than members, members pause at the end of each interval and resume in order. Without a
-checkpoint, a clone or a resumed trial starts from scratch. After the first such clone, members no longer pause, because
-they would lose their progress.
+If there are fewer workers than members, members pause at the end of each interval and resume in order. After the first
+clone that had no checkpoint and started from scratch, members no longer pause, because they would lose their progress.
 
 Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
-clone reaches the maximum, the clone gets another source, or is dropped if there is none. This does not apply to clones
-that start from scratch.
+clone reaches the maximum, the clone gets another source, or is dropped if there is none, unless clones start from
+scratch.
 """
 
 import math
@@ -28,8 +27,8 @@ from ..space.categories import Categories
 from ..space.domains import is_finite
 from ..space.numeric import Interval
 from ..space.parameters import exists
-from ..values import Value, checked_int, checked_probability, round_resource
-from .resources import ResourceOptions, ResourceScheduler, checked_positive
+from ..values import Value, checked_int, checked_positive, checked_probability, round_resource
+from .resources import ResourceOptions, ResourceScheduler
 from .scheduler import Clone, Decision, Done, New, NextTrial, Resume, Status, Wait
 
 _FACTORS = (0.8, 1.2)
@@ -60,9 +59,8 @@ class PBT(ResourceScheduler):
     The search ends when every member is at the maximum. A failed member is replaced by a clone of one of the best.
 
     Args:
-        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`. The
-            searcher chooses the configurations of the first trials.
-        max_t, max_resource_attr: resource at which trials end, or its name in the space; see `ResourceScheduler`.
+        searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space.
         perturbation_interval: resource between two comparisons of a member with the others.
         population_size: number of members.
         quantile_fraction: fraction of the population that is replaced (the worst members) and fraction that is
@@ -115,6 +113,8 @@ class PBT(ResourceScheduler):
         self._unconfirmed_trial_id = None
         self._no_new_configs = context.no_new_configs
         answer = self._next(context.trial_id) if context.can_start_trial else self._next_resume()
+        if isinstance(answer, Resume):
+            self._members[answer.trial_id].is_paused = False
         num_running = sum(not member.is_paused for member in self._members.values())
         self._max_running_members = max(self._max_running_members, num_running)
         return answer
@@ -128,23 +128,21 @@ class PBT(ResourceScheduler):
         while self._waiting:
             answer = self._waiting.popleft()
             if isinstance(answer, Resume):
-                self._members[answer.trial_id].is_paused = False
                 return answer
             if answer.trial_id not in self._at_maximum or self._scratch_clone_id is not None:
                 self._members[trial_id] = _Member(is_clone=True)
                 return answer
-            if best := self._best():
+            if best := self._cloneable():
                 self._waiting.appendleft(self._clone(KeyedRandom(f"{self._seed}/again/{trial_id}"), best))
         return Wait() if self._members else Done()
 
     def _next_resume(self) -> NextTrial:
         """Resume a paused member, when no trial may start; clones keep waiting."""
-        answer = next((item for item in self._waiting if isinstance(item, Resume)), None)
-        if answer is None:
-            return Wait()
-        self._waiting.remove(answer)
-        self._members[answer.trial_id].is_paused = False
-        return answer
+        for item in self._waiting:
+            if isinstance(item, Resume):
+                self._waiting.remove(item)
+                return item
+        return Wait()
 
     def on_report(self, observation: Observation) -> Decision:
         trial_id, resource = observation.trial_id, observation.resource
@@ -187,7 +185,7 @@ class PBT(ResourceScheduler):
         return Decision.CONTINUE
 
     def _ranked(self) -> list[tuple[tuple[float, float], int]]:
-        """Return (rank, trial id) of the members that completed an interval, best first; ties by trial id."""
+        """Return (rank, trial id) of the members that completed an interval, best first."""
         members = self._members.items()
         return sorted((member.interval_ends[-1].rank, id_) for id_, member in members if member.interval_ends)
 
@@ -227,13 +225,12 @@ class PBT(ResourceScheduler):
             self._waiting.remove(Resume(trial_id))
         if status is not Status.FAILED:
             return
-        if best := self._best():
+        if best := self._cloneable():
             self._waiting.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), best))
         else:
             self._num_unstarted += 1
 
-    def _best(self) -> list[int]:
-        """Return the best members that can be cloned."""
+    def _cloneable(self) -> list[int]:
         ranked = self._ranked()
         best = ranked[: math.ceil(self._fraction * len(ranked))]
         return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]
@@ -259,7 +256,8 @@ def explore(
     for name, domain in space.domains.items():
         if name in config:
             u, factor, sample = rng.random(), rng.choice(_FACTORS), rng.random()
-            resample = u < resample_probability or _is_fixed_point(domain, config[name])
+            is_zero = config[name] == 0 and not isinstance(domain, Categories)  # no factor changes it
+            resample = u < resample_probability or is_zero
             values[name] = domain.from_unit(sample) if resample else perturb(domain, config[name], factor)
     while absent := [name for name in values if not exists(name, values, space.conditions)]:
         for name in absent:
@@ -268,10 +266,10 @@ def explore(
 
 
 def perturb(domain: Domain, value: object, factor: float) -> Value:
-    """Multiply a value by a factor, within the domain.
+    """Multiply a value by a factor, within the domain; for `reverseloguniform`, multiply its distance to 1.
 
     The result in a finite domain is the value nearest to the product, but at least one step away: 2 becomes 3 or 1. An
-    ordinal moves to the next category; a choice is not changed. For `reverseloguniform`, the distance to 1 is scaled.
+    ordinal moves to the next category; a choice is not changed.
 
     >>> from fanwise.tune.space import randint, reverseloguniform, uniform
     >>> perturb(uniform(0, 1), 0.5, 1.2), perturb(uniform(0, 1), 0.9, 1.2), perturb(randint(1, 9), 2, 1.2)
@@ -300,8 +298,3 @@ def perturb(domain: Domain, value: object, factor: float) -> Value:
     if new == index:
         new += (target > number_at(index)) - (target < number_at(index))
     return domain.value_at(min(max(new, 0), last))
-
-
-def _is_fixed_point(domain: Domain, value: object) -> bool:
-    """Return True for 0, which no factor changes."""
-    return not isinstance(domain, Categories) and value == 0

@@ -6,18 +6,17 @@ max_resource_attr="max_epochs"   the objective receives its maximum and ends by 
 """
 
 import math
-import numbers
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from ...base.nearest import did_you_mean
 from ..searchers.searcher import Searcher
 from ..space import Space
-from ..values import is_number, round_resource
+from ..values import checked_positive, is_number, round_resource
 from .scheduler import CONTINUE, STOP, Decision, Scheduler, SchedulerOptions, checked_name
 
 
 class ResourceOptions(SchedulerOptions, total=False):
-    """Keyword options of schedulers that end trials at a maximum; see `ResourceScheduler`."""
+    """Keyword options of `ResourceScheduler`."""
 
     max_t: float | None
     max_resource_attr: str | None
@@ -33,6 +32,8 @@ class ResourceScheduler(Scheduler):
             by itself.
     """
 
+    _multiple_objectives: ClassVar[bool] = False
+
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -42,13 +43,13 @@ class ResourceScheduler(Scheduler):
         **options: Unpack[SchedulerOptions],
     ) -> None:
         super().__init__(searcher, **options)
+        if len(self.objectives) > 1 and not self._multiple_objectives:
+            hint = "For several: MOASHA, or FIFO, which stops no trial early"
+            raise TypeError(f"{type(self).__name__} needs one metric, got {options['metric']!r}. {hint}")
         self._max_resource_attr = checked_name("max_resource_attr", max_resource_attr)
         if (max_t is None) == (max_resource_attr is None):
-            raise ValueError(
-                "one of max_t (the resource at which trials end) and max_resource_attr (the name in the space of the "
-                f"value with that resource) must be given, got max_t={max_t!r} and "
-                f"max_resource_attr={max_resource_attr!r}"
-            )
+            text = "one of max_t (the resource at which trials end) and max_resource_attr (its name in the space)"
+            raise ValueError(f"{text} must be given, got {max_t=} and {max_resource_attr=}")
         self._max_t = None if max_t is None else round_resource(checked_positive("max_t", max_t))
         self.max_resource = max_t
 
@@ -65,10 +66,7 @@ class ResourceScheduler(Scheduler):
         return {**super().describe(), "max_t": self._max_t, "max_resource_attr": self._max_resource_attr}
 
     def _maximum_of(self, space: Space) -> float:
-        """Return the maximum resource: `max_t`, or the constant or upper bound of the hyperparameter in the space.
-
-        Raises ValueError if the space has no such number.
-        """
+        """Return `max_t`, or the constant or upper bound in the space. Raises ValueError if there is none."""
         if self._max_t is not None:
             return self._max_t
         name = self._max_resource_attr
@@ -86,7 +84,7 @@ class ResourceScheduler(Scheduler):
 
 
 class RungOptions(ResourceOptions, total=False):
-    """Keyword options of schedulers with rung levels; see `RungScheduler`."""
+    """Keyword options of `RungScheduler`."""
 
     grace_period: float
     reduction_factor: float
@@ -113,8 +111,6 @@ class RungScheduler(ResourceScheduler):
         super().__init__(searcher, **options)
         self._grace_period = round_resource(checked_positive("grace_period", grace_period))
         self._eta = round_resource(checked_positive("reduction_factor", reduction_factor))
-        if self._max_t is not None:
-            self._check_grace_period(self._max_t)
         if self._eta <= 1:
             raise ValueError(f"reduction_factor must be above 1, got {self._eta!r}")
 
@@ -136,18 +132,6 @@ class RungScheduler(ResourceScheduler):
 
     def _maximum_of(self, space: Space) -> float:
         maximum = super()._maximum_of(space)
-        self._check_grace_period(maximum)
-        return maximum
-
-    def _check_grace_period(self, maximum: float) -> None:
         if self._grace_period > maximum:
             raise ValueError(f"grace_period={self._grace_period!r} is above the maximum, {maximum!r}")
-
-
-def checked_positive(name: str, value: float) -> float:
-    """Return a setting above 0 and finite, in plain Python. Raises TypeError, ValueError."""
-    if not is_number(value):
-        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be above 0 and finite, got {value!r}")
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
+        return maximum

@@ -1,93 +1,59 @@
-"""Rungs of successive halving: sorted entries whose top 1/eta continue.
+"""Rungs of asynchronous successive halving: the rules for the trials that continue.
 
-The key of an entry is (infeasibility, loss, number). Infeasible entries rank behind all feasible ones, and ties are
-broken by the unique, increasing number.
+A rung gets an entry when a trial reaches its level, and decides about the trial. Keys of entries are tuples of the
+infeasibility, the losses, a unique and increasing number, and the trial id. So infeasible entries rank behind all
+feasible ones, and of equal entries the first ranks first.
 """
 
 from bisect import bisect_left, insort
-from typing import TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
-Key: TypeAlias = tuple[float, float, int]
+from ..pareto import best_of
+from .scheduler import CONTINUE, PAUSE, STOP, Decision
+
+Key: TypeAlias = tuple[Any, ...]
 
 
-@final
-class Rung:
-    """Entries, and which of them are the best floor(n / eta), but at least `min_top`.
+class Rung(Protocol):
+    """The entries of one level in one bracket."""
 
-    >>> rung = Rung(2.0)
-    >>> for number, loss in enumerate([0.5, 0.9, 0.1, 0.7]):
-    ...     rung.enter((0.0, loss, number))
-    >>> rung.is_top((0.0, 0.5, 0)), rung.is_top((0.0, 0.7, 3)), len(rung)
-    (True, False, 4)
-    """
+    def enter(self, key: Key) -> Decision:
+        """Add an entry. Return the decision about its trial."""
 
-    __slots__ = ("_entries", "_eta", "_min_top")
-
-    def __init__(self, eta: float, min_top: int = 0) -> None:
-        self._eta = eta
-        self._min_top = min_top
-        self._entries: list[Key] = []  # sorted
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def top_size(self) -> int:
-        """Size of the top."""
-        return min(len(self), max(self._min_top, int(len(self) // self._eta)))
-
-    @property
-    def worst_of_top(self) -> Key | None:
-        """The worst entry of the top, or None."""
-        size = self.top_size
-        return self._entries[size - 1] if size else None
-
-    def enter(self, key: Key) -> None:
-        """Add an entry."""
-        insort(self._entries, key)
-
-    def is_top(self, key: Key) -> bool:
-        """Return True if the entry is in the top."""
-        worst = self.worst_of_top
-        return worst is not None and key <= worst
-
-    def remove(self, key: Key) -> None:
-        """Remove an existing entry."""
-        del self._entries[bisect_left(self._entries, key)]
+    def remove(self, key: Key, *, continued: bool) -> None:
+        """Remove an entry. `continued`: whether `enter` returned CONTINUE."""
 
 
 @final
 class StoppingRung:
-    """A rung whose trials continue if they are in the top, which has at least one entry, when they enter.
+    """A rung whose trials continue if they are among the best floor(n / eta), at least one, when they enter.
 
     Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
     later ones would be stopped. So trials equal to the worst of the top also continue while fewer trials have continued
     than the top has entries.
 
     >>> rung = StoppingRung(3.0)
-    >>> [rung.enter((0.0, 0.9, number)) for number in range(7)]
-    [True, False, False, False, False, True, False]
+    >>> [str(rung.enter((0.0, 0.9, number, 0))) for number in range(6)]
+    ['CONTINUE', 'STOP', 'STOP', 'STOP', 'STOP', 'CONTINUE']
     """
 
-    __slots__ = ("_num_continued", "_rung")
+    __slots__ = ("_entries", "_eta", "_num_continued")
 
     def __init__(self, eta: float) -> None:
-        self._rung = Rung(eta, min_top=1)
+        self._eta = eta
+        self._entries: list[Key] = []  # sorted
         self._num_continued = 0
 
-    def enter(self, key: Key) -> bool:
-        """Add an entry. Return True if its trial continues."""
-        rung = self._rung
-        rung.enter(key)
-        worst = rung.worst_of_top
-        assert worst is not None, "the top is not empty"
-        continues = key <= worst or (key[:2] == worst[:2] and self._num_continued < rung.top_size)
+    def enter(self, key: Key) -> Decision:
+        insort(self._entries, key)
+        top_size = max(1, int(len(self._entries) // self._eta))
+        worst = self._entries[top_size - 1]
+        continues = key <= worst or (key[:2] == worst[:2] and self._num_continued < top_size)
         self._num_continued += continues
-        return continues
+        return CONTINUE if continues else STOP
 
     def remove(self, key: Key, *, continued: bool) -> None:
-        """Remove an entry. `continued`: the result of `enter`."""
-        self._rung.remove(key)
+        del self._entries[bisect_left(self._entries, key)]
         self._num_continued -= continued
 
 
@@ -99,70 +65,101 @@ class QuantileRung:
     next one, so an entry is at or better than it if and only if it is at or better than entry floor((n - 1) / eta).
 
     >>> rung = QuantileRung(3.0)
-    >>> [rung.enter((0.0, loss, number)) for number, loss in enumerate([0.5, 0.9, 0.6, 0.7, 0.4])]
-    [True, False, False, False, True]
+    >>> [str(rung.enter((0.0, loss, number, 0))) for number, loss in enumerate([0.5, 0.9, 0.6, 0.4])]
+    ['CONTINUE', 'STOP', 'STOP', 'CONTINUE']
     """
 
     __slots__ = ("_entries", "_eta")
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
-        self._entries: list[Key] = []
+        self._entries: list[Key] = []  # sorted
 
-    def enter(self, key: Key) -> bool:
-        """Add an entry. Return True if its trial continues."""
+    def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
-        return key[:2] <= self._entries[int((len(self._entries) - 1) / self._eta)][:2]
+        last = self._entries[int((len(self._entries) - 1) / self._eta)]
+        return CONTINUE if key[:2] <= last[:2] else STOP
 
     def remove(self, key: Key, *, continued: bool) -> None:
-        """Remove an entry."""
-        self._entries.remove(key)
+        del self._entries[bisect_left(self._entries, key)]
 
 
 @final
 class PromotionRung:
-    """A rung whose trials wait until they are among the best floor(n / eta); each is promoted once.
+    """A rung whose trials pause until they are among the best floor(n / eta); each is promoted once.
 
     >>> rung = PromotionRung(2.0)
-    >>> rung.enter((0.0, 0.5, 0), trial_id=7)
-    >>> rung.promotable is None
-    True
-    >>> rung.enter((0.0, 0.9, 1), trial_id=8)
-    >>> rung.promotable
-    7
+    >>> str(rung.enter((0.0, 0.5, 0, 7))), rung.promotable
+    ('PAUSE', None)
+    >>> str(rung.enter((0.0, 0.9, 1, 8))), rung.promotable
+    ('PAUSE', 7)
     >>> rung.promote(), rung.promotable
     (7, None)
     """
 
-    __slots__ = ("_rung", "_waiting")
+    __slots__ = ("_entries", "_eta", "_waiting")
 
     def __init__(self, eta: float) -> None:
-        self._rung = Rung(eta)
-        self._waiting: list[tuple[float, float, int, int]] = []  # keys with trial ids, sorted
+        self._eta = eta
+        self._entries: list[Key] = []  # sorted
+        self._waiting: list[Key] = []  # entries whose trials are paused, sorted
 
     @property
     def promotable(self) -> int | None:
         """The best waiting trial, if it is in the top; otherwise None."""
-        if self._waiting and self._rung.is_top(self._waiting[0][:3]):
-            return self._waiting[0][3]
-        return None
+        top_size = int(len(self._entries) // self._eta)
+        is_top = bool(top_size and self._waiting) and self._waiting[0] <= self._entries[top_size - 1]
+        return self._waiting[0][-1] if is_top else None
 
-    def enter(self, key: Key, trial_id: int) -> None:
-        """Add an entry, whose trial waits."""
-        self._rung.enter(key)
-        insort(self._waiting, (*key, trial_id))
+    def enter(self, key: Key) -> Decision:
+        insort(self._entries, key)
+        insort(self._waiting, key)
+        return PAUSE
 
     def promote(self) -> int:
         """Return the promotable trial, which stops waiting. There must be one."""
-        return self._waiting.pop(0)[3]
+        trial_id: int = self._waiting.pop(0)[-1]
+        return trial_id
 
     def withdraw(self, key: Key) -> None:
         """Stop waiting, because the trial has ended; its entry remains."""
-        index = bisect_left(self._waiting, (*key, -1))
-        if index < len(self._waiting) and self._waiting[index][:3] == key:
+        index = bisect_left(self._waiting, key)
+        if self._waiting[index : index + 1] == [key]:
             del self._waiting[index]
 
-    def remove(self, key: Key) -> None:
-        """Remove an entry."""
+    def remove(self, key: Key, *, continued: bool) -> None:
         self.withdraw(key)
-        self._rung.remove(key)
+        del self._entries[bisect_left(self._entries, key)]
+
+
+@final
+class ParetoRung:
+    """A rung of several objectives. Trials continue if they are among the best floor(n / eta) entries, at least one.
+
+    Feasible entries are ordered by `pareto.best_of`, infeasible ones follow by infeasibility. Ties are handled as in
+    `StoppingRung`.
+    """
+
+    __slots__ = ("_entries", "_eta", "_num_continued")
+
+    def __init__(self, eta: float) -> None:
+        self._eta = eta
+        self._entries: list[Key] = []  # in the order of entering
+        self._num_continued = 0
+
+    def enter(self, key: Key) -> Decision:
+        entries = self._entries
+        entries.append(key)
+        top_size = max(1, int(len(entries) // self._eta))
+        feasible = [index for index, (infeasibility, *_) in enumerate(entries) if not infeasibility]
+        top = [feasible[i] for i in best_of([entries[index][1:-2] for index in feasible], top_size)] if feasible else []
+        infeasible = sorted((entry[0], index) for index, entry in enumerate(entries) if entry[0])
+        top += [index for _, index in infeasible[: top_size - len(top)]]
+        is_tie = any(entries[index][:-2] == key[:-2] for index in top)
+        continues = len(entries) - 1 in top or (is_tie and self._num_continued < top_size)
+        self._num_continued += continues
+        return CONTINUE if continues else STOP
+
+    def remove(self, key: Key, *, continued: bool) -> None:
+        self._entries.remove(key)
+        self._num_continued -= continued

@@ -8,31 +8,17 @@ answers.
 
 import abc
 import enum
-import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import (
-    Any,
-    ClassVar,
-    Concatenate,
-    Final,
-    Literal,
-    ParamSpec,
-    Required,
-    TypeAlias,
-    TypedDict,
-    final,
-)
+from typing import Any, ClassVar, Final, Required, TypeAlias, TypedDict, final
 
-from ...base.nearest import did_you_mean
+from ...base.nearest import names_nearest_option
 from ..constraints import checked_constraints
 from ..searchers import RandomSearcher, resolve_searcher
 from ..searchers.points import FirstPoints
 from ..searchers.searcher import Mode, Objective, Observation, Searcher, SuggestContext
 from ..space import Space
-
-_P = ParamSpec("_P")
 
 
 class Decision(enum.StrEnum):
@@ -59,9 +45,6 @@ class Status(enum.StrEnum):
     FAILED = "Failed"
 
 
-EndStatus: TypeAlias = Literal[Status.COMPLETED, Status.STOPPED, Status.FAILED]
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class New:
@@ -73,10 +56,7 @@ class New:
 @final
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a paused trial from its last checkpoint; without one it starts from scratch.
-
-    Reports that it repeats are recorded but not passed to the scheduler.
-    """
+    """Resume a paused trial from its last checkpoint, or from scratch. Reports that it repeats are not passed again."""
 
     trial_id: int
 
@@ -127,30 +107,6 @@ class SchedulerOptions(TypedDict, total=False):
     random_seed: int | None
 
 
-def _checks_options(constructor: Callable[Concatenate["Scheduler", _P], None]) -> Callable[Concatenate[Any, _P], None]:
-    """Decorate the constructor of `Scheduler`: an unknown option is an error with the closest name.
-
-    A space argument, as in Syne Tune, is an error that points to the Tuner.
-    """
-    parameters = inspect.signature(constructor).parameters
-
-    @functools.wraps(constructor)
-    def checked(self: "Scheduler", /, *args: _P.args, **options: _P.kwargs) -> None:
-        name = type(self).__name__
-        unknown = [option for option in options if option not in parameters]
-        if any(isinstance(value, Space | Mapping) for value in args) or {"config_space", "space"} & {*unknown}:
-            raise TypeError(
-                f"{name} got a space, which belongs to the Tuner.\n"
-                f"  right:  Tuner(objective, space, {name}(metric=...), stop)"
-            )
-        if unknown:
-            known = [*inspect.signature(type(self)).parameters]
-            raise TypeError(f"{name} has no option {unknown[0]!r}{did_you_mean(unknown[0], known)}")
-        constructor(self, *args, **options)
-
-    return checked
-
-
 class Scheduler(abc.ABC):
     """Base class of schedulers. Subclasses implement `next` and `on_report`.
 
@@ -176,15 +132,13 @@ class Scheduler(abc.ABC):
         max_resource: the resource at which trials end, if the scheduler knows it. A trial that is stopped at or beyond
             it counts as completed.
         clones: True if `next` may answer `Clone`. The last checkpoint of every trial is then kept until the end.
-        multiple_objectives: True if the scheduler accepts several metrics.
     """
 
     clones: ClassVar[bool] = False
-    multiple_objectives: ClassVar[bool] = False
     max_resource: float | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let the signature show the keyword options of the base class in place of **options."""
+        """Let the signature, as in help() and on the command line, list the options of the base class."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             keyword = inspect.Parameter.KEYWORD_ONLY
@@ -195,7 +149,7 @@ class Scheduler(abc.ABC):
                 own = [*(option for option in own[:-1] if option.kind is not keyword), *by_name.values()]
             cls.__signature__ = inspect.Signature(own, return_annotation=None)  # type: ignore[attr-defined]
 
-    @_checks_options
+    @names_nearest_option
     def __init__(
         self,
         searcher: Searcher | str | None = None,
@@ -207,24 +161,21 @@ class Scheduler(abc.ABC):
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
-        self.objectives = checked_objectives(metric, mode)
-        if len(self.objectives) > 1 and not self.multiple_objectives:
+        if isinstance(searcher, Space | Mapping):
+            name = type(self).__name__
             raise TypeError(
-                f"{type(self).__name__} needs one metric, got {metric!r}. For several: MOASHA, or FIFO, which stops no "
-                f"trial early"
+                f"{name} got a space, which belongs to the Tuner.\n"
+                f"  right:  Tuner(objective, space, {name}(metric=...), stop)"
             )
+        self.objectives = checked_objectives(metric, mode)
         self.constraints = checked_constraints(constraints)
         self.resource_attr = checked_name("resource_attr", resource_attr)
         self.random_seed = checked_seed(random_seed)
         self._learns_at_levels = isinstance(searcher, str)
-        searcher = resolve_searcher(searcher)
-        if searcher is None:
-            searcher = RandomSearcher()
+        searcher = RandomSearcher() if searcher is None else resolve_searcher(searcher)
         if not isinstance(searcher, Searcher):
             raise TypeError(f"searcher must be a Searcher, such as TPESearcher(), or the name of one, got {searcher!r}")
-        self.searcher: Searcher = searcher
-        if points_to_evaluate is not None:
-            self.searcher = FirstPoints(points_to_evaluate, searcher)
+        self.searcher = searcher if points_to_evaluate is None else FirstPoints(points_to_evaluate, searcher)
 
     def check(self, space: Space) -> None:
         """Raise ValueError if the settings do not fit the space. Changes nothing."""
@@ -237,10 +188,10 @@ class Scheduler(abc.ABC):
         self.searcher.begin(space, seed)
 
     def levels(self, space: Space) -> tuple[float, ...]:
-        """Return the resource levels, in increasing order, at which trials are compared.
+        """Return the resource levels, in increasing order, at which a searcher that was given by name compares trials.
 
-        A searcher that was given by name learns from each trial's first report at the highest level that enough trials
-        have reached. A searcher that was given as an object, or without levels, learns from each trial's last report.
+        It learns from each trial's first report at the highest level that enough trials have reached. Without levels,
+        it learns from each trial's last report, as does a searcher that was given as an object.
         """
         return ()
 
@@ -283,8 +234,6 @@ class FIFO(Scheduler):
     New(config=None)
     """
 
-    multiple_objectives: ClassVar[bool] = True
-
     def next(self, context: SuggestContext) -> NextTrial:
         return New()
 
@@ -320,10 +269,7 @@ def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
 
 
 def seed_of(scheduler: Scheduler, seed: int | None, default: int) -> int:
-    """Return the seed of a search, which its scheduler, searcher and trials share.
-
-    It is `seed`, the scheduler's `random_seed`, or the default. Raises ValueError if the first two differ.
-    """
+    """Return `seed`, the scheduler's `random_seed`, or the default. Raises ValueError if the first two differ."""
     if scheduler.random_seed is None:
         return default if seed is None else seed
     if seed is not None and seed != scheduler.random_seed:

@@ -4,25 +4,23 @@
     rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 continue     ... until the last level
 
 `SuccessiveHalving` repeats one bracket, which is a list of levels and numbers of trials; `Hyperband` cycles through
-several. A free worker resumes a promoted trial of the oldest round, else starts a trial of the incomplete round, else
-starts a new round. So a round never waits for a later one, and no worker idles while a straggler runs. Trials are
-compared within their round only.
+several. A free worker resumes a promoted trial of the oldest round, or starts a trial of the incomplete round, or
+starts a new round. So no worker idles while a straggler runs. Trials are compared within their round only.
 
 A trial that fails, is stopped or ends before its level leaves the round. Of the m remaining trials of n_i, the best
 m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with the trials it has.
 Trials that do not continue are ended, so that their checkpoints can be deleted.
 """
 
-import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Unpack, final
 
-from ..searchers.searcher import Observation, Searcher, SuggestContext
+from ..searchers.searcher import Observation, SuggestContext
 from ..searchers.tpe import TPESearcher
 from ..space import Space
-from ..values import is_number, round_resource
+from ..values import round_resource
 from .resources import RungOptions, RungScheduler
 from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status, Stop, Wait
 
@@ -49,7 +47,7 @@ class _Arrival(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A round at one of its rungs. `running` and `arrived` are trials below and at the level of the rung."""
+    """A round. `running` and `arrived` are its trials below and at the level of the current rung."""
 
     number: int
     bracket: Bracket
@@ -59,28 +57,20 @@ class _Round:
     running: set[int] = field(default_factory=set)
     arrived: dict[int, _Arrival] = field(default_factory=dict)
 
-    @property
-    def level(self) -> float:
-        return self.bracket.levels[self.rung]
-
-    def promote(self) -> tuple[list[int], list[int]]:
-        """Move to the next rung. Return the trials that continue, best first, and those that do not."""
-        ranked = sorted(self.arrived, key=self.arrived.__getitem__)
-        sizes, rung = self.bracket.sizes, self.rung
-        num_promoted = 0
-        if ranked and rung + 1 < len(sizes):
-            num_promoted = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
-        self.rung += 1
-        self.arrived = {}
-        return ranked[:num_promoted], ranked[num_promoted:]
-
 
 class SynchronousHalving(RungScheduler):
-    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`, which differ in their brackets."""
+    """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`."""
 
-    @abc.abstractmethod
     def brackets(self, maximum: float) -> Sequence[Bracket]:
-        """Return the brackets for this maximum resource, at least one; round i uses bracket i modulo their number."""
+        """Return the brackets for this maximum resource; round i uses bracket i modulo their number."""
+        s_max = math.floor(math.log(maximum / self._grace_period) / math.log(self._eta) + _EPSILON)
+        brackets = []
+        for s in range(s_max, -1, -1):
+            size = math.ceil((s_max + 1) / (s + 1) * self._eta**s - _EPSILON)
+            sizes = tuple(max(1, math.floor(size / self._eta**i + _EPSILON)) for i in range(s + 1))
+            levels = (*(round_resource(maximum / self._eta ** (s - i)) for i in range(s)), maximum)
+            brackets.append(Bracket(levels, sizes))
+        return brackets
 
     def levels(self, space: Space) -> tuple[float, ...]:
         brackets = self.brackets(self._maximum_of(space))
@@ -124,7 +114,7 @@ class SynchronousHalving(RungScheduler):
             self._leave(trial_id)
             return self._decide_at_maximum(resource)
         round_ = self._round_of.get(trial_id)
-        if round_ is None or resource < round_.level:
+        if round_ is None or resource < round_.bracket.levels[round_.rung]:
             return CONTINUE
         round_.running.remove(trial_id)
         arrival = _Arrival(observation.infeasibility, observation.loss, self._num_arrived, observation.iter)
@@ -168,7 +158,6 @@ class SynchronousHalving(RungScheduler):
         self._offered = trial_id
 
     def _withdraw(self, trial_id: int) -> None:
-        """Undo `_offer`."""
         round_ = self._round_of.pop(trial_id)
         round_.running.remove(trial_id)
         round_.num_started -= 1
@@ -176,7 +165,6 @@ class SynchronousHalving(RungScheduler):
         self._incomplete = round_
 
     def _leave(self, trial_id: int) -> None:
-        """Remove a trial from its round."""
         round_ = self._round_of.pop(trial_id, None)
         if round_ is not None:
             round_.running.discard(trial_id)
@@ -184,14 +172,20 @@ class SynchronousHalving(RungScheduler):
             self._close_rung(round_)
 
     def _close_rung(self, round_: _Round) -> None:
-        """Promote the best trials if all trials of the round have arrived."""
+        """Promote the best trials to the next rung if all trials of the round have arrived."""
         if round_.running or not round_.is_complete:
             return
-        promoted, eliminated = round_.promote()
-        round_.running.update(promoted)
-        self._promoted |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(promoted)}
-        self._eliminated |= dict.fromkeys(eliminated)
-        for trial_id in eliminated:
+        ranked = sorted(round_.arrived, key=round_.arrived.__getitem__)
+        sizes, rung = round_.bracket.sizes, round_.rung
+        num_promoted = 0
+        if ranked and rung + 1 < len(sizes):
+            num_promoted = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
+        round_.rung += 1
+        round_.arrived = {}
+        round_.running.update(ranked[:num_promoted])
+        self._promoted |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(ranked[:num_promoted])}
+        for trial_id in ranked[num_promoted:]:
+            self._eliminated[trial_id] = None
             del self._round_of[trial_id]
 
 
@@ -199,15 +193,14 @@ class SynchronousHalving(RungScheduler):
 class SuccessiveHalving(SynchronousHalving):
     """Synchronous successive halving: rounds in which the best trials of each rung continue when the rung is complete.
 
-    As in Dive into Deep Learning, 19.4: a round starts with prefact * eta^K trials, and int(prefact * eta^(K-i)) trials
-    continue to level i. The levels are grace_period * eta^k and the maximum; K is the number of levels below it.
+    As in Dive into Deep Learning, 19.4: a round starts with eta^K trials, and int(eta^(K-i)) trials continue to level
+    i. The levels are grace_period * eta^k and the maximum; K is the number of levels below it.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t, max_resource_attr: resource at which trials end, or its name in the space; see `ResourceScheduler`.
+        max_t, max_resource_attr: resource at which trials end, or its name in the space.
         grace_period: the first level.
         reduction_factor: eta; one trial in eta continues, to eta times the resource.
-        prefact: factor of the number of trials in a round.
 
     >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
     >>> space = Space({"depth": 3})
@@ -220,27 +213,9 @@ class SuccessiveHalving(SynchronousHalving):
     Resume(trial_id=0)
     """
 
-    def __init__(
-        self,
-        searcher: Searcher | str | None = None,
-        *,
-        prefact: float = 1,
-        **options: Unpack[RungOptions],
-    ) -> None:
-        super().__init__(searcher, **options)
-        if not is_number(prefact):
-            raise TypeError(f"prefact must be a number, got {prefact!r} of type {type(prefact).__name__}")
-        if not prefact > 0:
-            raise ValueError(f"prefact must be above 0, got {prefact!r}")
-        self._prefact = float(prefact)
-
     def brackets(self, maximum: float) -> Sequence[Bracket]:
         levels = (*self.rungs(maximum), maximum)
-        sizes = (max(1, int(self._prefact * self._eta**k)) for k in reversed(range(len(levels))))
-        return (Bracket(levels, tuple(sizes)),)
-
-    def describe(self) -> dict[str, object]:
-        return {**super().describe(), "prefact": self._prefact}
+        return [Bracket(levels, tuple(int(self._eta**k) for k in reversed(range(len(levels)))))]
 
 
 @final
@@ -250,8 +225,9 @@ class Hyperband(SynchronousHalving):
     The brackets are those of Algorithm 1, where R is the maximum:
 
         s_max = floor(log_eta(R / grace_period))
-        for s in s_max, s_max - 1, ..., 0:      n = ceil((s_max + 1) / (s + 1) * eta^s),   r = R * eta^-s
-            for i in 0 ... s:                   floor(n * eta^-i) trials run to r * eta^i
+        for s in s_max, s_max - 1, ..., 0:
+            n = ceil((s_max + 1) / (s + 1) * eta^s), r = R * eta^-s
+            for i in 0 ... s: floor(n * eta^-i) trials run to r * eta^i
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
@@ -264,16 +240,12 @@ class Hyperband(SynchronousHalving):
     Bracket(levels=(9,), sizes=(3,))
     """
 
-    def brackets(self, maximum: float) -> Sequence[Bracket]:
-        return _hyperband_brackets(maximum, self._grace_period, self._eta)
-
 
 @final
 class BOHB(SynchronousHalving):
     """BOHB (Falkner et al., arXiv 1807.01774): Hyperband with TPE as the searcher.
 
-    The model learns from each trial's first report at one resource level, the highest at which `num_init` trials have a
-    result. Until a level has that many, the space is covered evenly.
+    TPE learns from each trial's first report at the highest level at which `num_init` trials have a result.
 
     Args:
         metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
@@ -286,16 +258,3 @@ class BOHB(SynchronousHalving):
     def __init__(self, *, num_init: int = 10, **options: Unpack[RungOptions]) -> None:
         super().__init__(TPESearcher(num_init), **options)
         self._learns_at_levels = True
-
-    def brackets(self, maximum: float) -> Sequence[Bracket]:
-        return _hyperband_brackets(maximum, self._grace_period, self._eta)
-
-
-def _hyperband_brackets(maximum: float, grace_period: float, eta: float) -> Sequence[Bracket]:
-    s_max = math.floor(math.log(maximum / grace_period) / math.log(eta) + _EPSILON)
-    brackets = []
-    for s in range(s_max, -1, -1):
-        size = math.ceil((s_max + 1) / (s + 1) * eta**s - _EPSILON)
-        sizes = tuple(max(1, math.floor(size / eta**i + _EPSILON)) for i in range(s + 1))
-        brackets.append(Bracket((*(round_resource(maximum / eta ** (s - i)) for i in range(s)), maximum), sizes))
-    return tuple(brackets)

@@ -104,7 +104,6 @@ QUIET = [
     "rpc/streams/window.py",
     "tune/rng.py",
     "tune/default_searcher.py",
-    "tune/transfer.py",
     "tune/constraints.py",
     "tune/space/space.py",
     "tune/core/validation.py",

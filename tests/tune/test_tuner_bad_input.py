@@ -164,6 +164,16 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
             TypeError,
             "A searcher goes into FIFO(searcher, metric=...).",
         ),
+        (
+            {"scheduler": "random", "metric": "loss"},
+            TypeError,
+            "got 'random'. To name a searcher, write searcher='random'.",
+        ),
+        (
+            {"scheduler": "asha", "metric": "loss"},
+            TypeError,
+            "the scheduler must be a Scheduler, such as ASHA(metric='loss', max_t=81), got 'asha'.",
+        ),
         ({"stop": 720}, TypeError, "stop must be a StoppingCriterion, got 720"),
         ({"n_workers": 0}, ValueError, "n_workers must be at least 1, got 0"),
         ({"n_workers": "2"}, TypeError, "n_workers must be an int, got '2' of type str"),

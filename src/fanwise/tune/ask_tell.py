@@ -15,41 +15,39 @@ import os
 import threading
 import time
 import traceback
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, final
 
 from ..base.errors import ClosedError, SearchFailedError
 from ..base.home import experiments_folder
 from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
-from .callbacks.search_events import SearchEnded, SearchStarted
+from .callbacks.search_events import SearchEnded
 from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
 from .core.search_core import handle
 from .core.validation import problem_with
 from .experiment import Experiment
-from .program import ASKED, Program, asked_and_told, load_program, save_program
+from .program import ASKED, asked_and_told, load_program, save_program
 from .record.log import Record
 from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.recorder import Recorder
 from .record.restoring import restore
 from .record.state import SearchState
-from .runtime.commands import check_may_enqueue, completed
+from .runtime.commands import checked_config
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
-from .transfer import Taken
 from .values import with_objects
-from .warm_start import WarmStart, read_warm_start, summaries_to_json
+from .warm_start import Summary, WarmStart, read_warm_start
 
 _log = logging.getLogger("fanwise")
 
@@ -75,12 +73,26 @@ class AskedTrial:
     checkpoint: str | None = None
 
 
+@dataclass(slots=True)
+class _InFlight:
+    """A trial that `ask` has returned and that has not ended. `began_s`: time of the call of `ask`."""
+
+    trial: AskedTrial
+    began_s: float
+    has_reported: bool = False
+
+
 @final
-class OpenSearch:
+class OpenSearch(AbstractContextManager["OpenSearch"]):
     """An ask-and-tell search, returned by `open_search`.
 
     Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes
     and for the searcher. As a context manager, the search is closed at the end of the block.
+
+    Attributes:
+        name: name of the experiment.
+        path: the experiment's folder.
+        seed: the random seed in use.
     """
 
     def __init__(
@@ -95,12 +107,13 @@ class OpenSearch:
     ) -> None:
         """`stop` and `seed` are the user's, which an existing experiment must agree with. None: not given."""
         self.path = path
+        self.name = path.name
         self._settings = settings
         self._objects = settings.space.objects
         self._scheduler = settings.copy_scheduler()
-        self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
-        self._reported: set[int] = set()  # ids of trials in flight that have reported
+        self._in_flight: dict[int, _InFlight] = {}  # by trial id
         self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._is_closed = False
         self._finish: Finish | None = None
         is_resumed = path.exists()
@@ -112,7 +125,22 @@ class OpenSearch:
             except BaseException:
                 self._record.close()
                 raise
-        _open_searches.add(self)
+
+    def _create(self, summaries: Sequence[Summary]) -> Record:
+        settings = self._settings
+        record = Record.create(self.path, {**settings.new_metadata(self.name, ASKED), "warm_start": summaries})
+        try:
+            save_program(self.path, asked_and_told, settings.scheduler, settings.space)
+        except BaseException:
+            record.close()
+            raise
+        return record
+
+    def _reopen(self, seed: int | None) -> Record:
+        meta, settings = read_meta(self.path), self._settings
+        settings.check_equal(meta, objective=ASKED, seed=seed)
+        self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
+        return Record.reopen(self.path)
 
     def _begin(
         self,
@@ -132,19 +160,7 @@ class OpenSearch:
         self._dispatcher = CallbackDispatcher(callbacks, state)
         state.news.on_line = self._dispatcher.on_line
         self._recorder = Recorder(self._record, state, self._dispatcher.on_event)
-        created_s = float(meta["created_s"])
-        self._dispatcher.start(
-            SearchStarted(
-                self.name,
-                self.path,
-                settings.space,
-                scheduler.objectives,
-                self.seed,
-                0,
-                resumed=is_resumed,
-                created_s=created_s,
-            )
-        )
+        self._dispatcher.start(settings.start_event(self.name, self.path, is_resumed=is_resumed))
         for event in earlier:
             self._apply(event)
         now_s = self._now_s()
@@ -154,11 +170,6 @@ class OpenSearch:
         else:
             self._apply(events.Begin(now_s))
         self._record.commit()
-
-    @property
-    def name(self) -> str:
-        """Name of the experiment."""
-        return self.path.name
 
     @property
     def experiment(self) -> Experiment:
@@ -180,29 +191,12 @@ class OpenSearch:
             ClosedError: the search is closed.
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
-        with self._lock, Uninterrupted():
-            self._check_open()
-            next_s = self._core.next_tick_s
-            if next_s is not None and next_s <= self._now_s():
-                self._apply(events.Tick(self._now_s()))
-            actions = [] if self._finish is not None else self._apply(events.TrialRequested(self._now_s()))
-            start = next((action for action in actions if isinstance(action, Start)), None)
-            if start is None:
-                self._record.commit()
-                self._raise_failure()
-                return None
-            trial = AskedTrial(
-                start.trial_id,
-                with_objects(start.config, self._objects),
-                start.attempt,
-                start.from_iter,
-                start.checkpoint,
-            )
-            now_s = self._now_s()
-            self._in_flight[trial.trial_id] = trial, now_s
-            self._apply(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
-            self._record.commit()
-            return trial
+        with self._transaction():
+            trial = self._next_trial()
+        finish = self._finish
+        if trial is None and finish is not None and finish.kind in ("scheduler", "searcher"):
+            raise finish.cause or SearchFailedError(finish.error or finish.reason)
+        return trial
 
     def report(self, trial: AskedTrial | int, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:
         """Report values of a trial and return the decision. Stop running the trial after STOP or PAUSE.
@@ -218,12 +212,11 @@ class OpenSearch:
             ClosedError: the search is closed.
         """
         values = plain_metrics(metrics)
-        with self._lock, Uninterrupted():
-            current, began_s = self._check(trial, values)
-            decision = self._report(current, values, began_s, checkpoint)
+        with self._transaction():
+            in_flight = self._checked(trial, values)
+            decision = self._report(in_flight, values, checkpoint)
             if decision is not Decision.CONTINUE:
-                self._end(current, Outcome("stopped"))
-            self._record.commit()
+                self._end(in_flight, Outcome("stopped"))
             return decision
 
     def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
@@ -240,18 +233,16 @@ class OpenSearch:
         """
         metric = self._scheduler.objectives[0].metric
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
-        with self._lock, Uninterrupted():
-            current, began_s = self._check(trial, values)
+        with self._transaction():
+            in_flight = self._checked(trial, values)
             if values is not None:
-                self._report(current, values, began_s, None)
-            elif not current.from_iter and current.trial_id not in self._reported:
+                self._report(in_flight, values)
+            elif not in_flight.trial.from_iter and not in_flight.has_reported:
                 raise ValueError(
-                    f"trial {current.trial_id} has reported nothing: tell(trial, value), "
+                    f"trial {in_flight.trial.trial_id} has reported nothing: tell(trial, value), "
                     f"or fail(trial, why) if it failed"
                 )
-            status = self._end(current, Outcome("returned"))
-            self._record.commit()
-            return status
+            return self._end(in_flight, Outcome("returned"))
 
     def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
         """Finish a trial that failed.
@@ -260,15 +251,13 @@ class OpenSearch:
             ValueError: the trial is not in flight.
             ClosedError: the search is closed.
         """
-        with self._lock, Uninterrupted():
-            current, _ = self._check(trial, None)
-            if isinstance(error, str):
-                outcome = Outcome("exception", error)
-            else:
-                text = "".join(traceback.format_exception(error))
-                outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
-            self._end(current, outcome)
-            self._record.commit()
+        if isinstance(error, str):
+            outcome = Outcome("exception", error)
+        else:
+            text = "".join(traceback.format_exception(error))
+            outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
+        with self._transaction():
+            self._end(self._checked(trial, None), outcome)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """Use this configuration for the next new trial. Missing values are drawn at random.
@@ -277,22 +266,20 @@ class OpenSearch:
             TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
             ClosedError: the search is closed.
         """
-        with self._lock, Uninterrupted():
-            self._check_open()
-            check_may_enqueue(self._recorder.state)
-            self._apply(events.Enqueued(self._now_s(), completed(config, self._settings.space, self.seed)))
-            self._record.commit()
+        with self._transaction():
+            complete_config = checked_config(config, self._recorder.state, self._settings.space, self.seed)
+            self._apply(events.Enqueued(self._now_s(), complete_config))
 
     def close(self) -> None:
         """Suspend the search and close its record. Reopening it returns the trials in flight again. Idempotent."""
-        with self._lock, Uninterrupted():
+        with self._uninterrupted_call():
             if self._is_closed:
                 return
             try:
                 if self._finish is None:
                     self._apply(events.Interrupt(self._now_s(), "closed"))
-                for trial, _ in list(self._in_flight.values()):
-                    self._end(trial, Outcome("stopped"))
+                for in_flight in list(self._in_flight.values()):
+                    self._end(in_flight, Outcome("stopped"))
                 self._record.set_summary(self._recorder.state.summary())
             finally:
                 self._is_closed = True
@@ -304,32 +291,27 @@ class OpenSearch:
                     end = SearchEnded(self._recorder.state.last_s, self.name, self.path, reason, error)
                     self._dispatcher.close(end)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
-    # -- the record ------------------------------------------------------------------------------------------------
+    @contextmanager
+    def _uninterrupted_call(self) -> Iterator[None]:
+        """Execute one call at a time, and delay Ctrl-C. Raise ClosedError in a fork of the process."""
+        if os.getpid() != self._pid:  # another thread may have held the lock during the fork
+            raise ClosedError(f"the search {self.name!r} belongs to the process that this one was forked from.")
+        with self._lock, Uninterrupted():
+            yield
 
-    def _create(self, summaries: Sequence[Taken]) -> Record:
-        settings = self._settings
-        meta = settings.new_metadata(self.name, ASKED)
-        record = Record.create(self.path, {**meta, "warm_start": summaries_to_json(summaries)})
-        try:
-            save_program(self.path, Program(asked_and_told, settings.scheduler, settings.space))
-        except BaseException:
-            record.close()
-            raise
-        return record
-
-    def _reopen(self, seed: int | None) -> Record:
-        meta, settings = read_meta(self.path), self._settings
-        settings.check_equal(meta, objective=ASKED, seed=seed)
-        self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
-        return Record.reopen(self.path)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit the events of the block. Raise ClosedError if the search is closed."""
+        with self._uninterrupted_call():
+            if self._is_closed:
+                raise ClosedError(
+                    f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
+                )
+            yield
+            self._record.commit()
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -348,32 +330,47 @@ class OpenSearch:
         self._finish = next((action for action in all_actions if isinstance(action, Finish)), self._finish)
         return all_actions
 
-    def _report(
-        self, trial: AskedTrial, values: Mapping[str, object], began_s: float, checkpoint: str | None
-    ) -> Decision:
+    def _next_trial(self) -> AskedTrial | None:
         now_s = self._now_s()
-        self._reported.add(trial.trial_id)
-        event = events.Reported(now_s, trial.trial_id, trial.attempt, values, now_s - began_s, checkpoint)
-        answer = self._apply(event)[0]
-        assert isinstance(answer, Answer), "the values were looked at"
+        next_s = self._core.next_tick_s
+        if next_s is not None and next_s <= now_s:
+            self._apply(events.Tick(now_s))
+        actions = [] if self._finish is not None else self._apply(events.TrialRequested(self._now_s()))
+        start = next((action for action in actions if isinstance(action, Start)), None)
+        if start is None:
+            return None
+        config = with_objects(start.config, self._objects)
+        trial = AskedTrial(start.trial_id, config, start.attempt, start.from_iter, start.checkpoint)
+        now_s = self._now_s()
+        self._in_flight[trial.trial_id] = _InFlight(trial, now_s)
+        self._apply(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
+        return trial
+
+    def _report(self, in_flight: _InFlight, values: Mapping[str, object], checkpoint: str | None = None) -> Decision:
+        now_s, trial = self._now_s(), in_flight.trial
+        in_flight.has_reported = True
+        worker_time_s = now_s - in_flight.began_s
+        answer = self._apply(events.Reported(now_s, trial.trial_id, trial.attempt, values, worker_time_s, checkpoint))[
+            0
+        ]
+        assert isinstance(answer, Answer), "the values are valid"
         return answer.decision
 
-    def _end(self, trial: AskedTrial, outcome: Outcome) -> Status:
-        _, began_s = self._in_flight.pop(trial.trial_id)
-        self._reported.discard(trial.trial_id)
-        now_s = self._now_s()
-        actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, now_s - began_s))
+    def _end(self, in_flight: _InFlight, outcome: Outcome) -> Status:
+        now_s, trial = self._now_s(), in_flight.trial
+        del self._in_flight[trial.trial_id]
+        worker_time_s = now_s - in_flight.began_s
+        actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, worker_time_s))
         self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
         return next(action.status for action in actions if isinstance(action, Judged))
 
-    def _check(self, trial: object, values: Mapping[str, object] | None) -> tuple[AskedTrial, float]:
-        """Return the trial in flight and its start time, or raise if the trial or the values are invalid."""
-        self._check_open()
+    def _checked(self, trial: object, values: Mapping[str, object] | None) -> _InFlight:
+        """Return the trial in flight, or raise TypeError or ValueError if the trial or the values are invalid."""
         if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
             raise TypeError(f"trial must be an AskedTrial or its id, got {trial!r}")
         trial_id = trial if isinstance(trial, int) else trial.trial_id
-        current, began_s = self._in_flight.get(trial_id, (None, 0.0))
-        if current is None or trial not in (current, trial_id):
+        in_flight = self._in_flight.get(trial_id)
+        if in_flight is None or trial not in (in_flight.trial, trial_id):
             known = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
                 f"trial {trial_id} is not in flight: it has ended or paused, or was returned by `ask` again. "
@@ -384,34 +381,7 @@ class OpenSearch:
             problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._settings.constraints)
             if problem is not None:
                 raise ValueError(problem)
-        return current, began_s
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError(
-                f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
-            )
-
-    def _raise_failure(self) -> None:
-        """Raise the error of the scheduler or the searcher, if any."""
-        finish = self._finish
-        if finish is not None and finish.cause is not None:
-            raise finish.cause
-        if finish is not None and finish.error is not None and finish.kind in ("scheduler", "searcher"):
-            raise SearchFailedError(finish.error)
-
-
-# Another thread may hold the locks of these searches during a fork.
-_open_searches: "weakref.WeakSet[OpenSearch]" = weakref.WeakSet()
-
-
-def _unlock_in_child() -> None:
-    """Replace the locks after a fork, so that calls in the child raise an error instead of blocking."""
-    for search in list(_open_searches):
-        search._lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)
+        return in_flight
 
 
 def open_search(
@@ -483,11 +453,11 @@ def open_search(
 
 def _recorded_scheduler(path: Path, objectives: Sequence[Objective]) -> Scheduler:
     """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
-    scheduler = load_program(path).scheduler
+    _, scheduler, _ = load_program(path)
     if scheduler.objectives != tuple(objectives):
-        old, new = (
+        recorded, given = (
             " and ".join(f"{objective.metric!r} ({objective.mode})" for objective in group)
             for group in (scheduler.objectives, objectives)
         )
-        raise ValueError(f"the experiment {path.name!r} optimizes {old}, so it cannot be resumed with {new}")
+        raise ValueError(f"the experiment {path.name!r} optimizes {recorded}, so it cannot be resumed with {given}")
     return scheduler

@@ -1,4 +1,4 @@
-"""Functions for use inside an objective: reports, checkpoints, and the trial's id, configuration and folder.
+"""Functions for use inside an objective: reports, checkpoints, and the trial's id and folder.
 
     report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> the tuner keeps the name with the report
     load_checkpoint() -------------------------> the folder of those files, in the process that resumes the trial
@@ -7,7 +7,7 @@ Outside a tuner, there is no checkpoint to load, and saved files are deleted.
 """
 
 import atexit
-import logging
+import functools
 import math
 import numbers
 import os
@@ -25,8 +25,6 @@ from ..pool.current import current, in_job
 from ..pool.reporting import forget_reports, has_reported, is_array, send_report
 from .runtime.checkpoint_store import is_local, open_checkpoint, save_checkpoint
 from .values import with_objects
-
-_log = logging.getLogger(__name__)
 
 # The current job and the number of checkpoints it has saved. The job is kept because processes can be reused.
 _saved: tuple[int, int] = (-1, 0)
@@ -64,7 +62,7 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
             checkpoint(Path(folder))
         send_report(metrics)
         return
-    name = _next_name()
+    name = _next_checkpoint_name()
     save_checkpoint(current().context["checkpoints"], name, checkpoint, trial_folder)
     send_report(metrics, checkpoint=name)
 
@@ -99,11 +97,6 @@ def trial_id() -> int | None:
     return current().number if in_job() else None
 
 
-def trial_config() -> Mapping[str, Any]:  # Any: values of the space
-    """Return the configuration of this trial, with the names of categories that are objects; empty outside a tuner."""
-    return dict(current().context.get("config", {})) if in_job() else {}
-
-
 def from_iter() -> int:
     """Return the number of valid reports from earlier attempts of this trial, 0 if it starts from scratch."""
     return int(current().context.get("from_iter", 0)) if in_job() else 0
@@ -123,20 +116,6 @@ def trial_folder() -> Path:
     return folder
 
 
-def check_place() -> None:
-    """Raise CheckpointError on a node without access to the experiment or to a checkpoint root."""
-    experiment = _experiment()
-    if experiment is None or experiment.is_dir():
-        return
-    root = str(current().context["checkpoints"])
-    if is_local(root) and not os.path.isdir(root):
-        raise CheckpointError(
-            f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
-            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
-            f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
-        )
-
-
 def run_objective(
     objective: Callable[..., Any],  # Any: the user's objective
     metric: str,
@@ -149,17 +128,15 @@ def run_objective(
     Any other value is ignored if the objective has reported, for example a model that it has trained.
 
     Args:
-        objective: the user's objective.
         metric: name of a number that the objective returns.
         objects: the objects of the space (`Space.objects`), which replace their names in the configuration.
-        config: the configuration.
 
     Raises:
         TypeError: the objective has not reported and returned a value that is not a metric.
         CheckpointError: this machine cannot access the checkpoint root.
     """
     forget_reports()
-    check_place()
+    _check_folders()
     value = objective(**with_objects(config, objects))
     if value is None:
         return
@@ -171,6 +148,20 @@ def run_objective(
         raise TypeError(
             f"the objective reported nothing and returned {_describe(value)}, which is not a metric.\n"
             f"Return a number or a dict of numbers and notes, e.g. {{{metric!r}: 0.12}}, or call report() before."
+        )
+
+
+def _check_folders() -> None:
+    """Raise CheckpointError on a node without access to the experiment or to the checkpoint root."""
+    experiment = _experiment()
+    if experiment is None or experiment.is_dir():
+        return
+    root = current().context["checkpoints"]
+    if is_local(root) and not os.path.isdir(root):
+        raise CheckpointError(
+            f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
+            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
+            f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
         )
 
 
@@ -187,18 +178,14 @@ def _experiment() -> Path | None:
     return Path(context["experiment"]) if "experiment" in context else None
 
 
-_scratch: Path | None = None
-
-
+@functools.cache
 def _scratch_folder() -> Path:
-    global _scratch
-    if _scratch is None:
-        _scratch = Path(tempfile.mkdtemp(prefix="fanwise-trial-"))
-        atexit.register(shutil.rmtree, _scratch, ignore_errors=True)
-    return _scratch
+    folder = tempfile.mkdtemp(prefix="fanwise-trial-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
-def _next_name() -> str:
+def _next_checkpoint_name() -> str:
     global _saved
     job = current()
     number = _saved[1] + 1 if _saved[0] == job.id else 1

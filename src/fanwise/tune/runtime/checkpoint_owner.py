@@ -15,7 +15,7 @@ from pathlib import Path
 from ...base.errors import CheckpointError, RecordError
 from ...base.urls import filesystem_of
 from ..record.reading import FILE_NAME, read_meta
-from .checkpoint_store import MARKER, delete_checkpoints, is_local, names_in
+from .checkpoint_store import MARKER, is_local, names_in, sweep_checkpoints
 
 
 def claim(root: str, experiment_id: str, folder: Path) -> None:
@@ -53,7 +53,7 @@ def delete_owned(root: str) -> None:
     """
     if _read_owner(root) is None:
         return
-    delete_checkpoints(root, names_in(root))
+    sweep_checkpoints(root, keep=())
     if is_local(root):
         (Path(root) / MARKER).unlink(missing_ok=True)
         with suppress(OSError):  # it has other files, or is a link
@@ -63,8 +63,8 @@ def delete_owned(root: str) -> None:
     with suppress(FileNotFoundError):
         filesystem.rm_file(f"{base}/{MARKER}")
     if not names_in(root):
-        with suppress(OSError):
-            filesystem.rmdir(base)  # nothing happens where folders exist by their files only
+        with suppress(OSError):  # an object store has folders only as long as they have files
+            filesystem.rmdir(base)
 
 
 def is_inside(root: str, folder: Path) -> bool:
@@ -81,26 +81,26 @@ def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
     owner = _read_owner(root)
     if owner is None:
         return "it has files that this experiment did not put there." if names_in(root) else None
+    owner_folder, machine = owner.get("folder"), owner.get("machine")
     if owner.get("id") != experiment_id:
-        return f"it belongs to another experiment, {owner.get('folder')} on {owner.get('machine')!r}."
+        return f"it belongs to another experiment, {owner_folder} on {machine!r}."
     here = os.path.realpath(folder)
-    if owner.get("folder") == here or _was_moved(owner):
+    # The folders of another machine cannot be seen, so whether the experiment was moved there is unknown.
+    was_moved = machine == platform.node() and not _holds(Path(str(owner_folder)), experiment_id)
+    if owner_folder == here or was_moved:
         return None
     return (
-        f"it belongs to {owner.get('folder')} on {owner.get('machine')!r}, and {here} is a copy of that experiment. "
+        f"it belongs to {owner_folder} on {machine!r}, and {here} is a copy of that experiment. "
         f"If the original is gone, write this folder into {root}/{MARKER}."
     )
 
 
-def _was_moved(owner: dict[str, object]) -> bool:
-    """Return True if the experiment is no longer in the owner's folder. Another machine's folders cannot be seen."""
-    folder = Path(str(owner.get("folder")))
-    if owner.get("machine") != platform.node():
-        return False
+def _holds(folder: Path, experiment_id: object) -> bool:
+    """Return True if the folder holds this experiment, or a record that cannot be read."""
     try:
-        return not (folder / FILE_NAME).exists() or read_meta(folder).get("id") != owner.get("id")
+        return (folder / FILE_NAME).exists() and read_meta(folder).get("id") == experiment_id
     except RecordError:
-        return False
+        return True
 
 
 def _read_owner(root: str) -> dict[str, object] | None:

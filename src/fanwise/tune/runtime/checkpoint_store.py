@@ -28,6 +28,7 @@ from ...base.urls import check_url, filesystem_of, is_url, scheme_of
 _log = logging.getLogger(__name__)
 
 _MARK = "COMPLETE"
+# The record is durable this many seconds after a commit.
 _UNTIL_DURABLE_S = 0.2
 # Name of the file that records the owner of a root outside the experiment's folder; see `checkpoint_owner`.
 MARKER = "fanwise-experiment.json"
@@ -36,32 +37,32 @@ _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 
 def is_local(root: str) -> bool:
-    """Return True if the root is a local path and not a URL."""
+    """Return True if the root is a path and not a URL."""
     return not is_url(root)
 
 
-def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
+def checkpoint_root(folder: Path, name: str, setting: str | None) -> str:
     """Return the checkpoint root of an experiment.
 
     Args:
         folder: the experiment's folder.
-        name: the experiment's name, which becomes a subfolder of `given`.
-        given: the result of `checked_root`. None: use the experiment's folder.
+        name: the experiment's name, which becomes a subfolder of `setting`.
+        setting: the result of `checked_root`. None: use the experiment's folder.
     """
-    return os.path.abspath(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
+    return os.path.abspath(folder / "checkpoints") if setting is None else f"{setting.rstrip('/')}/{name}"
 
 
-def checked_root(given: object) -> str | None:
+def checked_root(setting: object) -> str | None:
     """Return the setting `checkpoints` as an absolute path or URL, or None for the experiment's folder.
 
     Raises:
         TypeError, ValueError: it is not a path or URL, or the processes of trials cannot share it.
         NotInstalled: the library for this kind of URL is missing.
     """
-    if given is None:
+    if setting is None:
         return None
-    if not isinstance(given, str | os.PathLike) or not isinstance(root := os.fspath(given), str):
-        raise TypeError(f"checkpoints must be a folder or a URL, got {given!r} of type {type(given).__name__}")
+    if not isinstance(setting, str | os.PathLike) or not isinstance(root := os.fspath(setting), str):
+        raise TypeError(f"checkpoints must be a folder or a URL, got {setting!r} of type {type(setting).__name__}")
     if is_local(root):
         return os.path.abspath(root)
     if scheme_of(root) == "memory":
@@ -89,24 +90,22 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
     Raises:
         CheckpointError: `save` wrote nothing, or the file system failed. No files are left behind.
     """
-    if not is_local(root):
-        with _own_folder(scratch(), name) as folder:
-            _fill(folder, name, save)
-            with _explained(root, name):
-                _upload(root, name, folder)
-        return
-    base = Path(root)
+    base = Path(root) if is_local(root) else scratch()
     with contextlib.ExitStack() as stack:
-        with _explained(root, name):
+        with _as_checkpoint_error(root, name):
             base.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(_own_folder(base, name))
-        _fill(folder, name, save)
-        with _explained(root, name):
-            (folder / _MARK).touch()
-            _sync(folder)
-            delete_checkpoint(root, name)
-            os.rename(folder, base / name)
-            _sync_one(root)
+            folder = stack.enter_context(_partial_folder(base, name))
+        save(folder)
+        if not any(folder.iterdir()):
+            raise CheckpointError(
+                f"the function given as checkpoint= wrote nothing into its folder for checkpoint {name}.\n"
+                f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
+            )
+        with _as_checkpoint_error(root, name):
+            if is_local(root):
+                _publish(folder, base, name)
+            else:
+                _upload(folder, root, name)
 
 
 def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
@@ -125,12 +124,12 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
         filesystem.invalidate_cache()
         if not filesystem.exists(f"{base}/{name}/{_MARK}"):
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
-        into = scratch() / "checkpoint"
-        shutil.rmtree(into, ignore_errors=True)
-        filesystem.get(f"{base}/{name}/", f"{into}/", recursive=True)
+        folder = scratch() / "checkpoint"
+        shutil.rmtree(folder, ignore_errors=True)
+        filesystem.get(f"{base}/{name}/", f"{folder}/", recursive=True)
     except OSError as error:
         raise CheckpointError(f"checkpoint {name} cannot be read from {root}: {error}.") from error
-    return into
+    return folder
 
 
 def delete_checkpoint(root: str, name: str) -> None:
@@ -162,27 +161,20 @@ def names_in(root: str) -> list[str]:
     return [name for name in names if name != MARKER]
 
 
-def delete_checkpoints(root: str, names: Collection[str]) -> list[str]:
-    """Delete the given checkpoints, complete or not, and return their names. Skip names of other files.
+def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
+    """Delete all checkpoints except those in `keep`, complete or not, and return their names. Other files stay.
+
+    A killed tuner leaves checkpoints whose report it had not committed, or whose deletion was still pending.
 
     Raises:
         OSError: the file system failed.
     """
-    checkpoints = [name for name in names if _NAME.fullmatch(name)]
+    names = [name for name in names_in(root) if name not in keep and _NAME.fullmatch(name)]
     if is_local(root):
-        checkpoints = [name for name in checkpoints if os.path.isdir(f"{root}/{name}")]
-    for name in checkpoints:
+        names = [name for name in names if os.path.isdir(f"{root}/{name}")]
+    for name in names:
         delete_checkpoint(root, name)
-    return checkpoints
-
-
-def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
-    """Delete all checkpoints except those in `keep`, complete or not, and return their names.
-
-    A killed tuner leaves checkpoints whose report it had not committed, or whose deletion was still pending. Raise
-    OSError if the file system fails.
-    """
-    return delete_checkpoints(root, [name for name in names_in(root) if name not in keep])
+    return names
 
 
 @final
@@ -193,8 +185,8 @@ class CheckpointStore:
     """
 
     def __init__(self, root: str) -> None:
+        self.root = root
         self._closing = threading.Event()
-        self._root = root
         self._names: SimpleQueue[tuple[float, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -204,7 +196,7 @@ class CheckpointStore:
             self._thread = threading.Thread(target=self._run, name="fanwise-checkpoints", daemon=True)
             self._thread.start()
         for name in names:
-            self._names.put((time.monotonic(), name))
+            self._names.put((time.monotonic() + _UNTIL_DURABLE_S, name))
 
     def close(self) -> None:
         """Block until all discarded checkpoints are deleted. Close the record first."""
@@ -216,32 +208,23 @@ class CheckpointStore:
     def sweep(self, keep: Collection[str]) -> None:
         """Delete orphaned checkpoints; see `sweep_checkpoints`. No trial may be running."""
         try:
-            if orphans := sweep_checkpoints(self._root, keep):
-                _log.info("deleted %s in %s that no trial needs", counted(len(orphans), "checkpoint"), self._root)
+            if orphans := sweep_checkpoints(self.root, keep):
+                _log.info("deleted %s in %s that no trial needs", counted(len(orphans), "checkpoint"), self.root)
         except Exception as error:  # a full disk or a lost network must not end the search
-            _log.warning("checkpoints that no trial needs could not be deleted from %s: %s", self._root, error)
+            _log.warning("checkpoints that no trial needs could not be deleted from %s: %s", self.root, error)
 
     def _run(self) -> None:
         while (item := self._names.get()) is not None:
-            at_s, name = item
-            self._closing.wait(max(0.0, at_s + _UNTIL_DURABLE_S - time.monotonic()))
+            due_s, name = item
+            self._closing.wait(max(0.0, due_s - time.monotonic()))
             try:
-                delete_checkpoint(self._root, name)
+                delete_checkpoint(self.root, name)
             except Exception as error:  # a full disk or a lost network must not end the search
-                _log.warning("checkpoint %s in %s could not be deleted: %s", name, self._root, error)
-
-
-def _fill(folder: Path, name: str, save: Callable[[Path], object]) -> None:
-    save(folder)
-    if not any(folder.iterdir()):
-        raise CheckpointError(
-            f"the function given as checkpoint= wrote nothing into its folder for checkpoint {name}.\n"
-            f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
-        )
+                _log.warning("checkpoint %s in %s could not be deleted: %s", name, self.root, error)
 
 
 @contextmanager
-def _explained(root: str, name: str) -> Iterator[None]:
+def _as_checkpoint_error(root: str, name: str) -> Iterator[None]:
     """Convert an OSError into a CheckpointError. Must not enclose a call of the user's `save`."""
     try:
         yield
@@ -250,25 +233,9 @@ def _explained(root: str, name: str) -> Iterator[None]:
         raise CheckpointError(f"{problem} Look at the disk (full?), or set checkpoints= to another place.") from error
 
 
-def _sync(folder: Path) -> None:
-    """Sync the files, then the folders that contain them."""
-    for place, _, files in os.walk(folder, topdown=False):
-        for file in files:
-            _sync_one(os.path.join(place, file))
-        _sync_one(place)
-
-
-def _sync_one(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
-def _own_folder(base: Path, name: str) -> Iterator[Path]:
-    """Create an empty folder in `base`, and remove it afterwards unless it was renamed."""
+def _partial_folder(base: Path, name: str) -> Iterator[Path]:
+    """Create an empty folder for a checkpoint, and remove it afterwards unless it was renamed."""
     folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=base)
     try:
         yield Path(folder)
@@ -276,7 +243,27 @@ def _own_folder(base: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _upload(root: str, name: str, folder: Path) -> None:
+def _publish(folder: Path, base: Path, name: str) -> None:
+    """Mark the checkpoint as complete, sync it to disk, and rename it to its final name."""
+    (folder / _MARK).touch()
+    for parent, _, files in os.walk(folder, topdown=False):
+        for file in files:
+            _sync(os.path.join(parent, file))
+        _sync(parent)
+    delete_checkpoint(str(base), name)
+    os.rename(folder, base / name)
+    _sync(str(base))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _upload(folder: Path, root: str, name: str) -> None:
     filesystem, base = filesystem_of(root)
     delete_checkpoint(root, name)
     filesystem.makedirs(f"{base}/{name}", exist_ok=True)

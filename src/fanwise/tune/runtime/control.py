@@ -12,7 +12,6 @@ are limited to about 100 bytes, so folders with longer paths are accessed throug
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -23,7 +22,7 @@ from ...base.errors import ClosedError, FanwiseError
 from ...links import Hub, Limits, Link, Request, UnixListener, dial, new_key
 from ...links.plain import Plain
 from ..program import ASKED
-from ..record.overview import overview_of
+from ..record.overview import Overview, overview_of
 from ..record.reading import read_meta
 
 _log = logging.getLogger(__name__)
@@ -37,8 +36,6 @@ CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 _PATH_BYTES_MAX = 100
 # Commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
-# Seconds between checks that the hub is still running.
-_CHECK_S = 0.25
 # A search answers at once unless its thread is busy.
 _ANSWER_TIMEOUT_S = 30.0
 
@@ -53,7 +50,7 @@ class CommandListener:
         hub: the hub of the search.
         folder: the experiment's folder. The caller must hold the lock of its record.
         handle: executes a command. It calls its last argument with a sentence when the command is on record, or raises
-            TypeError or ValueError, which is sent to the other process.
+            TypeError, ValueError or ClosedError, whose text is sent to the other process.
     """
 
     def __init__(self, hub: Hub, folder: Path, handle: CommandHandler) -> None:
@@ -82,7 +79,7 @@ class CommandListener:
     def _on_request(self, request: Request) -> None:
         try:
             self._handle(request.method, request.args, partial(self._answer, request, True))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ClosedError) as error:
             self._answer(request, False, str(error))
 
     def _answer(self, request: Request, is_accepted: bool, text: str) -> None:
@@ -92,29 +89,16 @@ class CommandListener:
             _log.info("the sender of a command to the search in %s has disconnected: %s", self._folder, error)
 
     def close(self) -> None:
-        """Stop listening and remove socket and key. Blocks for a turn of the hub; must not run on the hub's thread."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            closed = threading.Event()
-            self._hub.call_soon(partial(self._close, listener, closed))
-            while not closed.wait(_CHECK_S):
-                try:
-                    self._hub.check_usable()
-                except FanwiseError:  # the hub has closed the listener and the links
-                    break
+        """Stop listening, and remove socket and key. Must be called on the hub's thread, or after it has ended."""
+        if self._listener is not None:
+            self._listener.close()
+        for link in list(self._links):
+            link.close("the search is over")
         try:
             _remove_files(self._folder)
         except OSError as error:
             _log.warning("the socket of the search in %s could not be removed: %s", self._folder, error)
         self._exit.close()
-
-    def _close(self, listener: UnixListener, closed: threading.Event) -> None:
-        try:
-            listener.close()
-            for link in list(self._links):
-                link.close("the search is over")
-        finally:
-            closed.set()
 
 
 def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANSWER_TIMEOUT_S) -> str:
@@ -125,14 +109,14 @@ def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANS
         ValueError: the search refuses the command.
         RecordError: there is no such experiment.
     """
-    overview = overview_of(folder)
-    if read_meta(folder)["objective"] == ASKED:
+    meta = read_meta(folder)
+    name = meta["name"]
+    if meta["objective"] == ASKED:
         raise ClosedError(
-            f"the trials of {overview.name!r} are run by a program with the ask-and-tell interface, which takes no "
+            f"the trials of {name!r} are run by a program with the ask-and-tell interface, which takes no "
             f"commands from other processes. Call the methods of open_search(...) in that program."
         )
-    if overview.state in ("finished", "broken-off"):
-        raise ClosedError(not_running(overview.name, overview.state, overview.reason))
+    check_is_running(folder)
     hub = Hub(name="control")
     try:
         key = (folder / KEY_NAME).read_bytes()
@@ -143,13 +127,10 @@ def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANS
         is_accepted, text = link.ask(word, *args, within_s=timeout_s)
         link.close()
     except (FanwiseError, OSError) as error:
-        overview = overview_of(folder)
-        if overview.state in ("finished", "broken-off"):
-            raise ClosedError(not_running(overview.name, overview.state, overview.reason)) from error
         cause = "if it is running, it runs on another machine; send the command there"
-        if overview.state == "running":
+        if check_is_running(folder).state == "running":
             cause = f"it is running but cannot be reached ({error})"
-        raise ClosedError(f"the command did not reach the search {overview.name!r}: {cause}.") from error
+        raise ClosedError(f"the command did not reach the search {name!r}: {cause}.") from error
     finally:
         hub.close()
     if not is_accepted:
@@ -157,10 +138,19 @@ def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANS
     return str(text)
 
 
-def not_running(name: str, state: str, reason: str | None) -> str:
-    """Return the message that a search is not running, with advice."""
-    cause = f"it has finished ({reason})" if state == "finished" else "its tuner was killed or has crashed"
-    return f"the search {name!r} is not running: {cause}. Resume it with: fanwise tune resume {name}"
+def check_is_running(folder: Path) -> Overview:
+    """Return the overview of a search that is running, or that may run on another machine.
+
+    Raises:
+        ClosedError: the search is not running. The message says how to resume it.
+        RecordError: there is no such experiment.
+    """
+    overview = overview_of(folder)
+    name, state = overview.name, overview.state
+    if state not in ("finished", "broken-off"):
+        return overview
+    cause = f"it has finished ({overview.reason})" if state == "finished" else "its tuner was killed or has crashed"
+    raise ClosedError(f"the search {name!r} is not running: {cause}. Resume it with: fanwise tune resume {name}")
 
 
 @contextmanager

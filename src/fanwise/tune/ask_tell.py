@@ -33,7 +33,7 @@ from .core.events import Event, Outcome
 from .core.search_core import handle
 from .core.validation import problem_with
 from .experiment import Experiment
-from .program import ASKED, asked_and_told, load_program, save_program
+from .program import ASKED, load_program, save_program
 from .record.log import Record
 from .record.names import check_name, new_name
 from .record.reading import read_meta
@@ -47,7 +47,7 @@ from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
 from .values import with_objects
-from .warm_start import Summary, WarmStart, read_warm_start
+from .warm_start import WarmStart, read_warm_start
 
 _log = logging.getLogger("fanwise")
 
@@ -60,8 +60,8 @@ class AskedTrial:
 
     Args:
         config: the configuration, including constants.
-        attempt: 0, 1, ...: number of earlier attempts of this trial.
-        from_iter: number of valid reports from earlier attempts. The next report has number `from_iter + 1`.
+        attempt: number of earlier attempts of this trial.
+        from_iter: number of valid reports from earlier attempts.
         checkpoint: the `checkpoint` passed to `report` at `from_iter`, by the source trial if this one is a clone.
             None: start from scratch.
     """
@@ -86,8 +86,8 @@ class _InFlight:
 class OpenSearch(AbstractContextManager["OpenSearch"]):
     """An ask-and-tell search, returned by `open_search`.
 
-    Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes
-    and for the searcher. As a context manager, the search is closed at the end of the block.
+    Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes and for the
+    searcher, and raise ClosedError if the search is closed. A `with` block closes the search at its end.
 
     Attributes:
         name: name of the experiment.
@@ -116,64 +116,52 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         self._pid = os.getpid()
         self._is_closed = False
         self._finish: Finish | None = None
+        checked_callbacks(callbacks)
         is_resumed = path.exists()
         earlier, summaries = ([], []) if is_resumed else read_warm_start(warm_start, settings)
         with Uninterrupted():
-            self._record = self._reopen(seed) if is_resumed else self._create(summaries)
+            if is_resumed:
+                meta = read_meta(path)
+                settings.check_equal(meta, objective=ASKED, seed=seed)
+                self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
+                self._record = Record.reopen(path)
+            else:
+                meta = {**settings.new_metadata(self.name, ASKED), "warm_start": summaries}
+                self._record = Record.create(path, meta)
             try:
-                self._begin(earlier, stop, checked_callbacks(callbacks), is_resumed=is_resumed)
+                if not is_resumed:
+                    save_program(path, None, settings.scheduler, settings.space)
+                self._begin(SearchState(meta), callbacks, is_resumed=is_resumed)
+                for event in earlier:
+                    self._apply(event)
+                if is_resumed:
+                    new_stop = None if stop is None else stop.to_json()
+                    self._apply(events.Resumed(self._now_s(), stop=new_stop, versions=self._settings.versions()))
+                else:
+                    self._apply(events.Begin(self._now_s()))
+                self._record.commit()
             except BaseException:
                 self._record.close()
                 raise
 
-    def _create(self, summaries: Sequence[Summary]) -> Record:
-        settings = self._settings
-        record = Record.create(self.path, {**settings.new_metadata(self.name, ASKED), "warm_start": summaries})
-        try:
-            save_program(self.path, asked_and_told, settings.scheduler, settings.space)
-        except BaseException:
-            record.close()
-            raise
-        return record
-
-    def _reopen(self, seed: int | None) -> Record:
-        meta, settings = read_meta(self.path), self._settings
-        settings.check_equal(meta, objective=ASKED, seed=seed)
-        self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
-        return Record.reopen(self.path)
-
-    def _begin(
-        self,
-        earlier: Sequence[Event],
-        stop: StoppingCriterion | None,
-        callbacks: Sequence[object],
-        *,
-        is_resumed: bool,
-    ) -> None:
+    def _begin(self, state: SearchState, callbacks: Sequence[object], *, is_resumed: bool) -> None:
+        """Create the state machine, and start the callbacks. `state`: of a new search."""
         for line in self._record.notices:
             _log.warning("%s: %s", self.name, line)
-        meta, settings, scheduler = read_meta(self.path), self._settings, self._scheduler
+        settings, scheduler = self._settings, self._scheduler
         self.seed = settings.seed
         self._core = settings.new_core(scheduler)
-        state = restore(self.path, self._core, scheduler.searcher) if is_resumed else SearchState(meta)
+        if is_resumed:
+            state = restore(self.path, self._core, scheduler.searcher)
         self._zero_s = time.monotonic() - state.last_s
         self._dispatcher = CallbackDispatcher(callbacks, state)
         state.news.on_line = self._dispatcher.on_line
         self._recorder = Recorder(self._record, state, self._dispatcher.on_event)
         self._dispatcher.start(settings.start_event(self.name, self.path, is_resumed=is_resumed))
-        for event in earlier:
-            self._apply(event)
-        now_s = self._now_s()
-        if is_resumed:
-            new_stop = None if stop is None else stop.to_json()
-            self._apply(events.Resumed(now_s, stop=new_stop, versions=settings.versions()))
-        else:
-            self._apply(events.Begin(now_s))
-        self._record.commit()
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, including the last call."""
+        """The experiment, up to the last call."""
         return Experiment(self.path)
 
     @property
@@ -188,7 +176,6 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         trial in flight. If no trial is in flight, None means that the search is over.
 
         Raises:
-            ClosedError: the search is closed.
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
         with self._transaction():
@@ -209,7 +196,6 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         Raises:
             ValueError: the trial is not in flight, or the metric is missing or not a number.
             TypeError: a value is neither a number nor a string.
-            ClosedError: the search is closed.
         """
         values = plain_metrics(metrics)
         with self._transaction():
@@ -229,7 +215,6 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         Raises:
             ValueError: as `report`, or there is no value and the trial has reported nothing.
             TypeError: a value is neither a number nor a string.
-            ClosedError: the search is closed.
         """
         metric = self._scheduler.objectives[0].metric
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
@@ -245,12 +230,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             return self._end(in_flight, Outcome("returned"))
 
     def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
-        """Finish a trial that failed.
-
-        Raises:
-            ValueError: the trial is not in flight.
-            ClosedError: the search is closed.
-        """
+        """Finish a trial that failed. Raise ValueError if it is not in flight."""
         if isinstance(error, str):
             outcome = Outcome("exception", error)
         else:
@@ -264,7 +244,6 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
         Raises:
             TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
-            ClosedError: the search is closed.
         """
         with self._transaction():
             complete_config = checked_config(config, self._recorder.state, self._settings.space, self.seed)
@@ -332,10 +311,12 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
     def _next_trial(self) -> AskedTrial | None:
         now_s = self._now_s()
-        next_s = self._core.next_tick_s
-        if next_s is not None and next_s <= now_s:
+        tick_s = self._core.next_tick_s
+        if tick_s is not None and tick_s <= now_s:
             self._apply(events.Tick(now_s))
-        actions = [] if self._finish is not None else self._apply(events.TrialRequested(self._now_s()))
+        if self._finish is not None:
+            return None
+        actions = self._apply(events.TrialRequested(self._now_s()))
         start = next((action for action in actions if isinstance(action, Start)), None)
         if start is None:
             return None
@@ -350,9 +331,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         now_s, trial = self._now_s(), in_flight.trial
         in_flight.has_reported = True
         worker_time_s = now_s - in_flight.began_s
-        answer = self._apply(events.Reported(now_s, trial.trial_id, trial.attempt, values, worker_time_s, checkpoint))[
-            0
-        ]
+        event = events.Reported(now_s, trial.trial_id, trial.attempt, values, worker_time_s, checkpoint)
+        answer = self._apply(event)[0]
         assert isinstance(answer, Answer), "the values are valid"
         return answer.decision
 
@@ -401,22 +381,15 @@ def open_search(
     """Open a search whose trials run in your own loop: ask for a trial, run it, tell its result.
 
     If an ask-and-tell experiment of this name exists, it is resumed; `ask` first returns the trials that were in
-    flight.
+    flight. A resumed experiment keeps its searcher and seed, and ignores `warm_start`.
 
     Args:
-        space: dict of names to domains and constants, or a `Space`.
         scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
-            trial runs to its end.
-        mode: "min" or "max", one for all metrics or one per metric. Only used if `scheduler` is given as names.
-        searcher: a searcher, or its name ("random", "forest", ...). None: one is chosen and recorded; a resumed
-            experiment keeps it. Only used if `scheduler` is given as names.
-        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
-        points_to_evaluate: configurations to try first. Only used if `scheduler` is given as names.
+            trial runs to its end. Only then, pass mode, searcher and points_to_evaluate.
         name: name of the experiment. None: derived from the time.
         stop: the stopping criterion. None: no limit.
-        random_seed: random seed of the search. None: the scheduler's, else a random one. A resumed experiment keeps
-            its seed.
-        warm_start, callbacks: as for `Tuner`. A resumed experiment ignores `warm_start`.
+
+    The other arguments are described at `Tuner`.
 
     Raises:
         TypeError, ValueError: invalid arguments, or a space, scheduler or seed that differs from the experiment's.

@@ -21,9 +21,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ..base.errors import CheckpointError
+from ..base.urls import is_url
 from ..pool.current import current, in_job
 from ..pool.reporting import forget_reports, has_reported, is_array, send_report
-from .runtime.checkpoint_store import is_local, open_checkpoint, save_checkpoint
+from .runtime.checkpoint_store import open_checkpoint, save_checkpoint
 from .values import with_objects
 
 # The current job and the number of checkpoints it has saved. The job is kept because processes can be reused.
@@ -36,9 +37,8 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
     Args:
         checkpoint: a function that writes files into the folder it is given. It is called before the report is sent.
             The trial resumes from these files after a pause, a crash or the end of its tuner.
-        metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. Every report must contain the
-            scheduler's metric. Strings are kept as notes of the trial, shown in tables, callbacks and
-            `fanwise tune show`. Notes longer than 1,000 characters are truncated and end with "...".
+        metrics: names and numbers, including the scheduler's metric. Strings are kept as notes of the trial. Notes
+            longer than 1,000 characters are truncated and end with "...".
 
     Raises:
         TrialStopped: the trial must stop or pause. A BaseException: clean up if necessary, and let it propagate.
@@ -57,13 +57,14 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
             f"checkpoint= must be a function that writes files into a folder, got a {type(checkpoint).__name__}.\n"
             f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
         )
-    if not in_job() or "checkpoints" not in current().context:
+    root = _context().get("checkpoints")
+    if root is None:
         with tempfile.TemporaryDirectory(prefix="fanwise-checkpoint-") as folder:
             checkpoint(Path(folder))
         send_report(metrics)
         return
     name = _next_checkpoint_name()
-    save_checkpoint(current().context["checkpoints"], name, checkpoint, trial_folder)
+    save_checkpoint(root, name, checkpoint, trial_folder)
     send_report(metrics, checkpoint=name)
 
 
@@ -78,9 +79,7 @@ def load_checkpoint() -> Path | None:
     >>> load_checkpoint() is None
     True
     """
-    if not in_job():
-        return None
-    context = current().context
+    context = _context()
     name = context.get("checkpoint")
     if name is None:
         return None
@@ -99,11 +98,11 @@ def trial_id() -> int | None:
 
 def from_iter() -> int:
     """Return the number of valid reports from earlier attempts of this trial, 0 if it starts from scratch."""
-    return int(current().context.get("from_iter", 0)) if in_job() else 0
+    return int(_context().get("from_iter", 0))
 
 
 def trial_folder() -> Path:
-    """Return a private folder of this trial in the experiment's folder, the same in all attempts. Create it if missing.
+    """Return the folder of this trial in the experiment's folder, the same in all attempts. Create it if missing.
 
     Outside a tuner, or on a node without access to the experiment, return a temporary folder that is deleted when the
     process ends.
@@ -157,7 +156,7 @@ def _check_folders() -> None:
     if experiment is None or experiment.is_dir():
         return
     root = current().context["checkpoints"]
-    if is_local(root) and not os.path.isdir(root):
+    if not is_url(root) and not os.path.isdir(root):
         raise CheckpointError(
             f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
             f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
@@ -174,8 +173,13 @@ def _describe(value: Any) -> str:  # Any: return value of an objective
 
 def _experiment() -> Path | None:
     """Return the folder of the experiment, or None outside a tuner."""
-    context = current().context if in_job() else {}
-    return Path(context["experiment"]) if "experiment" in context else None
+    folder = _context().get("experiment")
+    return None if folder is None else Path(folder)
+
+
+def _context() -> Mapping[str, Any]:  # Any: JSON
+    """Return the values that `runtime.runner` gives to the job of a trial; empty outside a tuner."""
+    return current().context if in_job() else {}
 
 
 @functools.cache

@@ -21,15 +21,11 @@ from .space import Space
 
 FILE_NAME = "program.pickle"
 CLUSTER_FILE_NAME = "cluster.json"
+# Name of the objective of an ask-and-tell search, which has none.
 ASKED = "(asked and told)"
 
 
-def asked_and_told(**config: object) -> None:
-    """Placeholder for the objective of an ask-and-tell search."""
-    raise TypeError("the trials of this search are run by the program that asks for them: open_search(..., name=...)")
-
-
-def save_program(folder: Path, objective: Callable[..., Any], scheduler: Scheduler, space: Space) -> None:
+def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: Scheduler, space: Space) -> None:
     """Write the program atomically, readable by this user only. `scheduler` must not have begun.
 
     Raises:
@@ -38,7 +34,7 @@ def save_program(folder: Path, objective: Callable[..., Any], scheduler: Schedul
     _write(folder / FILE_NAME, dumps_whole((objective, scheduler, space)))
 
 
-def load_program(folder: Path) -> tuple[Callable[..., Any], Scheduler, Space]:
+def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:  # Any: the user's
     """Return objective, scheduler and space. Imports the modules that they refer to.
 
     Raises:

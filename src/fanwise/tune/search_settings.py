@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -262,8 +263,6 @@ class SearchSettings:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of installed libraries that may affect the results."""
-        from importlib.metadata import PackageNotFoundError, version
-
         versions = {"fanwise": VERSION, "python": sys.version.split()[0]}
         for name in dict.fromkeys(("torch", "numpy", *self.scheduler.searcher.libraries)):
             if name != "fanwise":

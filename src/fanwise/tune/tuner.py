@@ -48,15 +48,13 @@ class Tuner:
             arguments. It calls `report(**metrics)` and may return a number or dict as its last report.
         space: dict of names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
         scheduler: chooses configurations and decides about reports, e.g. `ASHA(metric="loss", max_t=81)`. The tuner
-            runs a copy. None: every trial runs to its end, as `metric`, `mode`, `searcher` and `points_to_evaluate`
-            say. They belong to the scheduler if there is one.
+            runs a copy. None: every trial runs to its end. Only then, pass metric, mode, searcher, points_to_evaluate.
         stop: the stopping criterion. Required.
         metric: name of the reported value to optimize, or several names.
         mode: "min" or "max", one for all metrics or one per metric.
         searcher: a searcher, or its name ("random", "forest", ...). None: choose one by the objectives, space, budget
             and number of workers, print it, and record it.
-        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none. A report
-            that violates one is the best only if no report meets all of them.
+        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
         points_to_evaluate: configurations to try first. Missing values are drawn at random.
         n_workers: number of trials that run at a time. None: as many as the devices allow. `set_workers` changes it.
         devices_per_trial: GPUs per trial (below 1: a share of one GPU), or CPUs if there is no GPU. 0: one CPU and no
@@ -64,11 +62,10 @@ class Tuner:
         trial_timeout_s: seconds that a trial may run. None: no limit.
         stop_grace_s: seconds between asking a trial to stop and killing it.
         max_equal_failures: fail the search if this many trials finish first and all fail in the same way, or if every
-            trial fails. A trial that has paused after a report does not count as failed. None: never.
+            trial fails. None: never.
         retries: number of times a crashed trial is restarted from its last checkpoint.
-        checkpoints: root folder of the checkpoints, or an fsspec URL that other processes can access. They are written
-            to a subfolder named after the experiment, which must be empty or missing when the experiment begins. None:
-            the experiment's folder.
+        checkpoints: root folder of the checkpoints, or an fsspec URL. They are written to a subfolder named after the
+            experiment, which must be empty or missing when the experiment begins. None: the experiment's folder.
         keep_checkpoints: keep the last checkpoint of every trial, not only those of the best trial and of trials that
             may be resumed.
         name: name of the experiment and its folder. None: derived from the objective's name and the time.
@@ -132,9 +129,7 @@ class Tuner:
         quiet: bool = False,
     ) -> None:
         space = as_space(space)
-        _check_objective(objective)
-        check_signature(objective, space.names, sometimes=space.conditions)
-        _ = space.objects  # raises without them
+        _check_objective(objective, space)
         capacity = _capacity_of(pool)
         divides_machine = devices_per_trial is None and pool is None
         devices_per_trial, n_workers = resolve_devices(
@@ -217,7 +212,6 @@ class Tuner:
         Interrupted trials run first, each from its last checkpoint. The time between the runs does not count.
 
         Args:
-            name_or_path: name or path of the experiment.
             objective, space, scheduler: must equal the original ones. None: load them from the experiment's folder.
             stop: a new stopping criterion. None: keep the last one.
             n_workers: a new number of workers. None: keep the last one.
@@ -242,13 +236,11 @@ class Tuner:
             scheduler = saved_scheduler if scheduler is None else scheduler
             space = saved_space if space is None else space
         space = Space.from_json(meta["space"]) if space is None else as_space(space)
-        _check_objective(objective)
         settings = SearchSettings.from_json(meta, scheduler, space)
         if constraints := constraints_of(scheduler):  # else those that were passed to the Tuner remain valid
             settings = replace(settings, constraints=constraints)
         settings.check_equal(meta, objective=name_of(objective))
-        check_signature(objective, space.names, sometimes=space.conditions)
-        _ = space.objects  # raises without them
+        _check_objective(objective, space)
         last_n_workers, last_stop = last_settings(folder, meta)
         n_workers = last_n_workers if n_workers is None else checked_int("n_workers", n_workers, 1)
         settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)
@@ -285,22 +277,21 @@ class Tuner:
     def run(self, *, block: bool = True) -> Experiment | RunningSearch:
         """Run the search until the stopping criterion is met, and return the experiment.
 
-        `block=False` runs the search in a thread and returns a `RunningSearch` with `wait()`, `experiment`, `finished`
-        and `stop()` as soon as it has begun. The search is stopped when the program exits.
+        `block=False` runs the search in a thread and returns a `RunningSearch` as soon as it has begun. That search is
+        stopped when the program exits.
 
-        Ctrl-C, or the stop button of a notebook, ends the search: running trials are stopped, all results are kept, and
-        SearchInterrupted is raised, a KeyboardInterrupt that carries the experiment. A second Ctrl-C kills the trials.
+        Ctrl-C, or the stop button of a notebook, stops the running trials and keeps all results. A second Ctrl-C kills
+        the trials.
 
         Raises:
             NotSendableError: the objective refers to an object that cannot be sent to a worker; the message names it.
             SearchFailedError: the first trials all failed in the same way, or every trial failed.
-            ValueError: no trial reports the scheduler's metric (the message lists the reported names), or this tuner
-                has run before.
+            ValueError: no trial reports the scheduler's metric, or this tuner has run before.
             RecordError: the record cannot be written, or another tuner writes to the experiment.
             ExperimentExistsError: an experiment of this name has been created since the Tuner was.
             CheckpointError: the checkpoint folder contains other files or cannot be written.
             ClosedError: the pool is closed, or `run` was called inside a job of a pool.
-            SearchInterrupted: Ctrl-C was pressed.
+            SearchInterrupted: Ctrl-C was pressed. A KeyboardInterrupt that carries the experiment.
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
         check_bool("block", block)
@@ -308,12 +299,10 @@ class Tuner:
             return RunningSearch(self._run)
         return self._run.run(on_begin=lambda: None)
 
-    # -- commands, callable from any thread --------------------------------------------------------------------------
+    # -- commands; each can be called from any thread ----------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the running search as if its stopping criterion were met. Can be called from any thread.
-
-        Does not block; `run()` returns when the search has ended.
+        """End the search as if its stopping criterion were met. Does not block; `run()` returns when it has ended.
 
         Raises:
             ClosedError: the search is not running.
@@ -323,7 +312,7 @@ class Tuner:
     def pause(self, trial_id: int) -> None:
         """Pause a trial at its next report and free its worker. The trial keeps its last checkpoint.
 
-        A finished trial is not affected. Can be called from any thread; does not block.
+        A finished trial is not affected. Does not block.
 
         Raises:
             TypeError, ValueError: trial_id is not a trial of the search.
@@ -332,17 +321,17 @@ class Tuner:
         self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Let a trial that was paused by `pause` resume. Threads and errors as for `pause`."""
+        """Let a trial that was paused by `pause` resume. Does not block. Raises as `pause`."""
         self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
-        """Stop one trial permanently. Threads and errors as for `pause`."""
+        """Stop one trial permanently. Does not block. Raises as `pause`."""
         self._command_trial("stop", trial_id)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """Use this configuration for the next new trial. Missing values are drawn at random.
 
-        Can be called from any thread; blocks until the search has accepted the configuration.
+        Blocks until the search has accepted the configuration.
 
         Raises:
             TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
@@ -351,11 +340,10 @@ class Tuner:
         self._run.call("enqueue", config)
 
     def set_workers(self, n_workers: int) -> None:
-        """Change the number of trials that run at a time.
+        """Change the number of trials that run at a time. Running trials are not interrupted.
 
-        Running trials are not interrupted. After a decrease, no trial starts until fewer than `n_workers` run. After an
-        increase, new trials start at once, or as soon as the pool has devices for them. A synchronous search applies
-        the new number to its next batch. Can be called from any thread; blocks until the search has accepted it.
+        After an increase, new trials start at once, or as soon as the pool has devices for them. A synchronous search
+        applies the new number to its next batch. Blocks until the search has accepted the number.
 
         Raises:
             TypeError, ValueError: n_workers is not an int of at least 1, or the search starts no new trials.
@@ -387,16 +375,14 @@ def search(
     """Search the hyperparameters of an objective. Blocks. Shorthand for `Tuner(...).run()`.
 
     Args:
-        objective: function to optimize. Each trial calls it in a separate process with the configuration as keyword
-            arguments. It returns the metric or a dict that contains it, or calls `report`.
         n_trials: number of trials to start. Required if `seconds` is None.
         seconds: time limit in seconds. Required if `n_trials` is None.
-        options: the other arguments of `Tuner`, such as constraints=, name=, callbacks= or quiet=. The arguments that
-            are not described here are `Tuner`'s, too.
+        options: other arguments of `Tuner`, such as constraints=, name=, callbacks= or quiet=.
+
+    The other arguments are described at `Tuner`.
 
     Raises:
-        TypeError, ValueError: invalid arguments.
-        Exception: as `Tuner.run`.
+        Exception: as `Tuner` and `Tuner.run`.
 
     >>> experiment = search(train, {"learning_rate": loguniform(1e-4, 1)}, metric="loss", n_trials=20)
     >>> experiment.best.config
@@ -421,6 +407,8 @@ def _capacity_of(pool: Pool | None) -> Capacity:
     return pool.capacity()
 
 
-def _check_objective(objective: object) -> None:
+def _check_objective(objective: Callable[..., Any], space: Space) -> None:
     if not callable(objective):
         raise TypeError(f"the objective must be a function, got {objective!r}.\n  right:  Tuner(train, space, ...)")
+    check_signature(objective, space.names, sometimes=space.conditions)
+    _ = space.objects  # raises if the space has names in place of objects

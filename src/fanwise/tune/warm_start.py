@@ -188,11 +188,7 @@ def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earl
 
 
 def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
-    """Return the names of the values that every report must have.
-
-    Raises:
-        ValueError: the source has another mode for a metric, or a required value is in none of its reports.
-    """
+    """Return the names of the values that every report must have. Raise ValueError as `read_warm_start`."""
     scheduler = settings.scheduler
     for objective in scheduler.objectives:
         mode = source.modes.get(objective.metric, objective.mode)
@@ -216,11 +212,7 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
 
 
 def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, object]:
-    """Return the part of a configuration that is in the space, with the constants of the space.
-
-    Raises:
-        ValueError: a required value is missing or not in its domain.
-    """
+    """Return the part of a configuration that is in the space. Raise ValueError if a value is missing or not in it."""
     known: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
         if name in space.domains and name in config and exists(name, known, space.conditions):

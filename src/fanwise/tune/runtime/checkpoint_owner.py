@@ -13,48 +13,37 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...base.errors import CheckpointError, RecordError
-from ...base.urls import filesystem_of
+from ...base.urls import filesystem_of, is_url
 from ..record.reading import FILE_NAME, read_meta
-from .checkpoint_store import MARKER, is_local, names_in, sweep_checkpoints
+from .checkpoint_store import MARKER, as_checkpoint_error, names_in, sweep_checkpoints
 
 
 def claim(root: str, experiment_id: str, folder: Path) -> None:
-    """Make the folder for an experiment's checkpoints and mark it as the experiment's own.
-
-    Args:
-        root: the folder, or a URL.
-        experiment_id: `id` in the experiment's meta.
-        folder: the experiment's folder.
+    """Make the folder `root`, a path or URL, for an experiment's checkpoints and mark it as the experiment's own.
 
     Raises:
         CheckpointError: the root has files of others, or cannot be written.
     """
     if is_inside(root, folder):
         return
-    try:
+    with as_checkpoint_error("checkpoints", root):
         if conflict := conflict_in(root, experiment_id, folder):
             raise CheckpointError(
                 f"checkpoints cannot be kept in {root}: {conflict}\n"
                 f"Choose another name= or checkpoints=, or remove the files."
             )
         _write_owner(root, {"id": experiment_id, "folder": os.path.realpath(folder), "machine": platform.node()})
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoints cannot be written to {root}: {error.strerror or error}. "
-            f"Look at the disk (full?), or set checkpoints= to another place."
-        ) from error
 
 
 def delete_owned(root: str) -> None:
     """Delete the checkpoints in a folder without a conflict, and the folder itself if nothing else is in it.
 
-    Raises:
-        OSError: the file system refuses.
+    Raise OSError if the file system fails.
     """
     if _read_owner(root) is None:
         return
     sweep_checkpoints(root, keep=())
-    if is_local(root):
+    if not is_url(root):
         (Path(root) / MARKER).unlink(missing_ok=True)
         with suppress(OSError):  # it has other files, or is a link
             os.rmdir(root)
@@ -69,14 +58,13 @@ def delete_owned(root: str) -> None:
 
 def is_inside(root: str, folder: Path) -> bool:
     """Return True if the checkpoints are in the experiment's folder."""
-    return is_local(root) and Path(root).is_relative_to(os.path.abspath(folder))
+    return not is_url(root) and Path(root).is_relative_to(os.path.abspath(folder))
 
 
 def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
     """Return why the experiment may neither write to the root nor delete from it, or None if it may.
 
-    Raises:
-        OSError: the file system refuses.
+    Raise OSError if the file system fails.
     """
     owner = _read_owner(root)
     if owner is None:
@@ -106,7 +94,7 @@ def _holds(folder: Path, experiment_id: object) -> bool:
 def _read_owner(root: str) -> dict[str, object] | None:
     """Return the contents of the marker, or None if it is missing. An unreadable marker names no owner."""
     try:
-        if is_local(root):
+        if not is_url(root):
             text = (Path(root) / MARKER).read_bytes()
         else:
             filesystem, base = filesystem_of(root)
@@ -123,7 +111,7 @@ def _read_owner(root: str) -> dict[str, object] | None:
 
 def _write_owner(root: str, owner: dict[str, object]) -> None:
     text = json.dumps(owner).encode()
-    if is_local(root):
+    if not is_url(root):
         os.makedirs(root, exist_ok=True)
         has_owner = (Path(root) / MARKER).exists()
         with open(Path(root) / MARKER, "wb" if has_owner else "xb") as file:  # x: two may claim it at one time

@@ -23,7 +23,7 @@ from typing import final
 
 from ...base.errors import CheckpointError
 from ...base.text import counted
-from ...base.urls import check_url, filesystem_of, is_url, scheme_of
+from ...base.urls import check_url, filesystem_of, is_url
 
 _log = logging.getLogger(__name__)
 
@@ -36,18 +36,11 @@ MARKER = "fanwise-experiment.json"
 _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 
-def is_local(root: str) -> bool:
-    """Return True if the root is a path and not a URL."""
-    return not is_url(root)
-
-
 def checkpoint_root(folder: Path, name: str, setting: str | None) -> str:
-    """Return the checkpoint root of an experiment.
+    """Return the checkpoint root of an experiment: a subfolder of the experiment's folder, or of `setting`.
 
     Args:
-        folder: the experiment's folder.
-        name: the experiment's name, which becomes a subfolder of `setting`.
-        setting: the result of `checked_root`. None: use the experiment's folder.
+        setting: the result of `checked_root`.
     """
     return os.path.abspath(folder / "checkpoints") if setting is None else f"{setting.rstrip('/')}/{name}"
 
@@ -63,15 +56,15 @@ def checked_root(setting: object) -> str | None:
         return None
     if not isinstance(setting, str | os.PathLike) or not isinstance(root := os.fspath(setting), str):
         raise TypeError(f"checkpoints must be a folder or a URL, got {setting!r} of type {type(setting).__name__}")
-    if is_local(root):
+    if not is_url(root):
         return os.path.abspath(root)
-    if scheme_of(root) == "memory":
+    scheme, _, path = root.partition("://")
+    if scheme == "memory":
         raise ValueError(
             f"checkpoints={root!r} is the memory of one process, which the other processes of trials cannot access. "
             f"Pass a folder, or leave it out."
         )
     check_url(root, name="checkpoints")
-    scheme, _, path = root.partition("://")
     return f"{scheme}://{os.path.abspath(path)}" if scheme in ("file", "local") else root
 
 
@@ -82,17 +75,14 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
     committed. Exceptions of `save` propagate.
 
     Args:
-        root: the checkpoint root, a path or URL.
-        name: name of the checkpoint.
-        save: writes files into the folder it is given.
         scratch: returns a local folder for files to upload. Only called if the root is a URL.
 
     Raises:
         CheckpointError: `save` wrote nothing, or the file system failed. No files are left behind.
     """
-    base = Path(root) if is_local(root) else scratch()
+    base = scratch() if is_url(root) else Path(root)
     with contextlib.ExitStack() as stack:
-        with _as_checkpoint_error(root, name):
+        with as_checkpoint_error(f"checkpoint {name}", root):
             base.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(_partial_folder(base, name))
         save(folder)
@@ -101,11 +91,11 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
                 f"the function given as checkpoint= wrote nothing into its folder for checkpoint {name}.\n"
                 f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
             )
-        with _as_checkpoint_error(root, name):
-            if is_local(root):
-                _publish(folder, base, name)
-            else:
+        with as_checkpoint_error(f"checkpoint {name}", root):
+            if is_url(root):
                 _upload(folder, root, name)
+            else:
+                _publish(folder, base, name)
 
 
 def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
@@ -114,7 +104,7 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
     Raises:
         CheckpointError: the checkpoint is missing or incomplete, or the file system failed.
     """
-    if is_local(root):
+    if not is_url(root):
         folder = Path(root) / name
         if not (folder / _MARK).is_file():
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
@@ -134,7 +124,7 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
 
 def delete_checkpoint(root: str, name: str) -> None:
     """Delete a checkpoint, its marker first. Do nothing if it is missing. Raise OSError if the file system fails."""
-    if is_local(root):
+    if not is_url(root):
         folder = Path(root) / name
         (folder / _MARK).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
@@ -148,7 +138,7 @@ def delete_checkpoint(root: str, name: str) -> None:
 
 def names_in(root: str) -> list[str]:
     """Return the names directly below a root, except the owner's marker. Raise OSError if the file system fails."""
-    if is_local(root):
+    if not is_url(root):
         names = os.listdir(root) if os.path.isdir(root) else []
     else:
         filesystem, base = filesystem_of(root)
@@ -164,13 +154,11 @@ def names_in(root: str) -> list[str]:
 def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
     """Delete all checkpoints except those in `keep`, complete or not, and return their names. Other files stay.
 
-    A killed tuner leaves checkpoints whose report it had not committed, or whose deletion was still pending.
-
-    Raises:
-        OSError: the file system failed.
+    A killed tuner leaves checkpoints whose report it had not committed, or whose deletion was still pending. Raise
+    OSError if the file system fails.
     """
     names = [name for name in names_in(root) if name not in keep and _NAME.fullmatch(name)]
-    if is_local(root):
+    if not is_url(root):
         names = [name for name in names if os.path.isdir(f"{root}/{name}")]
     for name in names:
         delete_checkpoint(root, name)
@@ -224,12 +212,12 @@ class CheckpointStore:
 
 
 @contextmanager
-def _as_checkpoint_error(root: str, name: str) -> Iterator[None]:
+def as_checkpoint_error(label: str, root: str) -> Iterator[None]:
     """Convert an OSError into a CheckpointError. Must not enclose a call of the user's `save`."""
     try:
         yield
     except OSError as error:
-        problem = f"checkpoint {name} cannot be written to {root}: {error.strerror or error}."
+        problem = f"{label} cannot be written to {root}: {error.strerror or error}."
         raise CheckpointError(f"{problem} Look at the disk (full?), or set checkpoints= to another place.") from error
 
 

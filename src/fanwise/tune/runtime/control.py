@@ -6,8 +6,7 @@
                  control.key    32 random bytes of this run, mode 0600; peers must prove that they have read them
 
 No message is read before a peer has proved that it has the key, and messages are plain values that are never unpickled.
-A killed tuner leaves both files behind. They give no access, and resuming the experiment replaces them. Socket paths
-are limited to about 100 bytes, so folders with longer paths are accessed through /proc/self/fd.
+A killed tuner leaves both files behind. They give no access, and resuming the experiment replaces them.
 """
 
 import logging
@@ -30,10 +29,11 @@ _log = logging.getLogger(__name__)
 SOCKET_NAME = "control.sock"
 KEY_NAME = "control.key"
 
-# Executes a command on the hub's thread: called with a word, its arguments, and a function that takes the answer.
+# Executes a command on the hub's thread: takes a word, its arguments, and a function that it calls with the answer when
+# the command is on record.
 CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
-_PATH_BYTES_MAX = 100
+_MAX_PATH_BYTES = 100  # the limit of socket paths is a little higher
 # Commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
 # A search answers at once unless its thread is busy.
@@ -47,10 +47,8 @@ class CommandListener:
     """Listens for commands until `close`. If the file system has no sockets, log a warning and do not listen.
 
     Args:
-        hub: the hub of the search.
         folder: the experiment's folder. The caller must hold the lock of its record.
-        handle: executes a command. It calls its last argument with a sentence when the command is on record, or raises
-            TypeError, ValueError or ClosedError, whose text is sent to the other process.
+        handle: executes a command. The text of a TypeError, ValueError or ClosedError is sent to the other process.
     """
 
     def __init__(self, hub: Hub, folder: Path, handle: CommandHandler) -> None:
@@ -101,7 +99,7 @@ class CommandListener:
         self._exit.close()
 
 
-def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANSWER_TIMEOUT_S) -> str:
+def send_command(folder: Path, word: str, *args: object) -> str:
     """Send a command (see `commands`) and block until it is on record. Return the answer.
 
     Raises:
@@ -121,10 +119,10 @@ def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANS
     try:
         key = (folder / KEY_NAME).read_bytes()
         with short_path(folder) as path:
-            link = dial(hub, path / SOCKET_NAME, key, within_s=timeout_s)
+            link = dial(hub, path / SOCKET_NAME, key, within_s=_ANSWER_TIMEOUT_S)
         _use_plain_values(link)
         link.open()
-        is_accepted, text = link.ask(word, *args, within_s=timeout_s)
+        is_accepted, text = link.ask(word, *args, within_s=_ANSWER_TIMEOUT_S)
         link.close()
     except (FanwiseError, OSError) as error:
         cause = "if it is running, it runs on another machine; send the command there"
@@ -155,8 +153,8 @@ def check_is_running(folder: Path) -> Overview:
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
-    """Give a path to the folder that is short enough for a socket in it. Valid inside the block."""
-    if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _PATH_BYTES_MAX:
+    """Give a path to the folder, valid inside the block, that is short enough for a socket in it."""
+    if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _MAX_PATH_BYTES:
         yield folder
         return
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -167,19 +165,17 @@ def short_path(folder: Path) -> Iterator[Path]:
 
 
 def _use_plain_values(link: Link) -> None:
-    """Set the link to encode plain values only, so that nothing is unpickled. Call before the first message."""
+    """Make the link encode plain values only, so that nothing is unpickled. Call before the first message."""
     link.dumps, link.loads = _plain.dumps, lambda head, buffers=(): _plain.loads(head, buffers)
 
 
 def _write_key(folder: Path, key: bytes) -> None:
-    """Write the key to a new file that only this user can read."""
     descriptor = os.open(folder / KEY_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
 
 
 def _remove_files(folder: Path) -> None:
-    """Remove the socket and key of an earlier run. The caller must hold the lock of the record."""
     for name in (SOCKET_NAME, KEY_NAME):
         with suppress(FileNotFoundError):
             (folder / name).unlink()

@@ -129,10 +129,7 @@ class Search:
         self._job = replace(self._job, resources=resources)
 
     def settle(self) -> BaseException | None:
-        """Block until the searcher has processed its queue. Return the exception that it raised, or None.
-
-        For use after the end of the search.
-        """
+        """After the search, block until the searcher is idle. Return the exception that it raised, or None."""
         if self._suggester is None:
             return None
         self._suggester.settle()
@@ -167,11 +164,9 @@ class Search:
 
     @_fails_search
     def command(self, make: Callable[[float], Event], on_commit: Callable[[], None] | None = None) -> None:
-        """Apply a user's command, such as Ctrl-C, stop or pause. Must be called on the loop's thread.
+        """Apply the event of a user's command, such as Ctrl-C or pause. Must be called on the loop's thread.
 
-        Args:
-            make: makes the event from the time.
-            on_commit: called when the command has been committed; not called if the search is over or fails first.
+        `on_commit` is called when the command has been committed, but not if the search is over or fails first.
         """
         if self._core is None:
             self._early_commands.append(lambda: self.command(make, on_commit))
@@ -210,16 +205,9 @@ class Search:
                 report.refuse(TypeError(problem))
             else:
                 self._report = report
-                self._apply(
-                    events.Reported(
-                        self._loop.now_s() - self._zero_s,
-                        attempt.trial_id,
-                        attempt.number,
-                        report.values,
-                        report.worker_time_s,
-                        report.checkpoint,
-                    )
-                )
+                now_s = self._loop.now_s() - self._zero_s
+                values, worker_time_s, checkpoint = report.values, report.worker_time_s, report.checkpoint
+                self._apply(events.Reported(now_s, attempt.trial_id, attempt.number, values, worker_time_s, checkpoint))
         except BaseException as error:
             self._fail(error)
 

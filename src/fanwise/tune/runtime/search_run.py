@@ -16,6 +16,7 @@ from typing import Any, final
 
 from ...base.errors import ClosedError, ExperimentExistsError, RecordError, SearchFailedError, SearchInterrupted
 from ...base.text import counted, printable_line
+from ...base.urls import is_url
 from ...links import Hub
 from ...pool import Capacity, Pool
 from ...pool.contract import JobRequest
@@ -45,7 +46,7 @@ from ..values import check_bool, is_number
 from ..warm_start import Summary, summary_line
 from .board_process import check_board_is_there, own_board
 from .checkpoint_owner import claim, delete_owned, is_inside
-from .checkpoint_store import CheckpointStore, checkpoint_root, is_local
+from .checkpoint_store import CheckpointStore, checkpoint_root
 from .commands import command_for
 from .control import CommandListener
 from .runner import Search
@@ -106,11 +107,7 @@ class SearchRun:
     # -- running and finishing -------------------------------------------------------------------------------------
 
     def run(self, on_begin: Callable[[], None]) -> Experiment:
-        """Run the search in the current thread. `on_begin` is called when the search accepts commands.
-
-        Raises:
-            Exception: see `Tuner.run`.
-        """
+        """Run the search in this thread. Call `on_begin` when it accepts commands. Raises as `Tuner.run`."""
         if self._search is not None:
             raise ValueError("this tuner has already run. Create another Tuner, or use Tuner.resume(name).")
         if self.pool is None and in_job():
@@ -133,7 +130,7 @@ class SearchRun:
             dispatcher.start(self.settings.start_event(self.name, self.path, is_resumed=self.is_resumed))
             try:
                 save_cluster(self.path, pool.cluster_settings)
-                if pool.cluster_settings and is_local(self._checkpoint_root):
+                if pool.cluster_settings and not is_url(self._checkpoint_root):
                     os.makedirs(self._checkpoint_root, exist_ok=True)  # nodes that cannot see it raise an error
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self.is_resumed:
@@ -208,11 +205,7 @@ class SearchRun:
     # -- commands, callable from any thread ------------------------------------------------------------------------
 
     def apply(self, make_event: Callable[[float], Event]) -> None:
-        """Pass `make_event(now_s)` to the search on the hub's thread. Does not block.
-
-        Raises:
-            ClosedError: the search is not running.
-        """
+        """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
         search, hub = self._running()
         hub.call_soon(lambda: search.command(make_event))
 
@@ -221,7 +214,7 @@ class SearchRun:
         self.apply(lambda now_s: events.Interrupt(now_s, reason))
 
     def call(self, word: str, *args: object) -> None:
-        """Execute a command of `runtime.commands`. Blocks until the search has accepted it.
+        """Execute a command of `runtime.commands`, and block until the search has accepted it.
 
         Raises:
             TypeError, ValueError: the command is invalid.

@@ -381,15 +381,14 @@ def open_search(
     """Open a search whose trials run in your own loop: ask for a trial, run it, tell its result.
 
     If an ask-and-tell experiment of this name exists, it is resumed; `ask` first returns the trials that were in
-    flight. A resumed experiment keeps its searcher and seed, and ignores `warm_start`.
+    flight. A resumed experiment keeps its searcher and seed, and ignores `warm_start`. The other arguments are as for
+    `Tuner`.
 
     Args:
         scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
             trial runs to its end. Only then, pass mode, searcher and points_to_evaluate.
         name: name of the experiment. None: derived from the time.
         stop: the stopping criterion. None: no limit.
-
-    The other arguments are described at `Tuner`.
 
     Raises:
         TypeError, ValueError: invalid arguments, or a space, scheduler or seed that differs from the experiment's.

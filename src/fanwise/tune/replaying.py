@@ -25,7 +25,6 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
     of CPU. Blocks for about the total decision time of the search.
 
     Args:
-        name_or_path: name or path of the experiment.
         scheduler: the scheduler of the experiment. None: load it from the experiment's folder.
 
     Raises:

@@ -97,7 +97,7 @@ class SearchSettings:
     @classmethod
     def create(
         cls,
-        space: Space | Mapping[str, Any],  # Any: domains and constants
+        space: Space,
         scheduler: Scheduler | None,
         stop: StoppingCriterion,
         *,
@@ -119,7 +119,6 @@ class SearchSettings:
         Raises:
             TypeError, ValueError: invalid settings, or both a scheduler and settings that belong to it.
         """
-        space = as_space(space)
         choice = None
         if scheduler is not None:
             check_scheduler(scheduler)

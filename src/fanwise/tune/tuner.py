@@ -372,14 +372,12 @@ def search(
     scheduler: Scheduler | None = None,
     **options: Any,  # Any: the other arguments of Tuner
 ) -> Experiment:
-    """Search the hyperparameters of an objective. Blocks. Shorthand for `Tuner(...).run()`.
+    """Search the hyperparameters of an objective. Shorthand for `Tuner(...).run()`; see `Tuner` for other arguments.
 
     Args:
         n_trials: number of trials to start. Required if `seconds` is None.
         seconds: time limit in seconds. Required if `n_trials` is None.
         options: other arguments of `Tuner`, such as constraints=, name=, callbacks= or quiet=.
-
-    The other arguments are described at `Tuner`.
 
     Raises:
         Exception: as `Tuner` and `Tuner.run`.

@@ -36,7 +36,7 @@ def claim(root: str, experiment_id: str, folder: Path) -> None:
 
 
 def delete_owned(root: str) -> None:
-    """Delete the checkpoints in a folder without a conflict, and the folder itself if nothing else is in it.
+    """Delete the checkpoints in `root`, which has no conflict, and `root` itself if nothing else is in it.
 
     Raise OSError if the file system fails.
     """
@@ -72,13 +72,13 @@ def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
     owner_folder, machine = owner.get("folder"), owner.get("machine")
     if owner.get("id") != experiment_id:
         return f"it belongs to another experiment, {owner_folder} on {machine!r}."
-    here = os.path.realpath(folder)
-    # The folders of another machine cannot be seen, so whether the experiment was moved there is unknown.
+    real_folder = os.path.realpath(folder)
+    # The folders of another machine cannot be seen, so an experiment from there counts as a copy.
     was_moved = machine == platform.node() and not _holds(Path(str(owner_folder)), experiment_id)
-    if owner_folder == here or was_moved:
+    if owner_folder == real_folder or was_moved:
         return None
     return (
-        f"it belongs to {owner_folder} on {machine!r}, and {here} is a copy of that experiment. "
+        f"it belongs to {owner_folder} on {machine!r}, and {real_folder} is a copy of that experiment. "
         f"If the original is gone, write this folder into {root}/{MARKER}."
     )
 
@@ -94,12 +94,12 @@ def _holds(folder: Path, experiment_id: object) -> bool:
 def _read_owner(root: str) -> dict[str, object] | None:
     """Return the contents of the marker, or None if it is missing. An unreadable marker names no owner."""
     try:
-        if not is_url(root):
-            text = (Path(root) / MARKER).read_bytes()
-        else:
+        if is_url(root):
             filesystem, base = filesystem_of(root)
             filesystem.invalidate_cache()
             text = filesystem.cat_file(f"{base}/{MARKER}")
+        else:
+            text = (Path(root) / MARKER).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -113,8 +113,8 @@ def _write_owner(root: str, owner: dict[str, object]) -> None:
     text = json.dumps(owner).encode()
     if not is_url(root):
         os.makedirs(root, exist_ok=True)
-        has_owner = (Path(root) / MARKER).exists()
-        with open(Path(root) / MARKER, "wb" if has_owner else "xb") as file:  # x: two may claim it at one time
+        marker = Path(root) / MARKER
+        with open(marker, "wb" if marker.exists() else "xb") as file:  # x fails if another experiment claims it now
             file.write(text)
         return
     filesystem, base = filesystem_of(root)

@@ -12,7 +12,7 @@ Commands are validated here against the state of the search. An invalid one rais
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from ...base.text import counted
 from ..core import events
@@ -23,16 +23,14 @@ from ..schedulers.scheduler import Status
 from ..space import Space
 from ..values import checked_int
 
-
-class UserCommand(NamedTuple):
-    """A valid command. `make_event` makes the event from the time, and `answer` is the reply to the user."""
-
-    make_event: Callable[[float], Event]
-    answer: str
+# Makes the event of a command from the time.
+MakeEvent: TypeAlias = Callable[[float], Event]
 
 
-def command_for(word: str, args: Sequence[object], *, state: SearchState, space: Space, seed: int) -> UserCommand:
-    """Parse and validate a command.
+def command_for(
+    word: str, args: Sequence[object], *, state: SearchState, space: Space, seed: int
+) -> tuple[MakeEvent, str]:
+    """Parse and validate a command. Return its event and the answer to the user.
 
     Raises:
         TypeError, ValueError: the command is unknown, has invalid arguments, or cannot be executed now.
@@ -40,25 +38,20 @@ def command_for(word: str, args: Sequence[object], *, state: SearchState, space:
     match word, list(args):
         case "stop", []:
             ends = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
-            return UserCommand(
-                lambda now_s: events.Interrupt(now_s, "stopped by hand"),
-                f"{ends}: running trials are asked to stop, and all results are kept. A second stop kills them.",
-            )
+            answer = f"{ends}: running trials are asked to stop, and all results are kept. A second stop kills them."
+            return lambda now_s: events.Interrupt(now_s, "stopped by hand"), answer
         case "stop_trial" | "pause" | "unpause", [int(trial_id)]:
             return _trial_command(word, trial_id, state)
         case "enqueue", [config]:
             complete_config = checked_config(config, state, space, seed)
             values = ", ".join(f"{name}={value}" for name, value in complete_config.items())
-            return UserCommand(
-                lambda now_s: events.Enqueued(now_s, complete_config), f"the next new trial uses {values}"
-            )
+            return lambda now_s: events.Enqueued(now_s, complete_config), f"the next new trial uses {values}"
         case "workers", [n_workers]:
             number = checked_int("n_workers", n_workers, 1)
             _check_starts_trials("the number of workers", state)
-            return UserCommand(
-                lambda now_s: events.Workers(now_s, number),
-                f"at most {counted(number, 'trial')} at a time from now on; running trials are not interrupted",
-            )
+            limit = counted(number, "trial")
+            answer = f"at most {limit} at a time from now on; running trials are not interrupted"
+            return lambda now_s: events.Workers(now_s, number), answer
     raise ValueError(
         f"unknown command {word!r} with {len(args)} arguments. Do both processes run the same version of fanwise?"
     )
@@ -89,7 +82,7 @@ def _check_starts_trials(request: str, state: SearchState) -> None:
         raise ValueError(f"{request} is refused because no new trials start: {state.reason}")
 
 
-def _trial_command(word: str, trial_id: int, state: SearchState) -> UserCommand:
+def _trial_command(word: str, trial_id: int, state: SearchState) -> tuple[MakeEvent, str]:
     status = state.living_status(trial_id)
     if status not in (Status.IN_PROGRESS, Status.PAUSED):
         check_is_trial(trial_id, state.num_trials)
@@ -97,16 +90,16 @@ def _trial_command(word: str, trial_id: int, state: SearchState) -> UserCommand:
     is_paused = status is Status.PAUSED
     if word == "stop_trial":
         answer = f"trial {trial_id} is asked to stop"
-        return UserCommand(lambda now_s: events.Command(now_s, "stop", trial_id), answer)
+        return lambda now_s: events.Command(now_s, "stop", trial_id), answer
     if word == "unpause":
         answer = f"trial {trial_id} is running and will not pause"
         if is_paused:
             answer = f"trial {trial_id} may resume: it does when a worker is free and the scheduler resumes it"
-        return UserCommand(lambda now_s: events.Command(now_s, "resume", trial_id), answer)
+        return lambda now_s: events.Command(now_s, "resume", trial_id), answer
     answer = (
         f"trial {trial_id} pauses at its next report and frees its worker. When it is unpaused, it resumes from its "
         f"last checkpoint, or from scratch if it has none."
     )
     if is_paused:
         answer = f"trial {trial_id} is paused and stays paused until it is unpaused"
-    return UserCommand(lambda now_s: events.Command(now_s, "pause", trial_id), answer)
+    return lambda now_s: events.Command(now_s, "pause", trial_id), answer

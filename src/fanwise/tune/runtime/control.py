@@ -52,7 +52,6 @@ class CommandListener:
     """
 
     def __init__(self, hub: Hub, folder: Path, handle: CommandHandler) -> None:
-        self._hub = hub
         self._folder = folder
         self._handle = handle
         self._links: set[Link] = set()
@@ -61,7 +60,8 @@ class CommandListener:
         try:
             _remove_files(folder)
             key = new_key()
-            _write_key(folder, key)
+            (folder / KEY_NAME).touch(0o600, exist_ok=False)
+            (folder / KEY_NAME).write_bytes(key)
             path = self._exit.enter_context(short_path(folder)) / SOCKET_NAME
             self._listener = UnixListener(hub, path, key, on_link=self._on_link, limits=_LIMITS)
         except OSError as error:
@@ -167,12 +167,6 @@ def short_path(folder: Path) -> Iterator[Path]:
 def _use_plain_values(link: Link) -> None:
     """Make the link encode plain values only, so that nothing is unpickled. Call before the first message."""
     link.dumps, link.loads = _plain.dumps, lambda head, buffers=(): _plain.loads(head, buffers)
-
-
-def _write_key(folder: Path, key: bytes) -> None:
-    descriptor = os.open(folder / KEY_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
 
 
 def _remove_files(folder: Path) -> None:

@@ -70,14 +70,11 @@ class _Attempt:
 
 
 class Search:
-    """A running search; see the module. `finished` is set when it is over. `failure` is then its error, or None.
+    """A running search. `finished` is set when it is over. `failure` is then its error, or None.
 
     Args:
-        engine: the engine of the pool.
-        record: the open record.
-        state: the folded contents of the record.
+        state: the state of the search after the events in the record.
         job: the job of every trial, without the configuration: packed objective, resources, seed and reuse.
-        checkpoints: deletes checkpoints.
         listener: called with every event and its actions on the loop's thread. Must not block.
     """
 
@@ -97,14 +94,14 @@ class Search:
         self._engine = engine
         self._loop = engine.loop
         self._record = record
-        self._job = job
+        self._trial_job = job
         self._checkpoints = checkpoints
         self._recorder = Recorder(record, state, listener)
         self._zero_s = engine.loop.now_s() - state.last_s
         self._core: SearchCore | None = None
         self._suggester: Suggester | None = None
         self._attempts: dict[int, _Attempt] = {}  # by job id
-        self._job_of: dict[int, int] = {}  # trial id -> id of its current job
+        self._job_ids: dict[int, int] = {}  # trial id -> id of its current job
         self._answers: list[tuple[Report, Answer | Reject]] = []
         self._discards: list[str] = []
         self._report: Report | None = None
@@ -116,7 +113,7 @@ class Search:
 
     @property
     def state(self) -> SearchState:
-        """The folded contents of the record. Only for the loop's thread."""
+        """The state of the search after all recorded events. Only for the loop's thread."""
         return self._recorder.state
 
     @property
@@ -126,7 +123,7 @@ class Search:
 
     def set_resources(self, resources: Resources) -> None:
         """Set the resources of trials that start from now on. Must be called on the loop's thread."""
-        self._job = replace(self._job, resources=resources)
+        self._trial_job = replace(self._trial_job, resources=resources)
 
     def settle(self) -> BaseException | None:
         """After the search, block until the searcher is idle. Return the exception that it raised, or None."""
@@ -155,7 +152,7 @@ class Search:
         else:
             self._suggester = ThreadedSuggester(searcher, self._on_late_suggestion)
         core.listen(self._suggester)
-        self._engine.prepare(self._job.packed)
+        self._engine.prepare(self._trial_job.packed)
         for event in earlier:
             self._apply(event)
         self._apply(make_first(self.now_s()))
@@ -235,8 +232,8 @@ class Search:
         attempt = self._attempts.get(job.id)
         if attempt is None:
             return
-        if self._job_of.get(attempt.trial_id) == job.id:
-            del self._job_of[attempt.trial_id]
+        if self._job_ids.get(attempt.trial_id) == job.id:
+            del self._job_ids[attempt.trial_id]
         try:
             if self.failure is None:
                 self._apply(events.Free(self.now_s(), attempt.trial_id, attempt.number))
@@ -302,8 +299,8 @@ class Search:
     def _start(self, action: Start) -> None:
         folder = self._record.folder
         request = replace(
-            self._job,
-            resources=replace(self._job.resources, gpus=1) if action.alone else self._job.resources,
+            self._trial_job,
+            resources=replace(self._trial_job.resources, gpus=1) if action.alone else self._trial_job.resources,
             keywords=action.config,
             number=action.trial_id,
             attempt=action.attempt,
@@ -317,10 +314,10 @@ class Search:
         )
         job = self._engine.submit(request, self)
         self._attempts[job.id] = _Attempt(action.trial_id, action.attempt, job)
-        self._job_of[action.trial_id] = job.id
+        self._job_ids[action.trial_id] = job.id
 
     def _end_job(self, trial_id: int, how: contract.Ending) -> None:
-        job_id = self._job_of.get(trial_id)
+        job_id = self._job_ids.get(trial_id)
         if job_id is not None:
             self._engine.end(self._attempts[job_id].job, how)
 

@@ -9,7 +9,7 @@ SearchRun.apply(), SearchRun.call()    change the running search; callable from 
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -55,10 +55,9 @@ from .runner import Search
 @final
 @dataclass(kw_only=True, eq=False)
 class SearchRun:
-    """A run of a search; see the module.
+    """A run of a search.
 
     Args:
-        objective: the user's objective.
         path: the experiment's folder. It exists if and only if `is_resumed`.
         capacity: the machines of the pool.
         pool: pool to run on, which is left open. None: create one with `cluster`, or on this machine.
@@ -227,11 +226,11 @@ class SearchRun:
         """Execute a command on the hub's thread. Call `answer` when it is on record. Raises as `call`."""
         search, _ = self._running()
         settings = self.settings
-        command = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
+        make_event, reply = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
         if word == "workers" and settings.divides_machine:  # before the command, which starts trials
             devices_per_trial = divided(self.capacity, int(args[0]))  # type: ignore[call-overload]  # checked above
             search.set_resources(trial_resources(self.capacity, devices_per_trial))
-        search.command(command.make_event, lambda: answer(command.answer))
+        search.command(make_event, lambda: answer(reply))
 
     @property
     def num_trials(self) -> int | None:
@@ -340,11 +339,9 @@ def check_name_is_free(path: Path) -> None:
 
 
 def _close(record: Record, search: Search) -> None:
-    """Close the record. If the search has failed, ignore record errors: the error of the search is raised instead."""
-    try:
-        if search.failure is None:
-            record.set_summary(search.state.summary())
+    if search.failure is None:
+        record.set_summary(search.state.summary())
         record.close()
-    except RecordError:
-        if search.failure is None:
-            raise
+    else:
+        with suppress(RecordError):  # the error of the search is raised instead
+            record.close()

@@ -373,6 +373,12 @@ def test_callbacks_hear_of_it() -> None:
     assert noting.heard == ["0 reported {'loss': 0.5}", "0 Completed"]
 
 
+def test_wrong_callbacks_are_refused_before_a_folder_is_created(home: Path) -> None:
+    with pytest.raises(TypeError, match="a callback needs one of the methods"):
+        open_search(SPACE, "loss", name="mine", callbacks=[object()])
+    assert not (home / "mine").exists()
+
+
 class Shy(Searcher):
     """Suggests nothing as long as a trial runs."""
 

@@ -15,8 +15,8 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -178,8 +178,10 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         Raises:
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
-        with self._transaction():
+        self._check_open()
+        with self._lock, Uninterrupted():
             trial = self._next_trial()
+            self._record.commit()
         finish = self._finish
         if trial is None and finish is not None and finish.kind in ("scheduler", "searcher"):
             raise finish.cause or SearchFailedError(finish.error or finish.reason)
@@ -198,11 +200,13 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             TypeError: a value is neither a number nor a string.
         """
         values = plain_metrics(metrics)
-        with self._transaction():
+        self._check_open()
+        with self._lock, Uninterrupted():
             in_flight = self._checked(trial, values)
             decision = self._report(in_flight, values, checkpoint)
             if decision is not Decision.CONTINUE:
                 self._end(in_flight, Outcome("stopped"))
+            self._record.commit()
             return decision
 
     def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
@@ -218,7 +222,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         """
         metric = self._scheduler.objectives[0].metric
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
-        with self._transaction():
+        self._check_open()
+        with self._lock, Uninterrupted():
             in_flight = self._checked(trial, values)
             if values is not None:
                 self._report(in_flight, values)
@@ -227,7 +232,9 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                     f"trial {in_flight.trial.trial_id} has reported nothing: tell(trial, value), "
                     f"or fail(trial, why) if it failed"
                 )
-            return self._end(in_flight, Outcome("returned"))
+            status = self._end(in_flight, Outcome("returned"))
+            self._record.commit()
+            return status
 
     def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
         """Finish a trial that failed. Raise ValueError if it is not in flight."""
@@ -236,8 +243,10 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         else:
             text = "".join(traceback.format_exception(error))
             outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
-        with self._transaction():
+        self._check_open()
+        with self._lock, Uninterrupted():
             self._end(self._checked(trial, None), outcome)
+            self._record.commit()
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """Use this configuration for the next new trial. Missing values are drawn at random.
@@ -245,13 +254,18 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         Raises:
             TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
         """
-        with self._transaction():
+        self._check_open()
+        with self._lock, Uninterrupted():
             complete_config = checked_config(config, self._recorder.state, self._settings.space, self.seed)
             self._apply(events.Enqueued(self._now_s(), complete_config))
+            self._record.commit()
 
     def close(self) -> None:
         """Suspend the search and close its record. Reopening it returns the trials in flight again. Idempotent."""
-        with self._uninterrupted_call():
+        if self._is_closed:
+            return
+        self._check_open()
+        with self._lock, Uninterrupted():
             if self._is_closed:
                 return
             try:
@@ -273,24 +287,14 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    @contextmanager
-    def _uninterrupted_call(self) -> Iterator[None]:
-        """Execute one call at a time, and delay Ctrl-C. Raise ClosedError in a fork of the process."""
+    def _check_open(self) -> None:
+        """Raise ClosedError if the search is closed. Must be called before the lock is acquired."""
         if os.getpid() != self._pid:  # another thread may have held the lock during the fork
             raise ClosedError(f"the search {self.name!r} belongs to the process that this one was forked from.")
-        with self._lock, Uninterrupted():
-            yield
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commit the events of the block. Raise ClosedError if the search is closed."""
-        with self._uninterrupted_call():
-            if self._is_closed:
-                raise ClosedError(
-                    f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
-                )
-            yield
-            self._record.commit()
+        if self._is_closed:
+            raise ClosedError(
+                f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
+            )
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -427,9 +431,9 @@ def _recorded_scheduler(path: Path, objectives: Sequence[Objective]) -> Schedule
     """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
     _, scheduler, _ = load_program(path)
     if scheduler.objectives != tuple(objectives):
-        recorded, given = (
+        recorded, requested = (
             " and ".join(f"{objective.metric!r} ({objective.mode})" for objective in group)
             for group in (scheduler.objectives, objectives)
         )
-        raise ValueError(f"the experiment {path.name!r} optimizes {recorded}, so it cannot be resumed with {given}")
+        raise ValueError(f"the experiment {path.name!r} optimizes {recorded}, so it cannot be resumed with {requested}")
     return scheduler

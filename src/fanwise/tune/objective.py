@@ -172,7 +172,6 @@ def _describe(value: Any) -> str:  # Any: return value of an objective
 
 
 def _experiment() -> Path | None:
-    """Return the folder of the experiment, or None outside a tuner."""
     folder = _context().get("experiment")
     return None if folder is None else Path(folder)
 

@@ -148,7 +148,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earlier], list[str]]:
-    """Return the trials that fit the search, with their complete reports, and remarks on what was skipped."""
+    """Return the trials that fit the search, with their complete reports, and remarks on skipped data."""
     space = settings.space
     required = _required_values(source, settings)
     problems: Counter[str] = Counter()

@@ -37,11 +37,7 @@ _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 
 def checkpoint_root(folder: Path, name: str, setting: str | None) -> str:
-    """Return the checkpoint root of an experiment: a subfolder of the experiment's folder, or of `setting`.
-
-    Args:
-        setting: the result of `checked_root`.
-    """
+    """Return the checkpoint root: a subfolder of the experiment's folder, or of `setting`, given by `checked_root`."""
     return os.path.abspath(folder / "checkpoints") if setting is None else f"{setting.rstrip('/')}/{name}"
 
 

@@ -38,7 +38,7 @@ from ..record.trials import SearchSnapshot
 from ..schedulers.scheduler import Decision
 from ..searchers.searcher import Searcher
 from .checkpoint_store import CheckpointStore
-from .suggester import InlineSuggester, Suggester, ThreadedSuggester
+from .suggester import InlineSuggester, ThreadedSuggester
 
 # Seconds between two summaries in the record, which lists of experiments read.
 _SUMMARY_INTERVAL_S = 5.0
@@ -99,7 +99,7 @@ class Search:
         self._recorder = Recorder(record, state, listener)
         self._zero_s = engine.loop.now_s() - state.last_s
         self._core: SearchCore | None = None
-        self._suggester: Suggester | None = None
+        self._suggester: InlineSuggester | ThreadedSuggester | None = None
         self._attempts: dict[int, _Attempt] = {}  # by job id
         self._job_ids: dict[int, int] = {}  # trial id -> id of its current job
         self._answers: list[tuple[Report, Answer | Reject]] = []

@@ -10,7 +10,7 @@ import atexit
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TypeAlias, final
+from typing import final
 
 from ..core.actions import Suggest
 from ..core.events import Suggested
@@ -119,6 +119,3 @@ class ThreadedSuggester:
             except BaseException as error:  # user code: the next suggestion fails with it and ends the search
                 self.failure = self.failure or error
         atexit.unregister(self._stop)
-
-
-Suggester: TypeAlias = InlineSuggester | ThreadedSuggester

@@ -36,7 +36,7 @@ from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core import events
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.state import SearchState
-from fanwise.tune.runtime.runner import Plan, Search
+from fanwise.tune.runtime.runner import Search
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.search_settings import SearchSettings
 from fanwise.tune.simulate.tables import Curve
@@ -176,6 +176,8 @@ class Crowd:
 class NoFiles:
     """In the place of the store of checkpoints: there are none to delete."""
 
+    root = "nowhere"
+
     def discard(self, names: list[str]) -> None:
         pass
 
@@ -214,11 +216,10 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     record = Record.create(folder / "crowd", meta)
     progress = SearchState(meta)
     crowd = Crowd(n_workers, lambda request: family.curve(dict(request.keywords or {})))
-    plan = Plan("crowd", pack(print), Resources(), 0, False, record.folder, str(folder / "checkpoints"))
-    running = Search(crowd, record, plan, progress, checkpoints=NoFiles())
+    job = JobRequest(pack(print), Resources(), seed=0)
+    running = Search(crowd, record, progress, job, NoFiles())  # type: ignore[arg-type]  # all that it needs
     core = settings.new_core(scheduler)
-    core.listen(running.suggester(scheduler.searcher))
-    crowd.loop.call_soon(lambda: running.begin(core, events.Begin))
+    crowd.loop.call_soon(lambda: running.begin(core, scheduler.searcher, events.Begin))
 
     def look() -> None:
         running.look()

@@ -72,7 +72,7 @@ NEEDS = {
     "optuna,torch": ["fanwise.tune.open_search({'x': uniform(0, 1)}, 'loss', searcher='bayesopt')"],
     "optuna": ["fanwise.tune.OptunaSearcher('TPESampler').begin(Space({'x': uniform(0, 1)}), 0)"],
     "ray": ["Pool(ray='auto').submit(abs, 1)"],
-    "board": ["Tuner(abs, {'x': uniform(0, 1)}, metric='loss', stop=stop, board=True)", "fanwise board"],
+    "board": ["Tuner(lambda x: x, {'x': uniform(0, 1)}, metric='loss', stop=stop, board=True)", "fanwise board"],
     "tensorboard": ["fanwise.tune.callbacks.TensorBoardCallback()"],
     "mlflow": ["fanwise.tune.callbacks.MLflowCallback()"],
     "wandb": ["fanwise.tune.callbacks.WandbCallback()"],

@@ -22,6 +22,7 @@ from fanwise.tune import StoppingCriterion, load_experiment
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.log import Record
 from fanwise.tune.runtime.checkpoint_owner import claim
+from fanwise.tune.stopping import limits_of
 
 SPACE = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
 META = {"metric": "loss", "mode": "min", "n_workers": 2, "seed": 1, "space": SPACE}
@@ -301,7 +302,7 @@ def _typed(text: str) -> Any:  # Any: a file
 
 
 def test_every_place_gives_the_same_utilization_of_a_resumed_search(place: Place) -> None:
-    with place.searching("twice", n_workers=1, stop=StoppingCriterion(max_wallclock_time=60).to_json()) as search:
+    with place.searching("twice", n_workers=1, stop=limits_of(StoppingCriterion(max_wallclock_time=60))) as search:
         search.start(0.0, 0, {"x": 0.1})
         search.ready(1.0, 0)
         search.end(11.0, 0, "Completed", 10.0)

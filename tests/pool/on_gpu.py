@@ -148,7 +148,7 @@ def two_trials_on_half_a_gpu_each_run_side_by_side(folder: Path) -> None:
             pool=one_gpu,
             quiet=True,
         )
-        assert tuner.n_workers == 2
+        assert tuner.settings.n_workers == 2
         results = tuner.run().results
     assert sorted(results["fits"]) == [1.0, 1.0], "0.3 of the memory, with half of the GPU"
     assert sorted(results["overflows"]) == [0.0, 0.0], "0.6 of the memory, with half of the GPU"

@@ -1,7 +1,6 @@
 """Ask and tell: the decisions and the record of any other search, run by a loop of one's own, also across kills."""
 
 import math
-import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -83,20 +82,6 @@ def test_it_asks_what_a_tuner_with_one_worker_would_start() -> None:
     by_hand = load_experiment("asked")
     assert list(by_hand.results["config_x"]) == list(tuned.results["config_x"])
     assert by_hand.end_reason == tuned.end_reason == "max_num_trials_started=4 reached"
-
-
-def test_strings_are_kept_as_notes_of_their_reports() -> None:
-    with open_search(SPACE, seeded(), name="noted") as search:
-        trial = asked(search.ask())
-        search.report(trial, loss=0.5, note="diverges")
-    with open_search(SPACE, seeded(), name="noted") as search:
-        trial = asked(search.ask())
-        search.report(trial, loss=0.25, note="better")
-        search.tell(trial, {"loss": 0.125, "note": "x" * 2000})
-    experiment = load_experiment("noted")
-    assert list(experiment.results["note"]) == ["better", "x" * 997 + "..."]
-    assert list(experiment.trials["note"]) == ["x" * 997 + "..."]
-    assert replay_experiment("noted").differences == []
 
 
 def test_categories_that_are_objects_come_back_also_in_another_process() -> None:
@@ -357,12 +342,6 @@ def test_without_a_scheduler_it_takes_several_metrics_and_points_to_try_first() 
         assert search.experiment.metadata["objectives"] == [["loss", "min"], ["cost", "max"]]
 
 
-def test_enqueued_configurations_come_next() -> None:
-    with open_search(SPACE, seeded(), name="mine") as search:
-        search.enqueue({"x": 0.125})
-        assert asked(search.ask()).config == {"x": 0.125, "epochs": 4}
-
-
 def test_a_configuration_is_refused_when_no_new_trials_start() -> None:
     with open_search(SPACE, seeded(), name="mine", stop=StoppingCriterion(max_num_trials_started=1)) as search:
         trial = asked(search.ask())
@@ -392,6 +371,12 @@ def test_callbacks_hear_of_it() -> None:
     with open_search(SPACE, seeded(), name="mine", callbacks=[noting]) as search:
         search.tell(asked(search.ask()), 0.5)
     assert noting.heard == ["0 reported {'loss': 0.5}", "0 Completed"]
+
+
+def test_wrong_callbacks_are_refused_before_a_folder_is_created(home: Path) -> None:
+    with pytest.raises(TypeError, match="a callback must be an object with methods"):
+        open_search(SPACE, "loss", name="mine", callbacks=[object()])
+    assert not (home / "mine").exists()
 
 
 class Shy(Searcher):
@@ -455,18 +440,6 @@ def test_the_record_alone_leads_to_every_decision_again(tmp_path: Path) -> None:
     found = replay_experiment("asha")
     assert found.differences == []
     assert found.num_suggestions > 5 and found.num_decisions > 50
-
-
-def test_it_belongs_to_the_process_that_opened_it(home: Path) -> None:
-    with open_search(SPACE, seeded(), name="mine") as search:
-        child = os.fork()
-        if child == 0:
-            try:
-                search.ask()
-            except ClosedError:
-                os._exit(7)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def interrupted_at_line(at: int, name: str) -> tuple[int, bool]:

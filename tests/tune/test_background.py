@@ -147,14 +147,14 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
     assert replay_experiment("b").num_different == 0
 
     again = Tuner.resume("b", pool=pool, quiet=True)
-    assert again.n_workers == 1
+    assert again.settings.n_workers == 1
     resumed = again.run(block=False)
     within(30, lambda: num_running(resumed) == 1, "the trial that was stopped runs again")
     again.set_workers(2)
     within(30, lambda: num_running(resumed) == 2, "another trial runs")
     resumed.stop()
     resumed.wait(60)
-    assert Tuner.resume("b", pool=pool).n_workers == 2
+    assert Tuner.resume("b", pool=pool).settings.n_workers == 2
     assert replay_experiment("b").num_different == 0
 
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import torch
 
-from fanwise.tune.program import Program, load_program, save_program
+from fanwise.tune.program import load_program, save_program
 from fanwise.tune.schedulers import FIFO
 from fanwise.tune.space import Space, uniform
 
 
 def test_a_program_with_a_float8_tensor_can_be_loaded_again(tmp_path: Path) -> None:
     table = torch.ones(2).to(torch.float8_e4m3fn)
-    save_program(tmp_path, Program(lambda: table, FIFO(metric="loss"), Space({"x": uniform(0, 1)})))
-    assert load_program(tmp_path).objective().dtype is torch.float8_e4m3fn
+    save_program(tmp_path, lambda: table, FIFO(metric="loss"), Space({"x": uniform(0, 1)}))
+    objective, _, _ = load_program(tmp_path)
+    assert objective().dtype is torch.float8_e4m3fn

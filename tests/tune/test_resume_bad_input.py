@@ -258,16 +258,3 @@ def test_a_place_for_checkpoints_that_cannot_be_written_is_named_before_anything
     with pytest.raises(CheckpointError, match=r"checkpoints cannot be written to .*file/full: Not a directory"):
         search(fill, {"x": uniform(0, 1)}, pool=pool, name="full", checkpoints=tmp_path / "file", trials=1)
     assert not (home / "full").exists()
-
-
-def test_a_trial_that_leaves_the_metric_out_of_some_reports_fails_alone(pool: Pool, home: Path) -> None:
-    experiment = search(leaves_out, {"x": uniform(0, 1)}, pool=pool, points=[{"x": 0.9}, {"x": 0.1}], trials=2)
-    assert list(experiment.trials["status"]) == ["Failed", "Completed"]
-    failure = experiment.reason(0)
-    assert failure is not None
-    assert "the objective reported 'los', but not the scheduler's metric 'loss'; did you mean 'los'?" in failure.text
-
-
-def leaves_out(x: float) -> None:
-    report(loss=x)
-    report(**{"los" if x > 0.5 else "loss": x})

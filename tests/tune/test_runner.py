@@ -334,7 +334,7 @@ def test_nothing_of_100_trials_stays_but_sums_and_the_rows_that_are_shown(stage:
         stage.end(job)
     assert stage.search.finished.is_set()
     assert len(stage.engine.jobs) == 100
-    for table in ("_attempts", "_job_of", "_answers"):
+    for table in ("_attempts", "_job_ids", "_answers"):
         assert len(getattr(stage.search, table)) == 0, table
     assert stage.loop.num_timers <= 1
     stage.turn()

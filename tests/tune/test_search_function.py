@@ -39,14 +39,6 @@ def test_one_call_searches_with_what_is_usual(pool: Pool) -> None:
     assert experiment.metadata["scheduler"]["name"] == "FIFO"
 
 
-def test_points_to_evaluate_are_tried_first(pool: Pool) -> None:
-    points = [{"x": 0.25}, {"x": 0.75}]
-    experiment = fanwise.search(
-        returns, SPACE, metric="score", n_trials=3, n_workers=1, points_to_evaluate=points, pool=pool, quiet=True
-    )
-    assert list(experiment.trials["config_x"])[:2] == [0.25, 0.75]
-
-
 def test_another_scheduler_brings_its_own_metric(pool: Pool) -> None:
     scheduler = ASHA(metric="loss", max_t=3, grace_period=1)
     experiment = fanwise.tune.search(

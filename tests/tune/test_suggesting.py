@@ -36,7 +36,7 @@ class Thinks(Searcher):
         return {"x": 0.5}
     def observe(self, observation): ...
 
-thread = ThreadedSuggester(Thinks(), lambda answer: None, time.monotonic)
+thread = ThreadedSuggester(Thinks(), lambda answer: None)
 thread.ask(Suggest(0, SuggestContext(0, 0, Space({"x": uniform(0, 1)}))), now_s=0.0, seen=0)
 begun.wait()
 """

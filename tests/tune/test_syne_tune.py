@@ -2,12 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fanwise.testing.programs import Finished, run_program
-from fanwise.tune import Experiment, Tuner
+from fanwise.tune import Experiment, Tuner, list_experiments
 from fanwise.tune.syne_tune import ASHA, PythonBackend, RandomSearch, StoppingCriterion, uniform
 from fanwise.tune.syne_tune import Tuner as SyneTuner
 
@@ -28,18 +27,14 @@ def train(x):
 
 space = {"x": uniform(0, 1)}
 scheduler, stop = RandomSearch(space, metric="loss"), StoppingCriterion(max_num_trials_started=2)
-tuner = Tuner(PythonBackend(train, space), scheduler, stop, 1, tuner_name="square", suffix_tuner_name=False)
+tuner = Tuner(PythonBackend(train, space), scheduler, stop, 1)
 tuner.run()
-print("results:", len(load_experiment("square").results))
+print("results:", len(load_experiment(tuner.name).results))
 """
 
 
 def objective(x: float) -> None:
     raise AssertionError("nothing runs")
-
-
-def tuner(**options: Any) -> SyneTuner:
-    return SyneTuner(PythonBackend(objective, SPACE), RandomSearch(SPACE, metric="loss"), STOP, 1, **options)
 
 
 def run(folder: Path, text: str, *arguments: str) -> Finished:
@@ -59,7 +54,8 @@ def test_the_program_and_its_trials_import_syne_tune_and_modules_beside_the_prog
     assert finished.out.endswith("results: 2\n")
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
     monkeypatch.syspath_prepend(tmp_path / "book")
-    resumed = Tuner.resume("square", stop=StoppingCriterion(max_num_trials_started=3), quiet=True).run()
+    (name,) = list_experiments()
+    resumed = Tuner.resume(name, stop=StoppingCriterion(max_num_trials_started=3), quiet=True).run()
     assert isinstance(resumed, Experiment) and len(resumed.results) == 3
 
 
@@ -78,12 +74,6 @@ def test_a_missing_program_is_a_usage_error(tmp_path: Path) -> None:
     finished = run_program(["-m", "fanwise.tune.syne_tune", "nowhere.py"], folder=tmp_path)
     assert finished.status == 2
     assert "there is no file 'nowhere.py'" in finished.err
-
-
-def test_the_name_gets_a_date_unless_suffixes_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-    assert re.fullmatch(r"lenet-\d{4}(-\d\d){5}-[0-9a-f]{6}", tuner(tuner_name="lenet").name)
-    assert tuner(tuner_name="lenet", suffix_tuner_name=False, sleep_time=0.1, save_tuner=False).name == "lenet"
 
 
 @pytest.mark.parametrize(("kind", "rule"), [("stopping", "quantile"), ("promotion", "promotion")])

@@ -19,7 +19,6 @@ from fanwise.tune import (
     from_iter,
     load_checkpoint,
     report,
-    trial_config,
     trial_folder,
     trial_id,
     uniform,
@@ -160,9 +159,8 @@ def test_a_broken_checkpoint_is_named_and_the_trial_may_begin_from_scratch(
     assert list(experiment.trials["status"]) == ["Completed" if catches else "Failed"]
 
 
-def tells_all(x: float, folder: str) -> None:
+def tells_all(x: float) -> None:
     trial_folder().joinpath("mine").write_text(str(trial_id()))
-    assert trial_config() == {"x": x, "folder": folder}
     assert (from_iter(), load_checkpoint()) == (0, None)
     assert [path.name for path in trial_folder().iterdir()] == ["mine"]
     report(loss=x)
@@ -170,9 +168,7 @@ def tells_all(x: float, folder: str) -> None:
 
 @pytest.mark.parametrize("reuse", [False, True])
 def test_a_trial_knows_itself(tmp_path: Path, pool: Pool, reuse: bool) -> None:
-    experiment = search(
-        tells_all, {"x": uniform(0, 1), "folder": "f"}, pool=None if reuse else pool, trials=5, reuse=reuse
-    )
+    experiment = search(tells_all, {"x": uniform(0, 1)}, pool=None if reuse else pool, trials=5, reuse=reuse)
     assert list(experiment.trials["status"]) == ["Completed"] * 5
     for number in range(5):
         assert (experiment.path / "trials" / str(number) / "mine").read_text() == str(number)
@@ -182,7 +178,7 @@ def test_outside_a_tuner_there_is_no_trial_and_what_is_saved_is_thrown_away() ->
     saved: list[Path] = []
     report(loss=1.0, checkpoint=saved.append)
     assert not saved[0].exists()
-    assert (trial_id(), trial_config(), from_iter(), load_checkpoint()) == (None, {}, 0, None)
+    assert (trial_id(), from_iter(), load_checkpoint()) == (None, 0, None)
 
 
 def test_a_checkpoint_that_is_no_function_is_an_error_that_shows_how() -> None:

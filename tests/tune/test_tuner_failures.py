@@ -198,14 +198,6 @@ def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everyth
     assert experiment.finished
 
 
-def test_different_first_failures_and_failures_after_a_success_do_not_fail_the_search(pool: Pool, home: Path) -> None:
-    ways = ["raises", "raises", "exits", "raises", "raises", "raises"]
-    with pytest.raises(SearchFailedError, match=r"all 6 trials failed; the commonest reason, 5 times, .exception."):
-        search(end_in_a_way, ways, pool=pool, n_workers=1, name="six")
-    reasons = ["exit" if w == "exits" else "exception" for w in ways]
-    assert list(load_experiment("six").trials["reason"]) == reasons
-
-
 @pytest.mark.parametrize("way", ["raises", "reports nan", "hangs"])
 def test_a_search_whose_trials_all_failed_can_be_resumed(pool: Pool, home: Path, way: str) -> None:
     points = [{"way": way}, {"way": way}, {"way": "good"}]
@@ -215,12 +207,6 @@ def test_a_search_whose_trials_all_failed_can_be_resumed(pool: Pool, home: Path,
     stop = StoppingCriterion(max_num_trials_started=3)
     experiment = Tuner.resume("resumed", stop=stop, pool=pool, quiet=True).run()
     assert list(experiment.trials["status"]) == ["Failed", "Failed", "Completed"]
-
-
-def test_a_search_without_that_limit_goes_on_whatever_happens(pool: Pool, home: Path) -> None:
-    experiment = search(end_in_a_way, ["raises"] * 4, pool=pool, max_equal_failures=None)
-    assert list(experiment.trials["status"]) == ["Failed"] * 4
-    assert experiment.best is None
 
 
 def test_an_objective_that_cannot_be_loaded_in_a_worker_fails_the_search_with_the_import_error(
@@ -269,12 +255,6 @@ def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(
     assert list(experiment.results_of(all_attempts=True).groupby("trial_id")["loss"].count()) == [3, 3, 3]
     outputs = {path.name for path in (experiment.path / "output").iterdir()}
     assert {"0.err", "1.err", "2.err"} <= outputs  # of the first attempts, which printed
-
-
-def test_what_fails_again_and_again_is_tried_no_more_often_than_asked(pool: Pool, home: Path) -> None:
-    experiment = search(end_in_a_way, ["raises"], pool=pool, retries=2, max_equal_failures=None)
-    assert list(experiment.trials["attempt"]) == [2]
-    assert list(experiment.trials["status"]) == ["Failed"]
 
 
 # Processes that die from outside.

@@ -11,13 +11,14 @@ from pathlib import Path
 from ..base.plain_json import json_text
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
+from ..base.urls import is_url
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.display.table import method_line, summary_view, text_of
 from ..tune.record.names import output_files
 from ..tune.record.overview import State, overview_of
 from ..tune.record.trials import MAX_ROWS, Attempt, Trial, TrialRow
-from ..tune.runtime.checkpoint_store import checkpoint_root, is_local
+from ..tune.runtime.checkpoint_store import checkpoint_root
 from .experiments import best_line, front_lines, shown_config, utilization_of
 from .listing import as_json
 
@@ -250,7 +251,7 @@ def _place_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
     root = checkpoint_root(experiment.path, experiment.name, experiment.metadata.get("settings", {}).get("checkpoints"))
     if trial.checkpoint is not None:
         place = f"{root}/{trial.checkpoint}"
-        gone = is_local(root) and not os.path.exists(place)
+        gone = not is_url(root) and not os.path.exists(place)
         yield f"checkpoint: {printable_line(place)}" + (", deleted as no longer needed" if gone else "")
     folder = experiment.path / "trials" / str(trial.trial_id)
     if folder.is_dir():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from ..base.errors import ClosedError, ClusterError, RecordError
+from ..base.errors import ClusterError, RecordError
 from ..base.text import counted, printable_line
 from ..tune import Status, StoppingCriterion, Tuner
 from ..tune.display.screen import screen_for
@@ -17,7 +17,7 @@ from ..tune.experiment import folder_of, remove_experiment
 from ..tune.record.overview import Overview, SearchReader, overview_of
 from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
-from ..tune.runtime.control import not_running, send_command
+from ..tune.runtime.control import check_is_running, send_command
 from ..tune.space import Space
 from .experiments import pool_on
 from .objectives import find_modules_here, load_function
@@ -38,9 +38,7 @@ def watch_search(name: str) -> None:
         typer.Exit: with 130 after Ctrl-C.
     """
     folder = folder_of(name)
-    overview = overview_of(folder)
-    if overview.state in ("finished", "broken-off"):
-        raise ClosedError(not_running(overview.name, overview.state, overview.reason))
+    overview = check_is_running(folder)
     reader = SearchReader(folder)
     reader.refresh()
     reader.search.news.take()  # of before

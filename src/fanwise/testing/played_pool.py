@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..pool import Outcome, Reply, Resources
+from ..pool.contract import JobRequest
 from ..pool.functions import pack
 from ..tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
 from ..tune.core import events
@@ -22,7 +23,7 @@ from ..tune.record.log import Record
 from ..tune.record.reading import read_events
 from ..tune.record.state import SearchState
 from ..tune.runtime.checkpoint_store import CheckpointStore
-from ..tune.runtime.runner import Plan, Search
+from ..tune.runtime.runner import Search
 from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
 DONE = Outcome("returned", objective_s=0.5)
@@ -53,6 +54,7 @@ class CountingRecord:
 
     def __init__(self, record: Record) -> None:
         self._record = record
+        self.folder = record.folder
         self.transactions = 0
         self.meta: dict[str, Any] = {}  # Any: JSON; what was set last
         self.error: BaseException | None = None
@@ -95,14 +97,12 @@ class Stage:
         space = Space({"x": uniform(0, 1)})
         scheduler.begin(space, 0)
         root = str(self.folder / "checkpoints")
-        plan = Plan("e", pack(print), Resources(), 0, False, self.folder, root)
+        job = JobRequest(pack(print), Resources(), seed=0)
         record = cast(Record, self.record)
-        self.search = Search(self.engine, record, plan, SearchState(self.meta), checkpoints=CheckpointStore(root))
-        suggester = self.search.suggester(scheduler.searcher)
+        self.search = Search(self.engine, record, SearchState(self.meta), job, CheckpointStore(root))
         stop = stop or StoppingCriterion(max_num_trials_started=1_000_000)
         core = SearchCore(scheduler, space, stop, **{"n_workers": 2, **options})
-        core.listen(suggester)
-        self.loop.call_soon(lambda: self.search.begin(core, events.Begin))
+        self.loop.call_soon(lambda: self.search.begin(core, scheduler.searcher, events.Begin))
         self.turn()
 
     def turn(self, *calls: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..tune.core.actions import Action
 from ..tune.core.events import Event
-from ..tune.program import Program, save_program
+from ..tune.program import save_program
 from ..tune.record.event_codec import to_row
 from ..tune.record.log import Record
 from ..tune.schedulers.scheduler import Scheduler
@@ -40,7 +40,7 @@ def record_simulated(
     recorded = SearchSettings.create(table.space, scheduler, stop, n_workers=n_workers, default_seed=seed, **options)
     meta = recorded.new_metadata(folder.name, getattr(objective, "__name__", "objective"))
     with Record.create(folder, meta) as record:
-        save_program(folder, Program(objective, recorded.scheduler, table.space))
+        save_program(folder, objective, recorded.scheduler, table.space)
         is_open = True
 
         def note(event: Event, actions: list[Action]) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .objective import from_iter as from_iter
     from .objective import load_checkpoint as load_checkpoint
     from .objective import report as report
-    from .objective import trial_config as trial_config
     from .objective import trial_folder as trial_folder
     from .objective import trial_id as trial_id
     from .replaying import replay_experiment as replay_experiment

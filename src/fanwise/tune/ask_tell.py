@@ -15,41 +15,39 @@ import os
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, final
 
 from ..base.errors import ClosedError, SearchFailedError
 from ..base.home import experiments_folder
 from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
-from .callbacks.search_events import SearchEnded, SearchStarted
+from .callbacks.search_events import SearchEnded
 from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
 from .core.search_core import handle
 from .core.validation import problem_with, required_values
 from .experiment import Experiment
-from .program import ASKED, Program, asked_and_told, load_program, save_program
+from .program import ASKED, load_program, save_program
 from .record.log import Record
 from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.recorder import Recorder
 from .record.restoring import restore
 from .record.state import SearchState
-from .runtime.commands import check_may_enqueue, completed
+from .runtime.commands import checked_config
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
 from .space import Space
 from .stopping import StoppingCriterion, limits_of
-from .transfer import Taken
 from .values import with_objects
-from .warm_start import WarmStart, read_warm_start, summaries_to_json
+from .warm_start import WarmStart, read_warm_start
 
 _log = logging.getLogger("fanwise")
 
@@ -62,8 +60,8 @@ class AskedTrial:
 
     Args:
         config: the configuration, including constants.
-        attempt: 0, 1, ...: number of earlier attempts of this trial.
-        from_iter: number of valid reports from earlier attempts. The next report has number `from_iter + 1`.
+        attempt: number of earlier attempts of this trial.
+        from_iter: number of valid reports from earlier attempts.
         checkpoint: the `checkpoint` passed to `report` at `from_iter`, by the source trial if this one is a clone.
             None: start from scratch.
     """
@@ -75,12 +73,26 @@ class AskedTrial:
     checkpoint: str | None = None
 
 
+@dataclass(slots=True)
+class _InFlight:
+    """A trial that `ask` has returned and that has not ended. `began_s`: time of the call of `ask`."""
+
+    trial: AskedTrial
+    began_s: float
+    has_reported: bool = False
+
+
 @final
-class OpenSearch:
+class OpenSearch(AbstractContextManager["OpenSearch"]):
     """An ask-and-tell search, returned by `open_search`.
 
-    Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes
-    and for the searcher. As a context manager, the search is closed at the end of the block.
+    Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes and for the
+    searcher, and raise ClosedError if the search is closed. A `with` block closes the search at its end.
+
+    Attributes:
+        name: name of the experiment.
+        path: the experiment's folder.
+        seed: the random seed in use.
     """
 
     def __init__(
@@ -95,74 +107,61 @@ class OpenSearch:
     ) -> None:
         """`stop` and `seed` are the user's, which an existing experiment must agree with. None: not given."""
         self.path = path
+        self.name = path.name
         self._settings = settings
         self._objects = settings.space.objects
         self._scheduler = settings.copy_scheduler()
-        self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
-        self._reported: set[int] = set()  # ids of trials in flight that have reported
+        self._in_flight: dict[int, _InFlight] = {}  # by trial id
         self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._is_closed = False
         self._finish: Finish | None = None
+        checked_callbacks(callbacks)
         is_resumed = path.exists()
         earlier, summaries = ([], []) if is_resumed else read_warm_start(warm_start, settings)
         with Uninterrupted():
-            self._record = self._reopen(seed) if is_resumed else self._create(summaries)
+            if is_resumed:
+                meta = read_meta(path)
+                settings.check_equal(meta, objective=ASKED, seed=seed)
+                self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
+                self._record = Record.reopen(path)
+            else:
+                meta = {**settings.new_metadata(self.name, ASKED), "warm_start": summaries}
+                self._record = Record.create(path, meta)
             try:
-                self._begin(earlier, stop, checked_callbacks(callbacks), is_resumed=is_resumed)
+                if not is_resumed:
+                    save_program(path, None, settings.scheduler, settings.space)
+                self._begin(SearchState(meta), callbacks, is_resumed=is_resumed)
+                for event in earlier:
+                    self._apply(event)
+                if is_resumed:
+                    new_stop = None if stop is None else limits_of(stop)
+                    self._apply(events.Resumed(self._now_s(), stop=new_stop, versions=self._settings.versions()))
+                else:
+                    self._apply(events.Begin(self._now_s()))
+                self._record.commit()
             except BaseException:
                 self._record.close()
                 raise
-        _open_searches.add(self)
 
-    def _begin(
-        self,
-        earlier: Sequence[Event],
-        stop: StoppingCriterion | None,
-        callbacks: Sequence[object],
-        *,
-        is_resumed: bool,
-    ) -> None:
+    def _begin(self, state: SearchState, callbacks: Sequence[object], *, is_resumed: bool) -> None:
+        """Create the state machine, and start the callbacks. `state`: of a new search."""
         for line in self._record.notices:
             _log.warning("%s: %s", self.name, line)
-        meta, settings, scheduler = read_meta(self.path), self._settings, self._scheduler
+        settings, scheduler = self._settings, self._scheduler
         self.seed = settings.seed
         self._core = settings.new_core(scheduler)
-        state = restore(self.path, self._core, scheduler.searcher) if is_resumed else SearchState(meta)
+        if is_resumed:
+            state = restore(self.path, self._core, scheduler.searcher)
         self._zero_s = time.monotonic() - state.last_s
         self._dispatcher = CallbackDispatcher(callbacks, state)
         state.news.on_line = self._dispatcher.on_line
         self._recorder = Recorder(self._record, state, self._dispatcher.on_event)
-        created_s = float(meta["created_s"])
-        self._dispatcher.start(
-            SearchStarted(
-                self.name,
-                self.path,
-                settings.space,
-                scheduler.objectives,
-                self.seed,
-                0,
-                resumed=is_resumed,
-                created_s=created_s,
-            )
-        )
-        for event in earlier:
-            self._apply(event)
-        now_s = self._now_s()
-        if is_resumed:
-            new_stop = None if stop is None else limits_of(stop)
-            self._apply(events.Resumed(now_s, stop=new_stop, versions=settings.versions()))
-        else:
-            self._apply(events.Begin(now_s))
-        self._record.commit()
-
-    @property
-    def name(self) -> str:
-        """Name of the experiment."""
-        return self.path.name
+        self._dispatcher.start(settings.start_event(self.name, self.path, is_resumed=is_resumed))
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, including the last call."""
+        """The experiment, up to the last call."""
         return Experiment(self.path)
 
     @property
@@ -177,32 +176,16 @@ class OpenSearch:
         trial in flight. If no trial is in flight, None means that the search is over.
 
         Raises:
-            ClosedError: the search is closed.
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
+        self._check_open()
         with self._lock, Uninterrupted():
-            self._check_open()
-            next_s = self._core.next_tick_s
-            if next_s is not None and next_s <= self._now_s():
-                self._apply(events.Tick(self._now_s()))
-            actions = [] if self._finish is not None else self._apply(events.TrialRequested(self._now_s()))
-            start = next((action for action in actions if isinstance(action, Start)), None)
-            if start is None:
-                self._record.commit()
-                self._raise_failure()
-                return None
-            trial = AskedTrial(
-                start.trial_id,
-                with_objects(start.config, self._objects),
-                start.attempt,
-                start.from_iter,
-                start.checkpoint,
-            )
-            now_s = self._now_s()
-            self._in_flight[trial.trial_id] = trial, now_s
-            self._apply(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
+            trial = self._next_trial()
             self._record.commit()
-            return trial
+        finish = self._finish
+        if trial is None and finish is not None and finish.kind in ("scheduler", "searcher"):
+            raise finish.cause or SearchFailedError(finish.error or finish.reason)
+        return trial
 
     def report(self, trial: AskedTrial | int, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:
         """Report values of a trial and return the decision. Stop running the trial after STOP or PAUSE.
@@ -215,14 +198,14 @@ class OpenSearch:
         Raises:
             ValueError: the trial is not in flight, or the metric is missing or not a number.
             TypeError: a value is neither a number nor a string.
-            ClosedError: the search is closed.
         """
         values = plain_metrics(metrics)
+        self._check_open()
         with self._lock, Uninterrupted():
-            current, began_s = self._check(trial, values)
-            decision = self._report(current, values, began_s, checkpoint)
+            in_flight = self._checked(trial, values)
+            decision = self._report(in_flight, values, checkpoint)
             if decision is not Decision.CONTINUE:
-                self._end(current, Outcome("stopped"))
+                self._end(in_flight, Outcome("stopped"))
             self._record.commit()
             return decision
 
@@ -236,38 +219,33 @@ class OpenSearch:
         Raises:
             ValueError: as `report`, or there is no value and the trial has reported nothing.
             TypeError: a value is neither a number nor a string.
-            ClosedError: the search is closed.
         """
         metric = self._scheduler.objectives[0].metric
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
+        self._check_open()
         with self._lock, Uninterrupted():
-            current, began_s = self._check(trial, values)
+            in_flight = self._checked(trial, values)
             if values is not None:
-                self._report(current, values, began_s, None)
-            elif not current.from_iter and current.trial_id not in self._reported:
+                self._report(in_flight, values)
+            elif not in_flight.trial.from_iter and not in_flight.has_reported:
                 raise ValueError(
-                    f"trial {current.trial_id} has reported nothing: tell(trial, value), "
+                    f"trial {in_flight.trial.trial_id} has reported nothing: tell(trial, value), "
                     f"or fail(trial, why) if it failed"
                 )
-            status = self._end(current, Outcome("returned"))
+            status = self._end(in_flight, Outcome("returned"))
             self._record.commit()
             return status
 
     def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
-        """Finish a trial that failed.
-
-        Raises:
-            ValueError: the trial is not in flight.
-            ClosedError: the search is closed.
-        """
+        """Finish a trial that failed. Raise ValueError if it is not in flight."""
+        if isinstance(error, str):
+            outcome = Outcome("exception", error)
+        else:
+            text = "".join(traceback.format_exception(error))
+            outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
+        self._check_open()
         with self._lock, Uninterrupted():
-            current, _ = self._check(trial, None)
-            if isinstance(error, str):
-                outcome = Outcome("exception", error)
-            else:
-                text = "".join(traceback.format_exception(error))
-                outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
-            self._end(current, outcome)
+            self._end(self._checked(trial, None), outcome)
             self._record.commit()
 
     def enqueue(self, config: Mapping[str, object]) -> None:
@@ -275,24 +253,26 @@ class OpenSearch:
 
         Raises:
             TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
-            ClosedError: the search is closed.
         """
+        self._check_open()
         with self._lock, Uninterrupted():
-            self._check_open()
-            check_may_enqueue(self._recorder.state)
-            self._apply(events.Enqueued(self._now_s(), completed(config, self._settings.space, self.seed)))
+            complete_config = checked_config(config, self._recorder.state, self._settings.space, self.seed)
+            self._apply(events.Enqueued(self._now_s(), complete_config))
             self._record.commit()
 
     def close(self) -> None:
         """Suspend the search and close its record. Reopening it returns the trials in flight again. Idempotent."""
+        if self._is_closed:
+            return
+        self._check_open()
         with self._lock, Uninterrupted():
             if self._is_closed:
                 return
             try:
                 if self._finish is None:
                     self._apply(events.Interrupt(self._now_s(), "closed"))
-                for trial, _ in list(self._in_flight.values()):
-                    self._end(trial, Outcome("stopped"))
+                for in_flight in list(self._in_flight.values()):
+                    self._end(in_flight, Outcome("stopped"))
                 self._record.set_summary(self._recorder.state.summary())
             finally:
                 self._is_closed = True
@@ -304,32 +284,17 @@ class OpenSearch:
                     end = SearchEnded(self._recorder.state.last_s, self.name, self.path, reason, error)
                     self._dispatcher.close(end)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
-    # -- the record ------------------------------------------------------------------------------------------------
-
-    def _create(self, summaries: Sequence[Taken]) -> Record:
-        settings = self._settings
-        meta = settings.new_metadata(self.name, ASKED)
-        record = Record.create(self.path, {**meta, "warm_start": summaries_to_json(summaries)})
-        try:
-            save_program(self.path, Program(asked_and_told, settings.scheduler, settings.space))
-        except BaseException:
-            record.close()
-            raise
-        return record
-
-    def _reopen(self, seed: int | None) -> Record:
-        meta, settings = read_meta(self.path), self._settings
-        settings.check_equal(meta, objective=ASKED, seed=seed)
-        self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
-        return Record.reopen(self.path)
+    def _check_open(self) -> None:
+        """Raise ClosedError if the search is closed. Must be called before the lock is acquired."""
+        if os.getpid() != self._pid:  # another thread may have held the lock during the fork
+            raise ClosedError(f"the search {self.name!r} belongs to the process that this one was forked from.")
+        if self._is_closed:
+            raise ClosedError(
+                f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
+            )
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -348,32 +313,48 @@ class OpenSearch:
         self._finish = next((action for action in all_actions if isinstance(action, Finish)), self._finish)
         return all_actions
 
-    def _report(
-        self, trial: AskedTrial, values: Mapping[str, object], began_s: float, checkpoint: str | None
-    ) -> Decision:
+    def _next_trial(self) -> AskedTrial | None:
         now_s = self._now_s()
-        self._reported.add(trial.trial_id)
-        event = events.Reported(now_s, trial.trial_id, trial.attempt, values, now_s - began_s, checkpoint)
+        tick_s = self._core.next_tick_s
+        if tick_s is not None and tick_s <= now_s:
+            self._apply(events.Tick(now_s))
+        if self._finish is not None:
+            return None
+        actions = self._apply(events.TrialRequested(self._now_s()))
+        start = next((action for action in actions if isinstance(action, Start)), None)
+        if start is None:
+            return None
+        config = with_objects(start.config, self._objects)
+        trial = AskedTrial(start.trial_id, config, start.attempt, start.from_iter, start.checkpoint)
+        now_s = self._now_s()
+        self._in_flight[trial.trial_id] = _InFlight(trial, now_s)
+        self._apply(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
+        return trial
+
+    def _report(self, in_flight: _InFlight, values: Mapping[str, object], checkpoint: str | None = None) -> Decision:
+        now_s, trial = self._now_s(), in_flight.trial
+        in_flight.has_reported = True
+        worker_time_s = now_s - in_flight.began_s
+        event = events.Reported(now_s, trial.trial_id, trial.attempt, values, worker_time_s, checkpoint)
         answer = self._apply(event)[0]
-        assert isinstance(answer, Answer), "the values were looked at"
+        assert isinstance(answer, Answer), "the values are valid"
         return answer.decision
 
-    def _end(self, trial: AskedTrial, outcome: Outcome) -> Status:
-        _, began_s = self._in_flight.pop(trial.trial_id)
-        self._reported.discard(trial.trial_id)
-        now_s = self._now_s()
-        actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, now_s - began_s))
+    def _end(self, in_flight: _InFlight, outcome: Outcome) -> Status:
+        now_s, trial = self._now_s(), in_flight.trial
+        del self._in_flight[trial.trial_id]
+        worker_time_s = now_s - in_flight.began_s
+        actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, worker_time_s))
         self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
         return next(action.status for action in actions if isinstance(action, Judged))
 
-    def _check(self, trial: object, values: Mapping[str, object] | None) -> tuple[AskedTrial, float]:
-        """Return the trial in flight and its start time, or raise if the trial or the values are invalid."""
-        self._check_open()
+    def _checked(self, trial: object, values: Mapping[str, object] | None) -> _InFlight:
+        """Return the trial in flight, or raise TypeError or ValueError if the trial or the values are invalid."""
         if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
             raise TypeError(f"trial must be an AskedTrial or its id, got {trial!r}")
         trial_id = trial if isinstance(trial, int) else trial.trial_id
-        current, began_s = self._in_flight.get(trial_id, (None, 0.0))
-        if current is None or trial not in (current, trial_id):
+        in_flight = self._in_flight.get(trial_id)
+        if in_flight is None or trial not in (in_flight.trial, trial_id):
             known = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
                 f"trial {trial_id} is not in flight: it has ended or paused, or was returned by `ask` again. "
@@ -385,34 +366,7 @@ class OpenSearch:
             problem = problem_with(values, required)
             if problem is not None:
                 raise ValueError(problem)
-        return current, began_s
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError(
-                f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
-            )
-
-    def _raise_failure(self) -> None:
-        """Raise the error of the scheduler or the searcher, if any."""
-        finish = self._finish
-        if finish is not None and finish.cause is not None:
-            raise finish.cause
-        if finish is not None and finish.error is not None and finish.kind in ("scheduler", "searcher"):
-            raise SearchFailedError(finish.error)
-
-
-# Another thread may hold the locks of these searches during a fork.
-_open_searches: "weakref.WeakSet[OpenSearch]" = weakref.WeakSet()
-
-
-def _unlock_in_child() -> None:
-    """Replace the locks after a fork, so that calls in the child raise an error instead of blocking."""
-    for search in list(_open_searches):
-        search._lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)
+        return in_flight
 
 
 def open_search(
@@ -432,22 +386,14 @@ def open_search(
     """Open a search whose trials run in your own loop: ask for a trial, run it, tell its result.
 
     If an ask-and-tell experiment of this name exists, it is resumed; `ask` first returns the trials that were in
-    flight.
+    flight. A resumed experiment keeps its searcher and seed, and ignores `warm_start`. The other arguments are as for
+    `Tuner`.
 
     Args:
-        space: dict of names to domains and constants, or a `Space`.
         scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
-            trial runs to its end.
-        mode: "min" or "max", one for all metrics or one per metric. Only used if `scheduler` is given as names.
-        searcher: a searcher, or its name ("random", "forest", ...). None: one is chosen and recorded; a resumed
-            experiment keeps it. Only used if `scheduler` is given as names.
-        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
-        points_to_evaluate: configurations to try first. Only used if `scheduler` is given as names.
+            trial runs to its end. Only then, pass mode, searcher and points_to_evaluate.
         name: name of the experiment. None: derived from the time.
         stop: the stopping criterion. None: no limit.
-        random_seed: random seed of the search. None: the scheduler's, else a random one. A resumed experiment keeps
-            its seed.
-        warm_start, callbacks: as for `Tuner`. A resumed experiment ignores `warm_start`.
 
     Raises:
         TypeError, ValueError: invalid arguments, or a space, scheduler or seed that differs from the experiment's.
@@ -484,11 +430,11 @@ def open_search(
 
 def _recorded_scheduler(path: Path, objectives: Sequence[Objective]) -> Scheduler:
     """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
-    scheduler = load_program(path).scheduler
+    _, scheduler, _ = load_program(path)
     if scheduler.objectives != tuple(objectives):
-        old, new = (
+        recorded, requested = (
             " and ".join(f"{objective.metric!r} ({objective.mode})" for objective in group)
             for group in (scheduler.objectives, objectives)
         )
-        raise ValueError(f"the experiment {path.name!r} optimizes {old}, so it cannot be resumed with {new}")
+        raise ValueError(f"the experiment {path.name!r} optimizes {recorded}, so it cannot be resumed with {requested}")
     return scheduler

@@ -1,4 +1,4 @@
-"""Functions for use inside an objective: reports, checkpoints, and the trial's id, configuration and folder.
+"""Functions for use inside an objective: reports, checkpoints, and the trial's id and folder.
 
     report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> the tuner keeps the name with the report
     load_checkpoint() -------------------------> the folder of those files, in the process that resumes the trial
@@ -7,7 +7,7 @@ Outside a tuner, there is no checkpoint to load, and saved files are deleted.
 """
 
 import atexit
-import logging
+import functools
 import math
 import numbers
 import os
@@ -21,12 +21,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ..base.errors import CheckpointError
+from ..base.urls import is_url
 from ..pool.current import current, in_job
 from ..pool.reporting import forget_reports, has_reported, is_array, send_report
-from .runtime.checkpoint_store import is_local, open_checkpoint, save_checkpoint
+from .runtime.checkpoint_store import open_checkpoint, save_checkpoint
 from .values import with_objects
-
-_log = logging.getLogger(__name__)
 
 # The current job and the number of checkpoints it has saved. The job is kept because processes can be reused.
 _saved: tuple[int, int] = (-1, 0)
@@ -38,9 +37,8 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
     Args:
         checkpoint: a function that writes files into the folder it is given. It is called before the report is sent.
             The trial resumes from these files after a pause, a crash or the end of its tuner.
-        metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. Every report must contain the
-            scheduler's metric. Strings are kept as notes of the trial, shown in tables, callbacks and
-            `fanwise tune show`. Notes longer than 1,000 characters are truncated and end with "...".
+        metrics: names and numbers, including the scheduler's metric. Strings are kept as notes of the trial. Notes
+            longer than 1,000 characters are truncated and end with "...".
 
     Raises:
         TrialStopped: the trial must stop or pause. A BaseException: clean up if necessary, and let it propagate.
@@ -59,13 +57,14 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
             f"checkpoint= must be a function that writes files into a folder, got a {type(checkpoint).__name__}.\n"
             f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
         )
-    if not in_job() or "checkpoints" not in current().context:
+    root = _context().get("checkpoints")
+    if root is None:
         with tempfile.TemporaryDirectory(prefix="fanwise-checkpoint-") as folder:
             checkpoint(Path(folder))
         send_report(metrics)
         return
-    name = _next_name()
-    save_checkpoint(current().context["checkpoints"], name, checkpoint, trial_folder)
+    name = _next_checkpoint_name()
+    save_checkpoint(root, name, checkpoint, trial_folder)
     send_report(metrics, checkpoint=name)
 
 
@@ -80,9 +79,7 @@ def load_checkpoint() -> Path | None:
     >>> load_checkpoint() is None
     True
     """
-    if not in_job():
-        return None
-    context = current().context
+    context = _context()
     name = context.get("checkpoint")
     if name is None:
         return None
@@ -99,18 +96,13 @@ def trial_id() -> int | None:
     return current().number if in_job() else None
 
 
-def trial_config() -> Mapping[str, Any]:  # Any: values of the space
-    """Return the configuration of this trial, with the names of categories that are objects; empty outside a tuner."""
-    return dict(current().context.get("config", {})) if in_job() else {}
-
-
 def from_iter() -> int:
     """Return the number of valid reports from earlier attempts of this trial, 0 if it starts from scratch."""
-    return int(current().context.get("from_iter", 0)) if in_job() else 0
+    return int(_context().get("from_iter", 0))
 
 
 def trial_folder() -> Path:
-    """Return a private folder of this trial in the experiment's folder, the same in all attempts. Create it if missing.
+    """Return the folder of this trial in the experiment's folder, the same in all attempts. Create it if missing.
 
     Outside a tuner, or on a node without access to the experiment, return a temporary folder that is deleted when the
     process ends.
@@ -121,20 +113,6 @@ def trial_folder() -> Path:
     folder = experiment / "trials" / str(current().number)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
-
-
-def check_place() -> None:
-    """Raise CheckpointError on a node without access to the experiment or to a checkpoint root."""
-    experiment = _experiment()
-    if experiment is None or experiment.is_dir():
-        return
-    root = str(current().context["checkpoints"])
-    if is_local(root) and not os.path.isdir(root):
-        raise CheckpointError(
-            f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
-            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
-            f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
-        )
 
 
 def run_objective(
@@ -149,17 +127,15 @@ def run_objective(
     Any other value is ignored if the objective has reported, for example a model that it has trained.
 
     Args:
-        objective: the user's objective.
         metric: name of a number that the objective returns.
         objects: the objects of the space (`Space.objects`), which replace their names in the configuration.
-        config: the configuration.
 
     Raises:
         TypeError: the objective has not reported and returned a value that is not a metric.
         CheckpointError: this machine cannot access the checkpoint root.
     """
     forget_reports()
-    check_place()
+    _check_folders()
     value = objective(**with_objects(config, objects))
     if value is None:
         return
@@ -174,6 +150,20 @@ def run_objective(
         )
 
 
+def _check_folders() -> None:
+    """Raise CheckpointError on a node without access to the experiment or to the checkpoint root."""
+    experiment = _experiment()
+    if experiment is None or experiment.is_dir():
+        return
+    root = current().context["checkpoints"]
+    if not is_url(root) and not os.path.isdir(root):
+        raise CheckpointError(
+            f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
+            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
+            f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
+        )
+
+
 def _describe(value: Any) -> str:  # Any: return value of an objective
     """Return the type and, on one line, the beginning of the value."""
     if is_array(value):
@@ -182,23 +172,23 @@ def _describe(value: Any) -> str:  # Any: return value of an objective
 
 
 def _experiment() -> Path | None:
-    """Return the folder of the experiment, or None outside a tuner."""
-    context = current().context if in_job() else {}
-    return Path(context["experiment"]) if "experiment" in context else None
+    folder = _context().get("experiment")
+    return None if folder is None else Path(folder)
 
 
-_scratch: Path | None = None
+def _context() -> Mapping[str, Any]:  # Any: JSON
+    """Return the values that `runtime.runner` gives to the job of a trial; empty outside a tuner."""
+    return current().context if in_job() else {}
 
 
+@functools.cache
 def _scratch_folder() -> Path:
-    global _scratch
-    if _scratch is None:
-        _scratch = Path(tempfile.mkdtemp(prefix="fanwise-trial-"))
-        atexit.register(shutil.rmtree, _scratch, ignore_errors=True)
-    return _scratch
+    folder = tempfile.mkdtemp(prefix="fanwise-trial-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
-def _next_name() -> str:
+def _next_checkpoint_name() -> str:
     global _saved
     job = current()
     number = _saved[1] + 1 if _saved[0] == job.id else 1

@@ -11,7 +11,6 @@ import json
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,56 +21,43 @@ from .space import Space
 
 FILE_NAME = "program.pickle"
 CLUSTER_FILE_NAME = "cluster.json"
+# Name of the objective of an ask-and-tell search, which has none.
 ASKED = "(asked and told)"
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """The user's objective, the unused scheduler, and the space with the objects that the record only names."""
+def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: Scheduler, space: Space) -> None:
+    """Write the program atomically, readable by this user only. `scheduler` must not have begun.
 
-    objective: Callable[..., Any]  # Any: the user's
-    scheduler: Scheduler
-    space: Space
-
-
-def asked_and_told(**config: object) -> None:
-    """Placeholder for the objective of an ask-and-tell search. Raise TypeError."""
-    raise TypeError("the trials of this search are run by the program that asks for them: open_search(..., name=...)")
+    Raises:
+        OSError: the file cannot be written.
+    """
+    _write(folder / FILE_NAME, dumps_whole((objective, scheduler, space)))
 
 
-def save_program(folder: Path, program: Program) -> None:
-    """Write the program atomically, readable by this user only. Raise OSError if it cannot be written."""
-    _write(folder / FILE_NAME, dumps_whole((program.objective, program.scheduler, program.space)))
-
-
-def load_program(folder: Path) -> Program:
-    """Load the program. Imports the modules that it refers to.
+def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:  # Any: the user's
+    """Return objective, scheduler and space. Imports the modules that they refer to.
 
     Raises:
         RecordError: the file is missing, another user may have written it, or it cannot be loaded.
     """
-    file = folder / FILE_NAME
-    try:
-        with file.open("rb") as opened:
-            _refuse_strangers(file, os.fstat(opened.fileno()))
-            objective, scheduler, space = loads(opened.read())
-    except FileNotFoundError:
+    content = _read(folder / FILE_NAME)
+    if content is None:
         raise RecordError(
             f"{folder} holds no {FILE_NAME}: hand in the objective and the scheduler: "
             f"Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
-        ) from None
-    except RecordError:
-        raise
+        )
+    try:
+        objective, scheduler, space = loads(content)
     except Exception as error:  # unpickling user code may raise any exception
         raise RecordError(
             f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Start where "
             f"it was started, or hand it in: Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
         ) from error
-    return Program(objective, scheduler, space)
+    return objective, scheduler, space
 
 
 def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
-    """Write the arguments of the pool, as `save_program`. Delete the file if they are empty, meaning this machine."""
+    """Write the arguments of the pool as `save_program` does. Delete the file if they are empty (this machine)."""
     if arguments:
         _write(folder / CLUSTER_FILE_NAME, json.dumps(dict(arguments)).encode())
     else:
@@ -79,25 +65,20 @@ def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
 
 
 def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
-    """Return the arguments of the last pool. Empty means this machine.
+    """Return the arguments of the last pool, empty for this machine.
 
     Raises:
         RecordError: another user may have written the file, or it is damaged.
     """
     file = folder / CLUSTER_FILE_NAME
+    content = _read(file)
     try:
-        with file.open("rb") as opened:
-            _refuse_strangers(file, os.fstat(opened.fileno()))
-            arguments: dict[str, Any] = json.load(opened)
-            return arguments
-    except FileNotFoundError:
-        return {}
+        return {} if content is None else dict(json.loads(content))
     except ValueError as error:
         raise RecordError(f"{file} is damaged ({error}). Hand in the pool: Tuner.resume(..., pool=...).") from error
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Write the file atomically, readable by this user only."""
     partial = file.with_name(f".{file.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
@@ -107,9 +88,23 @@ def _write(file: Path, content: bytes) -> None:
     os.replace(partial, file)
 
 
-def _refuse_strangers(file: Path, status: os.stat_result) -> None:
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise RecordError(
-            f"{file} belongs to another user, or others may write to it. Loading it could execute their code. Pass "
-            f"objective, scheduler and pool, or make the file writable by you alone (chmod 600)."
-        )
+def _read(file: Path) -> bytes | None:
+    """Return the content of a file, or None if it is missing.
+
+    Raises:
+        RecordError: another user may have written the file, or it cannot be read.
+    """
+    try:
+        opened = file.open("rb")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(f"{file} cannot be read: {error.strerror}.") from error
+    with opened:
+        status = os.fstat(opened.fileno())
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise RecordError(
+                f"{file} belongs to another user, or others may write to it. Loading it could execute their code. "
+                f"Pass objective, scheduler and pool, or make the file writable by you alone (chmod 600)."
+            )
+        return opened.read()

@@ -19,15 +19,12 @@ from .search_settings import SearchSettings
 def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> Replayed:
     """Replay all decisions of an experiment, even of one that was killed and resumed, and compare them bit for bit.
 
-    No differences mean that the scheduler and the searcher are deterministic, so the experiment can be resumed at any
-    point. Blocks for about the total decision time of the search.
-
-    If a library of the searcher (`Searcher.libraries`) has another version than in the record, suggestions are taken
-    from the record and not compared; see `other_versions` of the result. Suggestions may also depend on the type of
-    CPU.
+    Without differences, the scheduler and the searcher are deterministic, so the experiment can be resumed at any
+    point. If a library of the searcher (`Searcher.libraries`) has another version than in the record, suggestions are
+    taken from the record and not compared; see `other_versions` of the result. Suggestions may also depend on the type
+    of CPU. Blocks for about the total decision time of the search.
 
     Args:
-        name_or_path: name or path of the experiment.
         scheduler: the scheduler of the experiment. None: load it from the experiment's folder.
 
     Raises:
@@ -41,7 +38,7 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
     folder = folder_of(name_or_path)
     meta = read_meta(folder)
     if scheduler is None:
-        scheduler = load_program(folder).scheduler
+        _, scheduler, _ = load_program(folder)
     settings = SearchSettings.from_json(meta, scheduler)
     scheduler = settings.copy_scheduler()
     installed, recorded = settings.versions(), recorded_versions(folder, meta)

@@ -1,30 +1,34 @@
 """Settings of a search: validated once, stored in the record, and used by every way to start a search.
 
-Tuner(), search(), open_search(), simulate() --create()--> SearchSettings --to_json()--> meta.json
-Tuner.resume(), replay_experiment()          <--from_json()------------------------------'
+Tuner(), search(), open_search(), simulate() --create()--> SearchSettings --new_metadata()--> meta.json
+Tuner.resume(), replay_experiment()          <--from_json()-----------------------------------'
 """
 
 import copy
-import math
 import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from ..base.version import VERSION
+from .callbacks.search_events import SearchStarted
 from .constraints import Constraint, checked_constraints, constraints_of
 from .core.search_core import SearchCore
 from .default_searcher import SearcherChoice, choose_searcher
+from .record.reading import read_meta
 from .runtime.checkpoint_store import checked_root
 from .schedulers.scheduler import FIFO, Scheduler, checked_seed, seed_of
+from .searchers import OPTUNA_PREFIX, SEARCHERS
 from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space
 from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
-from .values import check_bool, checked_int, checked_seconds, is_number
+from .values import check_bool, checked_int, checked_seconds
 
 # Fields that are stored under "settings" in the metadata of the record. The others have keys of their own.
 _OPTIONS = (
@@ -79,10 +83,8 @@ class SearchSettings:
         if not isinstance(self.stop, StoppingCriterion):
             raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
         reference_losses(self.stop, self.scheduler.objectives)
-        checked_int("n_workers", self.n_workers, 0)
-        for option in ("asynchronous", "reuse", "keep_checkpoints", "divides_machine"):
+        for option in ("asynchronous", "reuse", "keep_checkpoints"):
             check_bool(option, getattr(self, option))
-        check_devices(self.devices_per_trial)
         object.__setattr__(self, "checkpoints", checked_root(self.checkpoints))
         if self.trial_timeout_s is not None and not checked_seconds("trial_timeout_s", self.trial_timeout_s):
             raise ValueError("trial_timeout_s must be above 0; None sets no limit")
@@ -95,7 +97,7 @@ class SearchSettings:
     @classmethod
     def create(
         cls,
-        space: Space | Mapping[str, Any],  # Any: domains and constants
+        space: Space,
         scheduler: Scheduler | None,
         stop: StoppingCriterion,
         *,
@@ -117,15 +119,14 @@ class SearchSettings:
         Raises:
             TypeError, ValueError: invalid settings, or both a scheduler and settings that belong to it.
         """
-        space = as_space(space)
         choice = None
         if scheduler is not None:
+            check_scheduler(scheduler)
             if metric is not None or mode != "min" or searcher is not None or points_to_evaluate is not None:
                 raise TypeError(
                     "a scheduler has its own metric, mode, searcher and points_to_evaluate: leave out metric=, mode=, "
                     "searcher= and points_to_evaluate= here"
                 )
-            check_scheduler(scheduler)
         elif metric is None:
             raise TypeError('a search needs the name of the value to optimize, such as metric="loss", or a scheduler')
         else:
@@ -152,16 +153,12 @@ class SearchSettings:
         )
 
     @classmethod
-    def from_json(
-        cls,
-        meta: Mapping[str, Any],  # Any: JSON
-        scheduler: Scheduler,
-        space: Space | None = None,
-    ) -> "SearchSettings":
+    def from_json(cls, meta: Mapping[str, Any], scheduler: Scheduler, space: Space | None = None) -> "SearchSettings":
         """Return the settings from the metadata of a record.
 
         Args:
-            scheduler: the experiment's scheduler, as passed to its search.
+            meta: JSON from `new_metadata`.
+            scheduler: the experiment's scheduler, which has not begun.
             space: the experiment's space. None: the recorded space, which has names in place of objects.
 
         Raises:
@@ -178,10 +175,15 @@ class SearchSettings:
             **{name: value for name, value in meta["settings"].items() if name in _OPTIONS},
         )
 
-    def to_json(self) -> dict[str, object]:
-        """Return the settings as JSON, for the metadata of the record."""
+    def new_metadata(self, name: str, objective: str) -> dict[str, object]:
+        """Return the metadata of a new experiment, including the settings. `objective`: name of the objective."""
         choice, objectives = self.searcher_choice, self.scheduler.objectives
         return {
+            "id": secrets.token_hex(16),
+            "name": name,
+            "objective": objective,
+            "created_s": time.time(),
+            "versions": self.versions(),
             "space": self.space.to_json(),
             "scheduler": self.scheduler.describe(),
             "chosen": None if choice is None else {"searcher": choice.name, "because": choice.reason},
@@ -196,27 +198,25 @@ class SearchSettings:
             "settings": {name: getattr(self, name) for name in _OPTIONS},
         }
 
-    def new_metadata(self, name: str, objective: str) -> dict[str, object]:
-        """Return the metadata that the record of a new experiment begins with.
-
-        Args:
-            objective: name of the objective.
-        """
-        return {
-            "id": secrets.token_hex(16),
-            "name": name,
-            "objective": objective,
-            "created_s": time.time(),
-            "versions": self.versions(),
-            **self.to_json(),
-        }
+    def start_event(self, name: str, folder: Path, *, is_resumed: bool) -> SearchStarted:
+        """Return the first event for the callbacks of the experiment in this folder."""
+        return SearchStarted(
+            name,
+            folder,
+            self.space,
+            self.scheduler.objectives,
+            self.seed,
+            self.n_workers,
+            resumed=is_resumed,
+            created_s=float(read_meta(folder)["created_s"]),
+        )
 
     def copy_scheduler(self) -> Scheduler:
         """Return a copy of the scheduler that has not begun."""
         return _copy(self.scheduler)
 
     def new_core(self, scheduler: Scheduler) -> SearchCore:
-        """Begin the scheduler, a copy of this one's, and return the state machine of a search that it decides for."""
+        """Begin a copy of the scheduler, and return the state machine of the search that it decides for."""
         scheduler.begin(self.space, self.seed)
         return SearchCore(
             scheduler,
@@ -234,14 +234,14 @@ class SearchSettings:
         )
 
     def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:  # Any: JSON
-        """Check that these settings continue a recorded search: the same objective, space, scheduler and constraints.
+        """Check that these settings can continue a recorded search.
 
         Args:
             objective: name of the objective.
             seed: the random seed that the user gave. None: no seed was given.
 
         Raises:
-            ValueError: they differ. The message lists the differences.
+            ValueError: objective, space, scheduler, constraints or seed differ. The message lists the differences.
         """
         recorded_space, space = meta["space"], self.space.to_json()
         pairs = {
@@ -261,9 +261,7 @@ class SearchSettings:
             )
 
     def versions(self) -> dict[str, str]:
-        """Return the versions that may affect the results. Libraries that are not installed are left out."""
-        from importlib.metadata import PackageNotFoundError, version
-
+        """Return the versions of installed libraries that may affect the results."""
         versions = {"fanwise": VERSION, "python": sys.version.split()[0]}
         for name in dict.fromkeys(("torch", "numpy", *self.scheduler.searcher.libraries)):
             if name != "fanwise":
@@ -277,14 +275,6 @@ def as_space(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and con
     return space if isinstance(space, Space) else Space(space)
 
 
-def check_devices(devices_per_trial: object) -> None:
-    """Raise TypeError or ValueError unless this is a number of devices per trial."""
-    if not is_number(devices_per_trial):
-        raise TypeError(f"devices_per_trial must be a number, got {devices_per_trial!r}")
-    if not 0 <= devices_per_trial < math.inf:
-        raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices_per_trial!r}")
-
-
 def check_scheduler(scheduler: object) -> None:
     """Raise TypeError unless this is a scheduler."""
     if isinstance(scheduler, type):
@@ -293,9 +283,11 @@ def check_scheduler(scheduler: object) -> None:
             f"  right:  {scheduler.__name__}(metric=...)"
         )
     if not isinstance(scheduler, Scheduler):
+        hint = "A searcher goes into FIFO(searcher, metric=...)."
+        if isinstance(scheduler, str) and (scheduler in SEARCHERS or scheduler.startswith(OPTUNA_PREFIX)):
+            hint = f"To name a searcher, write searcher={scheduler!r}."
         raise TypeError(
-            f"the scheduler must be a Scheduler, such as ASHA(metric='loss', max_t=81), got {scheduler!r}. "
-            f"A searcher goes into FIFO(searcher, metric=...)."
+            f"the scheduler must be a Scheduler, such as ASHA(metric='loss', max_t=81), got {scheduler!r}. {hint}"
         )
 
 

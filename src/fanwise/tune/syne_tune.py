@@ -3,16 +3,13 @@
     python -m fanwise.tune.syne_tune program.py     run a program that imports syne_tune, unchanged
 
 `install` registers this module under Syne Tune's module names (release 0.3), so all names are found in each of them.
-Other names, options and modules raise ImportError or TypeError; the guide "Coming from Syne Tune" lists their
-counterparts in `fanwise.tune`.
+The guide "Coming from Syne Tune" lists the counterparts of other names, options and modules in `fanwise.tune`.
 """
 
 import argparse
 import functools
-import os
 import runpy
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -20,7 +17,6 @@ from typing import TYPE_CHECKING, Any, final
 from .experiment import Experiment
 from .experiment import load_experiment as _load_experiment
 from .objective import report
-from .record.names import new_name
 from .schedulers.asha import ASHA as _ASHA
 from .schedulers.scheduler import FIFO, Scheduler
 from .space import Space
@@ -82,56 +78,31 @@ def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: 
     return _with_space(scheduler, config_space)
 
 
-@final
-class Tuner:
-    """A search.
+def Tuner(
+    trial_backend: tuple[_Objective, Space],
+    scheduler: tuple[Scheduler, Space],
+    stop_criterion: StoppingCriterion,
+    n_workers: int,
+    *,
+    print_update_interval: float = 30.0,
+) -> _Tuner:
+    """Return a tuner with `run()` and `name`. Options as in `fanwise.tune.Tuner`.
 
     Args:
         trial_backend, scheduler: made by functions of this module, with the same space.
         stop_criterion: when the search ends.
-        n_workers: number of trials that run at a time.
-        print_update_interval: seconds between two status tables.
-        tuner_name: name of the experiment; None: the name of the objective.
-        suffix_tuner_name: append the date and a random suffix to `tuner_name`.
-        asynchronous_scheduling: False: a new batch of trials waits until the whole previous one has ended.
-        sleep_time, results_update_interval, save_tuner: no effect; fanwise does not poll and always keeps a record.
     """
-
-    def __init__(
-        self,
-        trial_backend: tuple[_Objective, Space],
-        scheduler: tuple[Scheduler, Space],
-        stop_criterion: StoppingCriterion,
-        n_workers: int,
-        *,
-        print_update_interval: float = 30.0,
-        tuner_name: str | None = None,
-        suffix_tuner_name: bool = True,
-        asynchronous_scheduling: bool = True,
-        sleep_time: float | None = None,
-        results_update_interval: float | None = None,
-        save_tuner: bool | None = None,
-    ) -> None:
-        if trial_backend[1] != scheduler[1]:
-            raise ValueError("trial_backend and scheduler were given different config_spaces")
-        name = tuner_name
-        if name is not None and suffix_tuner_name:
-            name = new_name(name, time.time(), os.urandom(8))
-        self._tuner = _Tuner(
-            *trial_backend,
-            scheduler[0],
-            stop_criterion,
-            n_workers=n_workers,
-            print_update_interval=print_update_interval,
-            asynchronous=asynchronous_scheduling,
-            name=name,
-        )
-        self.name = self._tuner.name
-        self.tuner_path = self._tuner.path
-
-    def run(self) -> None:
-        """Search until the stopping criterion is met; blocks. Raises as `fanwise.tune.Tuner.run`."""
-        self._tuner.run()
+    objective, space = trial_backend
+    if space != scheduler[1]:
+        raise ValueError("trial_backend and scheduler were given different config_spaces")
+    return _Tuner(
+        objective,
+        space,
+        scheduler[0],
+        stop_criterion,
+        n_workers=n_workers,
+        print_update_interval=print_update_interval,
+    )
 
 
 @final

@@ -1,4 +1,4 @@
-"""Devices of a trial and number of workers, if the user does not choose them.
+"""Devices of a trial and number of workers, with defaults if the user does not choose them.
 
     n_workers   devices_per_trial   without GPU                           with GPUs
     not given   not given           one trial per core, one core each     one trial per GPU
@@ -16,6 +16,7 @@ On a machine with GPUs, the cores are divided among the trials that its GPUs hav
 import math
 
 from ..pool import Capacity, Resources
+from .values import checked_int, is_number
 
 
 def resolve_devices(
@@ -27,9 +28,16 @@ def resolve_devices(
         is_shared: other searches may use the machines.
 
     Raises:
-        ValueError: a share of a device, but there is no GPU.
+        TypeError, ValueError: a value of the wrong type or size, or a share of a device, but there is no GPU.
     """
-    if devices_per_trial is None:
+    if n_workers is not None:
+        checked_int("n_workers", n_workers, 1)
+    if devices_per_trial is not None:
+        if not is_number(devices_per_trial):
+            raise TypeError(f"devices_per_trial must be a number, got {devices_per_trial!r}")
+        if not 0 <= devices_per_trial < math.inf:
+            raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices_per_trial!r}")
+    else:
         devices_per_trial = 1 if n_workers is None or is_shared else divided(capacity, n_workers)
     if n_workers is None:
         n_workers = max_workers(capacity, trial_resources(capacity, devices_per_trial))

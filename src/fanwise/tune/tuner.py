@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, overload
 
 from ..base.home import experiments_folder
@@ -21,7 +20,6 @@ from ..pool import Capacity, Pool
 from ..pool.backend import start_ahead
 from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of
-from .callbacks.dispatcher import checked_callbacks
 from .core import events
 from .experiment import Experiment, folder_of
 from .program import ASKED, load_cluster, load_program
@@ -29,60 +27,54 @@ from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.restoring import last_settings
 from .runtime.background import RunningSearch
-from .runtime.board_process import check_board_is_there
 from .runtime.commands import check_is_trial
-from .runtime.search_run import RunOptions, SearchRun, check_name_is_free
+from .runtime.search_run import SearchRun, check_name_is_free
 from .schedulers.scheduler import Scheduler
-from .search_settings import SearchSettings, as_space, check_devices
+from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Searcher
 from .space import Space
 from .stopping import StoppingCriterion
-from .trial_resources import divided, resolve_devices, trial_resources
-from .values import check_bool, checked_int, is_number
+from .trial_resources import divided, resolve_devices
+from .values import check_bool, checked_int
 from .warm_start import WarmStart, read_warm_start
 
 
 class Tuner:
-    """An asynchronous search over the hyperparameters of an objective, on warm local workers.
+    """An asynchronous search over the hyperparameters of an objective, on warm worker processes.
 
     Args:
         objective: function to optimize. Each trial calls it in a separate process with the configuration as keyword
             arguments. It calls `report(**metrics)` and may return a number or dict as its last report.
         space: dict of names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
         scheduler: chooses configurations and decides about reports, e.g. `ASHA(metric="loss", max_t=81)`. The tuner
-            runs a copy. None: every trial runs to its end, and `metric` is required.
+            runs a copy. None: every trial runs to its end. Only then, pass metric, mode, searcher, points_to_evaluate.
         stop: the stopping criterion. Required.
-        metric: name of the reported value to optimize, or several names. Only used when no scheduler is given.
-        mode: "min" or "max", one for all metrics or one per metric. Only used when no scheduler is given.
+        metric: name of the reported value to optimize, or several names.
+        mode: "min" or "max", one for all metrics or one per metric.
         searcher: a searcher, or its name ("random", "forest", ...). None: choose one by the objectives, space, budget
-            and number of workers, print it, and record it. Only used when no scheduler is given.
-        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none. A report
-            that violates one is the best only if no report meets all of them.
-        points_to_evaluate: configurations to try first. Missing values are drawn at random. Only used when no
-            scheduler is given.
+            and number of workers, print it, and record it.
+        constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
+        points_to_evaluate: configurations to try first. Missing values are drawn at random.
         n_workers: number of trials that run at a time. None: as many as the devices allow. `set_workers` changes it.
         devices_per_trial: GPUs per trial (below 1: a share of one GPU), or CPUs if there is no GPU. 0: one CPU and no
             GPU. None: divide the machine among the workers (`fanwise.tune.trial_resources`).
         trial_timeout_s: seconds that a trial may run. None: no limit.
         stop_grace_s: seconds between asking a trial to stop and killing it.
         max_equal_failures: fail the search if this many trials finish first and all fail in the same way, or if every
-            trial fails. A trial that has paused after a report does not count as failed. None: never.
+            trial fails. None: never.
         retries: number of times a crashed trial is restarted from its last checkpoint.
-        checkpoints: root folder of the checkpoints, or an fsspec URL that other processes can access. They are written
-            to a subfolder named after the experiment, which must be empty or missing when the experiment begins. None:
-            the experiment's folder.
+        checkpoints: root folder of the checkpoints, or an fsspec URL. They are written to a subfolder named after the
+            experiment, which must be empty or missing when the experiment begins. None: the experiment's folder.
         keep_checkpoints: keep the last checkpoint of every trial, not only those of the best trial and of trials that
             may be resumed.
         name: name of the experiment and its folder. None: derived from the objective's name and the time.
         print_update_interval: seconds between two tables if the output is not a terminal.
         asynchronous: False: run trials in batches, and start a batch only when the last one has finished.
         reuse: run trials in processes that have run other trials. Starts faster, but isolates less.
-        random_seed: seed of the scheduler, the searcher and the random states of every trial. None: the scheduler's
-            `random_seed`, else a random one. It must not differ from the scheduler's.
+        random_seed: seed of the scheduler, the searcher and every trial. None: the scheduler's, else a random one.
         pool: pool to run on, which is left open. None: create one.
         warm_start: earlier experiments (names, paths or `Experiment`), data frames with one row per report, or a list
-            of these. The searcher learns from their reports before its first suggestion. Trials that do not fit the
-            space are skipped with a notice. A different mode or a missing metric is an error.
+            of these, from which the searcher learns first. Trials that do not fit the space are skipped with a notice.
         callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
             `on_end`. Each method takes one event (`fanwise.tune.callbacks.search_events`). Each object is called in its
             own thread, in the order of the events.
@@ -90,16 +82,17 @@ class Tuner:
         quiet: print nothing.
 
     Raises:
-        TypeError, ValueError: invalid settings, an objective whose arguments do not match the space, or
-            points_to_evaluate outside the space.
+        TypeError, ValueError: invalid settings, an objective whose arguments do not match the space, or a warm start
+            without the metric or with another mode.
         ExperimentExistsError: an experiment of this name exists, a FileExistsError.
         LeaseError: a trial needs more devices than there are.
         NotInstalled: a library for the checkpoint URL or for the board is missing.
 
     Attributes:
         name: name of the experiment. `load_experiment(name)` reads it, even while it runs.
-        seed: the random seed in use.
+        path: the experiment's folder.
         scheduler: the copy that the tuner runs.
+        settings: the validated settings. `settings.seed` is the random seed in use.
     """
 
     @names_nearest_option
@@ -135,15 +128,8 @@ class Tuner:
         quiet: bool = False,
     ) -> None:
         space = as_space(space)
-        _check_objective(objective)
-        _check_display(name, print_update_interval, board=board, quiet=quiet)
-        check_signature(objective, space.names, sometimes=space.conditions)
-        _ = space.objects  # raises without them
+        _check_objective(objective, space)
         capacity = _capacity_of(pool)
-        if devices_per_trial is not None:
-            check_devices(devices_per_trial)
-        if n_workers is not None:
-            checked_int("n_workers", n_workers, 1)
         divides_machine = devices_per_trial is None and pool is None
         devices_per_trial, n_workers = resolve_devices(
             capacity, devices_per_trial, n_workers, is_shared=pool is not None
@@ -170,41 +156,38 @@ class Tuner:
             reuse=reuse,
             random_seed=random_seed,
         )
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name must be a str or None, got {name!r}")
         name = new_name(name_of(objective), time.time(), os.urandom(8)) if name is None else check_name(name)
         path = experiments_folder() / name
         check_name_is_free(path)
         earlier, summaries = read_warm_start(warm_start, settings)
         self._init(
-            objective,
-            settings,
-            name=name,
-            path=path,
-            is_resumed=False,
-            pool=pool,
-            cluster=None,
-            capacity=capacity,
-            earlier=earlier,
-            summaries=summaries,
-            print_update_interval=print_update_interval,
-            callbacks=checked_callbacks(callbacks),
-            board=board,
-            quiet=quiet,
+            SearchRun(
+                objective=objective,
+                settings=settings,
+                name=name,
+                path=path,
+                is_resumed=False,
+                capacity=capacity,
+                pool=pool,
+                earlier=earlier,
+                summaries=summaries,
+                callbacks=callbacks,
+                print_update_interval=print_update_interval,
+                board=board,
+                quiet=quiet,
+            )
         )
 
-    def _init(
-        self, objective: Callable[..., Any], settings: SearchSettings, *, capacity: Capacity, **options: Any
-    ) -> None:
-        """Set the attributes. `options` are the other fields of RunOptions."""
-        resources = trial_resources(capacity, settings.devices_per_trial)
-        capacity.check(resources, "this machine" if options["pool"] is None else "this pool")
-        self.objective = objective
-        self.settings = settings
-        self.scheduler = settings.copy_scheduler()
-        self.name: str = options["name"]
-        self._options = RunOptions(capacity=capacity, resources=resources, **options)
-        self._run = SearchRun(objective, settings, self.scheduler, self._options)
-        if options["pool"] is None and not options["cluster"]:
-            start_ahead(objective)
+    def _init(self, search_run: SearchRun) -> None:
+        self._run = search_run
+        self.name = search_run.name
+        self.path = search_run.path
+        self.scheduler = search_run.scheduler
+        self.settings = search_run.settings
+        if search_run.pool is None and not search_run.cluster:
+            start_ahead(search_run.objective)
 
     @classmethod
     @names_nearest_option
@@ -228,7 +211,6 @@ class Tuner:
         Interrupted trials run first, each from its last checkpoint. The time between the runs does not count.
 
         Args:
-            name_or_path: name or path of the experiment.
             objective, space, scheduler: must equal the original ones. None: load them from the experiment's folder.
             stop: a new stopping criterion. None: keep the last one.
             n_workers: a new number of workers. None: keep the last one.
@@ -247,20 +229,17 @@ class Tuner:
                 f"the trials of {folder.name!r} are run by a program with the ask-and-tell interface. Resume it with "
                 f"open_search(space, scheduler, name={folder.name!r})."
             )
-        _check_display(None, print_update_interval, board=board, quiet=quiet)
         if objective is None or scheduler is None:
-            program = load_program(folder)
-            objective = program.objective if objective is None else objective
-            scheduler = program.scheduler if scheduler is None else scheduler
-            space = program.space if space is None else space
+            saved_objective, saved_scheduler, saved_space = load_program(folder)
+            objective = saved_objective if objective is None else objective
+            scheduler = saved_scheduler if scheduler is None else scheduler
+            space = saved_space if space is None else space
         space = Space.from_json(meta["space"]) if space is None else as_space(space)
-        _check_objective(objective)
         settings = SearchSettings.from_json(meta, scheduler, space)
         if constraints := scheduler.constraints:  # else those that were passed to the Tuner remain valid
             settings = replace(settings, constraints=constraints)
         settings.check_equal(meta, objective=name_of(objective))
-        check_signature(objective, space.names, sometimes=space.conditions)
-        _ = space.objects  # raises without them
+        _check_objective(objective, space)
         last_n_workers, last_stop = last_settings(folder, meta)
         n_workers = last_n_workers if n_workers is None else checked_int("n_workers", n_workers, 1)
         settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)
@@ -271,42 +250,22 @@ class Tuner:
             settings = replace(settings, devices_per_trial=divided(capacity, n_workers))
         tuner = cls.__new__(cls)
         tuner._init(
-            objective,
-            settings,
-            name=str(meta["name"]),
-            path=folder,
-            is_resumed=True,
-            pool=pool,
-            cluster=cluster,
-            capacity=capacity,
-            earlier=(),
-            summaries=(),
-            print_update_interval=print_update_interval,
-            callbacks=checked_callbacks(callbacks),
-            board=board,
-            quiet=quiet,
+            SearchRun(
+                objective=objective,
+                settings=settings,
+                name=str(meta["name"]),
+                path=folder,
+                is_resumed=True,
+                capacity=capacity,
+                pool=pool,
+                cluster=cluster,
+                callbacks=callbacks,
+                print_update_interval=print_update_interval,
+                board=board,
+                quiet=quiet,
+            )
         )
         return tuner
-
-    @property
-    def path(self) -> Path:
-        """The experiment's folder."""
-        return self._options.path
-
-    @property
-    def space(self) -> Space:
-        """The search space."""
-        return self.settings.space
-
-    @property
-    def seed(self) -> int:
-        """The random seed in use."""
-        return self.settings.seed
-
-    @property
-    def n_workers(self) -> int:
-        """Number of trials that run at a time when the search begins. `set_workers` does not change it."""
-        return self.settings.n_workers
 
     @overload
     def run(self, *, block: Literal[True] = True) -> Experiment: ...
@@ -317,45 +276,42 @@ class Tuner:
     def run(self, *, block: bool = True) -> Experiment | RunningSearch:
         """Run the search until the stopping criterion is met, and return the experiment.
 
-        `block=False` runs the search in a thread and returns a `RunningSearch` with `wait()`, `experiment`, `finished`
-        and `stop()` as soon as it has begun. The search is stopped when the program exits.
+        `block=False` runs the search in a thread and returns a `RunningSearch` as soon as it has begun. That search is
+        stopped when the program exits.
 
-        Ctrl-C, or the stop button of a notebook, ends the search: running trials are stopped, all results are kept, and
-        SearchInterrupted is raised, a KeyboardInterrupt that carries the experiment. A second Ctrl-C kills the trials.
+        Ctrl-C, or the stop button of a notebook, stops the running trials and keeps all results. A second Ctrl-C kills
+        the trials.
 
         Raises:
             NotSendableError: the objective refers to an object that cannot be sent to a worker; the message names it.
             SearchFailedError: the first trials all failed in the same way, or every trial failed.
-            ValueError: no trial reports the scheduler's metric (the message lists the reported names), or this tuner
-                has run before.
+            ValueError: no trial reports the scheduler's metric, or this tuner has run before.
             RecordError: the record cannot be written, or another tuner writes to the experiment.
             ExperimentExistsError: an experiment of this name has been created since the Tuner was.
             CheckpointError: the checkpoint folder contains other files or cannot be written.
             ClosedError: the pool is closed, or `run` was called inside a job of a pool.
-            SearchInterrupted: Ctrl-C was pressed.
+            SearchInterrupted: Ctrl-C was pressed. A KeyboardInterrupt that carries the experiment.
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
         check_bool("block", block)
         if not block:
-            return RunningSearch(self._run.run, self.stop, self.path, grace_s=self.settings.stop_grace_s)
-        return self._run.run(lambda: None)
+            return RunningSearch(self._run)
+        return self._run.run(on_begin=lambda: None)
 
-    # -- commands, callable from any thread --------------------------------------------------------------------------
+    # -- commands; each can be called from any thread ----------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the running search as if its stopping criterion were met. Can be called from any thread.
-
-        Does not block; `run()` returns when the search has ended.
+        """End the search as if its stopping criterion were met. Does not block; `run()` returns when it has ended.
 
         Raises:
             ClosedError: the search is not running.
         """
-        self._run.apply(lambda now_s: events.Interrupt(now_s, reason))
+        self._run.stop(reason)
 
     def pause(self, trial_id: int) -> None:
         """Pause a trial at its next report and free its worker. The trial keeps its last checkpoint.
 
-        A finished trial is not affected. Can be called from any thread; does not block.
+        A finished trial is not affected. Does not block.
 
         Raises:
             TypeError, ValueError: trial_id is not a trial of the search.
@@ -364,17 +320,17 @@ class Tuner:
         self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Let a trial that was paused by `pause` resume. Threads and errors as for `pause`."""
+        """Let a trial that was paused by `pause` resume. Does not block. Raises as `pause`."""
         self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
-        """Stop one trial permanently. Threads and errors as for `pause`."""
+        """Stop one trial permanently. Does not block. Raises as `pause`."""
         self._command_trial("stop", trial_id)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """Use this configuration for the next new trial. Missing values are drawn at random.
 
-        Can be called from any thread; blocks until the search has accepted the configuration.
+        Blocks until the search has accepted the configuration.
 
         Raises:
             TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
@@ -383,11 +339,10 @@ class Tuner:
         self._run.call("enqueue", config)
 
     def set_workers(self, n_workers: int) -> None:
-        """Change the number of trials that run at a time.
+        """Change the number of trials that run at a time. Running trials are not interrupted.
 
-        Running trials are not interrupted. After a decrease, no trial starts until fewer than `n_workers` run. After an
-        increase, new trials start at once, or as soon as the pool has devices for them. A synchronous search applies
-        the new number to its next batch. Can be called from any thread; blocks until the search has accepted it.
+        After an increase, new trials start at once, or as soon as the pool has devices for them. A synchronous search
+        applies the new number to its next batch. Blocks until the search has accepted the number.
 
         Raises:
             TypeError, ValueError: n_workers is not an int of at least 1, or the search starts no new trials.
@@ -416,19 +371,15 @@ def search(
     scheduler: Scheduler | None = None,
     **options: Any,  # Any: the other arguments of Tuner
 ) -> Experiment:
-    """Search the hyperparameters of an objective. Blocks. Shorthand for `Tuner(...).run()`.
+    """Search the hyperparameters of an objective. Shorthand for `Tuner(...).run()`; see `Tuner` for other arguments.
 
     Args:
-        objective: function to optimize. Each trial calls it in a separate process with the configuration as keyword
-            arguments. It returns the metric or a dict that contains it, or calls `report`.
         n_trials: number of trials to start. Required if `seconds` is None.
         seconds: time limit in seconds. Required if `n_trials` is None.
-        options: the other arguments of `Tuner`, such as constraints=, name=, callbacks= or quiet=. The arguments that
-            are not described here are `Tuner`'s, too.
+        options: other arguments of `Tuner`, such as constraints=, name=, callbacks= or quiet=.
 
     Raises:
-        TypeError, ValueError: invalid arguments.
-        Exception: as `Tuner.run`.
+        Exception: as `Tuner` and `Tuner.run`.
 
     >>> experiment = search(train, {"learning_rate": loguniform(1e-4, 1)}, metric="loss", n_trials=20)
     >>> experiment.best.config
@@ -453,18 +404,8 @@ def _capacity_of(pool: Pool | None) -> Capacity:
     return pool.capacity()
 
 
-def _check_objective(objective: object) -> None:
+def _check_objective(objective: Callable[..., Any], space: Space) -> None:
     if not callable(objective):
         raise TypeError(f"the objective must be a function, got {objective!r}.\n  right:  Tuner(train, space, ...)")
-
-
-def _check_display(name: object, print_update_interval: object, *, board: bool, quiet: bool) -> None:
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"name must be a str or None, got {name!r}")
-    if not is_number(print_update_interval):
-        raise TypeError(f"print_update_interval must be a number of seconds, got {print_update_interval!r}")
-    if not print_update_interval > 0:
-        raise ValueError(f"print_update_interval must be above 0 seconds, got {print_update_interval!r}")
-    check_bool("quiet", quiet)
-    if check_bool("board", board):
-        check_board_is_there()
+    check_signature(objective, space.names, sometimes=space.conditions)
+    _ = space.objects  # raises if the space has names in place of objects

@@ -1,19 +1,26 @@
 """Warm start: trials of earlier experiments and data frames as observations of a new search.
 
 An experiment contributes its trials with their valid reports. A data frame has one row per report, with columns <name>
-or config_<name>, the metrics, and optionally trial_id and st_status. `transfer` selects what fits the search.
+or config_<name>, the metrics, and optionally trial_id and st_status.
+
+An earlier trial is used if it has a value in the domain of every hyperparameter of the new space. Other names in its
+configuration are dropped. The trials become `Earlier` events, the first rows of the new record, so resume and replay
+do not need the earlier experiments. Schedulers do not see them, because rungs compare the trials of one search.
 """
 
+import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from ..base.text import counted
 from .core.events import Earlier
 from .experiment import Experiment, load_experiment
 from .search_settings import SearchSettings
 from .space import Space
-from .transfer import KnownTrial, Learning, Source, Taken, fitted
+from .space.parameters import exists, parents_first
 from .values import is_number, plain_json
 
 if TYPE_CHECKING:
@@ -21,36 +28,60 @@ if TYPE_CHECKING:
 
 WarmStartSource: TypeAlias = Union[str, "os.PathLike[str]", Experiment, "pd.DataFrame"]
 WarmStart: TypeAlias = WarmStartSource | Sequence[WarmStartSource]
+# JSON object with the name of a source, the numbers of trials and reports that are used, and remarks on skipped data.
+Summary: TypeAlias = dict[str, Any]
 
 _EXAMPLE = 'right:  warm_start="earlier-experiment", a path, an Experiment, a DataFrame, or a list of these'
 _RESERVED_COLUMNS = ("trial_id", "st_status")
+_MAX_EXAMPLES = 3
 
 
-def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[Earlier], list[Taken]]:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An earlier search. The trials have the trial id 0 and unchecked configurations. `modes`: mode by metric."""
+
+    name: str
+    trials: list[Earlier]
+    modes: Mapping[str, str]
+
+
+def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[Earlier], list[Summary]]:
     """Return the first events of a search, and a summary of each source. Reads from disk.
 
     Raises:
         TypeError: a source of the wrong type.
-        ValueError: an earlier search had another metric, mode or space.
+        ValueError: an earlier search optimized a metric in the opposite mode, none of its reports has a required
+            value, or none of its trials fits the space.
         RecordError: an experiment does not exist.
     """
     if warm_start is None:
         return [], []
     items = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
-    sources = [_read_source(item, index, settings.space) for index, item in enumerate(items)]
-    scheduler = settings.scheduler
-    learning = Learning(settings.space, scheduler.objectives, settings.constraints, scheduler.resource_attr)
-    return fitted(sources, learning)
+    trials: list[Earlier] = []
+    summaries: list[Summary] = []
+    for index, item in enumerate(items):
+        source = _read_source(item, index, settings.space)
+        usable, remarks = _usable_trials(source, settings)
+        num_reports = sum(len(trial.reports) for trial in usable)
+        summaries.append(
+            {"source": source.name, "num_trials": len(usable), "num_reports": num_reports, "remarks": remarks}
+        )
+        trials += usable
+    return [replace(trial, trial_id=index - len(trials)) for index, trial in enumerate(trials)], summaries
 
 
-def summaries_to_json(summaries: Sequence[Taken]) -> list[dict[str, object]]:
-    """Return the summaries as JSON, for the metadata of the record."""
-    return [{**asdict(summary), "remarks": list(summary.remarks)} for summary in summaries]
+def summary_line(summary: Summary) -> str:
+    """Return a summary as a line of text."""
+    sizes = f"{counted(summary['num_trials'], 'trial')}, {counted(summary['num_reports'], 'report')}"
+    return "; ".join([f"{summary['source']}: {sizes}", *summary["remarks"]])
 
 
-def _read_source(item: object, index: int, space: Space) -> Source:
+# -- reading the sources -----------------------------------------------------------------------------------------------
+
+
+def _read_source(item: object, index: int, space: Space) -> _Source:
     if isinstance(item, str | os.PathLike):
-        return _from_experiment(load_experiment(item))
+        item = load_experiment(item)
     if isinstance(item, Experiment):
         return _from_experiment(item)
     if hasattr(item, "columns") and hasattr(item, "to_dict"):
@@ -58,65 +89,132 @@ def _read_source(item: object, index: int, space: Space) -> Source:
     raise TypeError(f"warm_start cannot be read from {item!r} of type {type(item).__name__}\n  {_EXAMPLE}")
 
 
-def _from_experiment(experiment: Experiment) -> Source:
+def _from_experiment(experiment: Experiment) -> _Source:
     history = experiment.history()
-    dead = experiment.state == "broken-off"
-    reports: dict[int, list[dict[str, object]]] = {}
-    for row, (trial_id, counts) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
-        if counts:
+    is_dead = experiment.state == "broken-off"
+    reports: dict[int, list[dict[str, object]]] = {trial_id: [] for trial_id in history.trials}
+    for row, (trial_id, is_valid) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
+        if is_valid:
             values = {name: column[row] for name, column in history.reports.values.items()}
-            reports.setdefault(trial_id, []).append({name: v for name, v in values.items() if is_number(v)})
+            reports[trial_id].append({name: value for name, value in values.items() if is_number(value)})
     trials = [
-        KnownTrial(trial.config, reports.get(trial.trial_id, []), _end_status(history.status_of(trial, dead=dead)))
-        for trial in history.trials.values()
+        _trial(trial.config, reports[trial_id], history.status_of(trial, dead=is_dead))
+        for trial_id, trial in history.trials.items()
     ]
     modes = {str(metric): str(mode) for metric, mode in experiment.metadata["objectives"]}
-    return Source(f"the experiment {experiment.name!r}", trials, modes)
+    return _Source(f"the experiment {experiment.name!r}", trials, modes)
 
 
-def _from_frame(frame: Any, index: int, space: Space) -> Source:
+def _from_frame(frame: Any, index: int, space: Space) -> _Source:
     columns = {str(column): column for column in frame.columns}
-    configs = {name.removeprefix("config_"): columns[name] for name in columns if name.startswith("config_")}
-    configs |= {name: columns[name] for name in space.names if name in columns and name not in configs}
-    values = {
-        name: columns[name]
-        for name in columns
-        if columns[name] not in configs.values() and name not in _RESERVED_COLUMNS
-    }
-    trials: dict[object, KnownTrial] = {}
+    config_columns = {name.removeprefix("config_"): columns[name] for name in columns if name.startswith("config_")}
+    for name in space.names:
+        if name in columns:
+            config_columns.setdefault(name, columns[name])
+    skipped = {*config_columns.values(), *(columns.get(name) for name in _RESERVED_COLUMNS)}
+    value_columns = {name: column for name, column in columns.items() if column not in skipped}
+    trials: dict[object, Earlier] = {}
     reports: dict[object, list[Mapping[str, object]]] = {}
-    for number, row in enumerate(frame.to_dict("records")):
-        key = row[columns["trial_id"]] if "trial_id" in columns else number
+    for row_number, row in enumerate(frame.to_dict("records")):
+        key = row[columns["trial_id"]] if "trial_id" in columns else row_number
         if key not in trials:
-            config = {name: _cell_value(space, name, row[column]) for name, column in configs.items()}
-            config = {name: value for name, value in config.items() if value is not _MISSING}
-            trials[key] = KnownTrial(
-                config, reports.setdefault(key, []), _end_status(row.get("st_status", "Completed"))
-            )
-        reports[key].append({name: _plain(row[column]) for name, column in values.items() if is_number(row[column])})
-    return Source(f"the data frame warm_start[{index}]", list(trials.values()), {})
+            config = {}
+            for name, column in config_columns.items():
+                if not _is_empty(row[column]):
+                    config[name] = plain_json(f"column {column!r}", row[column])
+                elif name in space.domains and space.domains[name].contains(None):
+                    config[name] = None
+            trials[key] = _trial(config, reports.setdefault(key, []), row.get("st_status", "Completed"))
+        reports[key].append(
+            {
+                name: plain_json(f"column {column!r}", row[column])
+                for name, column in value_columns.items()
+                if is_number(row[column]) and not _is_empty(row[column])
+            }
+        )
+    return _Source(f"the data frame warm_start[{index}]", list(trials.values()), {})
 
 
-_MISSING = object()
-
-
-def _cell_value(space: Space, name: str, cell: object) -> object:
-    """Return the value of a cell. An empty cell is None if the domain contains it, otherwise missing."""
-    if not _is_empty(cell):
-        return _plain(cell)
-    return None if name in space.domains and space.domains[name].contains(None) else _MISSING
-
-
-def _end_status(status: object) -> str:
-    """Treat running, paused and lost trials as stopped."""
-    return str(status) if status in ("Completed", "Failed") else "Stopped"
+def _trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> Earlier:
+    """Return a trial without an id. Running, paused and lost trials count as stopped."""
+    return Earlier(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
 
 
 def _is_empty(value: object) -> bool:
-    """Return True for None and NaN."""
-    return value is None or (is_number(value) and value != value)
+    return value is None or (is_number(value) and math.isnan(value))
 
 
-def _plain(value: object) -> object:
-    """Convert a value to plain Python; NaN is kept."""
-    return value if _is_empty(value) else plain_json("a value in a data frame", value)
+# -- selecting what fits the search ------------------------------------------------------------------------------------
+
+
+def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earlier], list[str]]:
+    """Return the trials that fit the search, with their complete reports, and remarks on skipped data."""
+    space = settings.space
+    required = _required_values(source, settings)
+    problems: Counter[str] = Counter()
+    extra_names: dict[str, None] = {}
+    changed_constants: dict[str, str] = {}
+    num_incomplete = 0
+    usable = []
+    for trial in source.trials:
+        reports = [values for values in trial.reports if not any(_is_empty(values.get(name)) for name in required)]
+        num_incomplete += len(trial.reports) - len(reports)
+        if not reports:
+            continue
+        try:
+            config = _config_in_space(trial.config, space)
+        except ValueError as error:
+            problems[str(error).partition("\n")[0]] += 1
+            continue
+        usable.append(replace(trial, config=config, reports=reports))
+        extra_names |= dict.fromkeys(name for name in trial.config if name not in space.names)
+        for name, constant in space.constants.items():
+            if name in config and trial.config.get(name, constant) != constant:
+                changed_constants[name] = f"{name} was {trial.config[name]!r} and is {constant!r} in this search"
+    examples = problems.most_common(_MAX_EXAMPLES)
+    if not usable:
+        reasons = "\n".join(f"  {counted(count, 'trial')}: {problem}" for problem, count in examples)
+        raise ValueError(f"no trial of {source.name} fits this space:\n{reasons}\nLeave it out of warm_start.")
+    remarks = []
+    if problems:
+        ellipsis = "; ..." if len(problems) > len(examples) else ""
+        skipped = counted(problems.total(), "trial")
+        remarks.append(f"{skipped} skipped: {'; '.join(problem for problem, _ in examples)}{ellipsis}")
+    if num_incomplete:
+        remarks.append(f"{counted(num_incomplete, 'report')} skipped: a required value is missing")
+    if extra_names:
+        remarks.append(f"not in this space: {', '.join(extra_names)}")
+    return usable, [*remarks, *changed_constants.values()]
+
+
+def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
+    """Return the names of the values that every report must have. Raise ValueError as `read_warm_start`."""
+    scheduler = settings.scheduler
+    for objective in scheduler.objectives:
+        mode = source.modes.get(objective.metric, objective.mode)
+        if mode != objective.mode:
+            raise ValueError(
+                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, and this search does with "
+                f"{objective.mode!r}: it would learn the opposite. Use the same mode, or leave it out of warm_start."
+            )
+    required = [objective.metric for objective in scheduler.objectives]
+    required += [constraint.metric for constraint in settings.constraints]
+    required += [] if scheduler.resource_attr is None else [scheduler.resource_attr]
+    reported = dict.fromkeys(name for trial in source.trials for values in trial.reports for name in values)
+    for name in required:
+        if name not in reported:
+            user = "the scheduler's resource_attr" if name == scheduler.resource_attr else "this search"
+            raise ValueError(
+                f"{source.name} has no report of {name!r}, which {user} needs; it has "
+                f"{', '.join(map(repr, reported)) or 'no values'}."
+            )
+    return required
+
+
+def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, object]:
+    """Return the part of a configuration that is in the space. Raise ValueError if a value is missing or not in it."""
+    known: dict[str, object] = {}
+    for name in parents_first(space.names, space.conditions):
+        if name in space.domains and name in config and exists(name, known, space.conditions):
+            known[name] = config[name]
+    return space.check(known)

@@ -16,7 +16,6 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 from ...base.extras import check_installed
@@ -24,7 +23,7 @@ from ...base.text import printable
 
 _log = logging.getLogger(__name__)
 
-_END_S = 10.0
+_END_TIMEOUT_S = 10.0
 _MAX_OUTPUT_BYTES = 2_000
 
 
@@ -54,9 +53,15 @@ def own_board(folder: Path) -> Iterator[str | None]:
             return
         listening.close()  # otherwise browsers would wait after the board has ended
         is_closing = threading.Event()
-        watcher = threading.Thread(
-            target=_warn_at_end, args=(process, output, is_closing), name="fanwise-board", daemon=True
-        )
+
+        def warn_at_end() -> None:
+            status = process.wait()
+            if not is_closing.is_set():
+                output.seek(0)
+                text = printable(output.read()[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace"))
+                _log.warning("the board ended with status %d; the search continues without it: %s", status, text)
+
+        watcher = threading.Thread(target=warn_at_end, name="fanwise-board", daemon=True)
         watcher.start()
         try:
             if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
@@ -67,20 +72,9 @@ def own_board(folder: Path) -> Iterator[str | None]:
             assert process.stdin is not None
             with suppress(BrokenPipeError):
                 process.stdin.close()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            watcher.join(_END_TIMEOUT_S)
+            process.kill()  # does nothing if the process has ended
             watcher.join()
-
-
-def _warn_at_end(process: "subprocess.Popen[bytes]", output: IO[bytes], is_closing: threading.Event) -> None:
-    """Wait for the board's process to end, and log a warning unless the end was expected."""
-    status = process.wait()
-    if not is_closing.is_set():
-        output.seek(0)
-        text = output.read()[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace")
-        _log.warning("the board ended with status %d; the search continues without it: %s", status, printable(text))
 
 
 def _start(listening: socket.socket, home: Path, output_fd: int) -> "subprocess.Popen[bytes]":

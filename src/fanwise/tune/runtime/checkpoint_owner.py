@@ -13,48 +13,37 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...base.errors import CheckpointError, RecordError
-from ...base.urls import filesystem_of
+from ...base.urls import filesystem_of, is_url
 from ..record.reading import FILE_NAME, read_meta
-from .checkpoint_store import MARKER, delete_checkpoints, is_local, names_in
+from .checkpoint_store import MARKER, as_checkpoint_error, names_in, sweep_checkpoints
 
 
 def claim(root: str, experiment_id: str, folder: Path) -> None:
-    """Make the folder for an experiment's checkpoints and mark it as the experiment's own.
-
-    Args:
-        root: the folder, or a URL.
-        experiment_id: `id` in the experiment's meta.
-        folder: the experiment's folder.
+    """Make the folder `root`, a path or URL, for an experiment's checkpoints and mark it as the experiment's own.
 
     Raises:
         CheckpointError: the root has files of others, or cannot be written.
     """
     if is_inside(root, folder):
         return
-    try:
+    with as_checkpoint_error("checkpoints", root):
         if conflict := conflict_in(root, experiment_id, folder):
             raise CheckpointError(
                 f"checkpoints cannot be kept in {root}: {conflict}\n"
                 f"Choose another name= or checkpoints=, or remove the files."
             )
         _write_owner(root, {"id": experiment_id, "folder": os.path.realpath(folder), "machine": platform.node()})
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoints cannot be written to {root}: {error.strerror or error}. "
-            f"Look at the disk (full?), or set checkpoints= to another place."
-        ) from error
 
 
 def delete_owned(root: str) -> None:
-    """Delete the checkpoints in a folder without a conflict, and the folder itself if nothing else is in it.
+    """Delete the checkpoints in `root`, which has no conflict, and `root` itself if nothing else is in it.
 
-    Raises:
-        OSError: the file system refuses.
+    Raise OSError if the file system fails.
     """
     if _read_owner(root) is None:
         return
-    delete_checkpoints(root, names_in(root))
-    if is_local(root):
+    sweep_checkpoints(root, keep=())
+    if not is_url(root):
         (Path(root) / MARKER).unlink(missing_ok=True)
         with suppress(OSError):  # it has other files, or is a link
             os.rmdir(root)
@@ -63,55 +52,54 @@ def delete_owned(root: str) -> None:
     with suppress(FileNotFoundError):
         filesystem.rm_file(f"{base}/{MARKER}")
     if not names_in(root):
-        with suppress(OSError):
-            filesystem.rmdir(base)  # nothing happens where folders exist by their files only
+        with suppress(OSError):  # an object store has folders only as long as they have files
+            filesystem.rmdir(base)
 
 
 def is_inside(root: str, folder: Path) -> bool:
     """Return True if the checkpoints are in the experiment's folder."""
-    return is_local(root) and Path(root).is_relative_to(os.path.abspath(folder))
+    return not is_url(root) and Path(root).is_relative_to(os.path.abspath(folder))
 
 
 def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
     """Return why the experiment may neither write to the root nor delete from it, or None if it may.
 
-    Raises:
-        OSError: the file system refuses.
+    Raise OSError if the file system fails.
     """
     owner = _read_owner(root)
     if owner is None:
         return "it has files that this experiment did not put there." if names_in(root) else None
+    owner_folder, machine = owner.get("folder"), owner.get("machine")
     if owner.get("id") != experiment_id:
-        return f"it belongs to another experiment, {owner.get('folder')} on {owner.get('machine')!r}."
-    here = os.path.realpath(folder)
-    if owner.get("folder") == here or _was_moved(owner):
+        return f"it belongs to another experiment, {owner_folder} on {machine!r}."
+    real_folder = os.path.realpath(folder)
+    # The folders of another machine cannot be seen, so an experiment from there counts as a copy.
+    was_moved = machine == platform.node() and not _holds(Path(str(owner_folder)), experiment_id)
+    if owner_folder == real_folder or was_moved:
         return None
     return (
-        f"it belongs to {owner.get('folder')} on {owner.get('machine')!r}, and {here} is a copy of that experiment. "
+        f"it belongs to {owner_folder} on {machine!r}, and {real_folder} is a copy of that experiment. "
         f"If the original is gone, write this folder into {root}/{MARKER}."
     )
 
 
-def _was_moved(owner: dict[str, object]) -> bool:
-    """Return True if the experiment is no longer in the owner's folder. Another machine's folders cannot be seen."""
-    folder = Path(str(owner.get("folder")))
-    if owner.get("machine") != platform.node():
-        return False
+def _holds(folder: Path, experiment_id: object) -> bool:
+    """Return True if the folder holds this experiment, or a record that cannot be read."""
     try:
-        return not (folder / FILE_NAME).exists() or read_meta(folder).get("id") != owner.get("id")
+        return (folder / FILE_NAME).exists() and read_meta(folder).get("id") == experiment_id
     except RecordError:
-        return False
+        return True
 
 
 def _read_owner(root: str) -> dict[str, object] | None:
     """Return the contents of the marker, or None if it is missing. An unreadable marker names no owner."""
     try:
-        if is_local(root):
-            text = (Path(root) / MARKER).read_bytes()
-        else:
+        if is_url(root):
             filesystem, base = filesystem_of(root)
             filesystem.invalidate_cache()
             text = filesystem.cat_file(f"{base}/{MARKER}")
+        else:
+            text = (Path(root) / MARKER).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -123,10 +111,10 @@ def _read_owner(root: str) -> dict[str, object] | None:
 
 def _write_owner(root: str, owner: dict[str, object]) -> None:
     text = json.dumps(owner).encode()
-    if is_local(root):
+    if not is_url(root):
         os.makedirs(root, exist_ok=True)
-        has_owner = (Path(root) / MARKER).exists()
-        with open(Path(root) / MARKER, "wb" if has_owner else "xb") as file:  # x: two may claim it at one time
+        marker = Path(root) / MARKER
+        with open(marker, "wb" if marker.exists() else "xb") as file:  # x fails if another experiment claims it now
             file.write(text)
         return
     filesystem, base = filesystem_of(root)

@@ -23,11 +23,12 @@ from typing import final
 
 from ...base.errors import CheckpointError
 from ...base.text import counted
-from ...base.urls import check_url, filesystem_of, is_url, scheme_of
+from ...base.urls import check_url, filesystem_of, is_url
 
 _log = logging.getLogger(__name__)
 
 _MARK = "COMPLETE"
+# The record is durable this many seconds after a commit.
 _UNTIL_DURABLE_S = 0.2
 # Name of the file that records the owner of a root outside the experiment's folder; see `checkpoint_owner`.
 MARKER = "fanwise-experiment.json"
@@ -35,42 +36,31 @@ MARKER = "fanwise-experiment.json"
 _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 
-def is_local(root: str) -> bool:
-    """Return True if the root is a local path and not a URL."""
-    return not is_url(root)
+def checkpoint_root(folder: Path, name: str, setting: str | None) -> str:
+    """Return the checkpoint root: a subfolder of the experiment's folder, or of `setting`, given by `checked_root`."""
+    return os.path.abspath(folder / "checkpoints") if setting is None else f"{setting.rstrip('/')}/{name}"
 
 
-def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
-    """Return the checkpoint root of an experiment.
-
-    Args:
-        folder: the experiment's folder.
-        name: the experiment's name, which becomes a subfolder of `given`.
-        given: the result of `checked_root`. None: use the experiment's folder.
-    """
-    return os.path.abspath(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
-
-
-def checked_root(given: object) -> str | None:
+def checked_root(setting: object) -> str | None:
     """Return the setting `checkpoints` as an absolute path or URL, or None for the experiment's folder.
 
     Raises:
         TypeError, ValueError: it is not a path or URL, or the processes of trials cannot share it.
         NotInstalled: the library for this kind of URL is missing.
     """
-    if given is None:
+    if setting is None:
         return None
-    if not isinstance(given, str | os.PathLike) or not isinstance(root := os.fspath(given), str):
-        raise TypeError(f"checkpoints must be a folder or a URL, got {given!r} of type {type(given).__name__}")
-    if is_local(root):
+    if not isinstance(setting, str | os.PathLike) or not isinstance(root := os.fspath(setting), str):
+        raise TypeError(f"checkpoints must be a folder or a URL, got {setting!r} of type {type(setting).__name__}")
+    if not is_url(root):
         return os.path.abspath(root)
-    if scheme_of(root) == "memory":
+    scheme, _, path = root.partition("://")
+    if scheme == "memory":
         raise ValueError(
             f"checkpoints={root!r} is the memory of one process, which the other processes of trials cannot access. "
             f"Pass a folder, or leave it out."
         )
     check_url(root, name="checkpoints")
-    scheme, _, path = root.partition("://")
     return f"{scheme}://{os.path.abspath(path)}" if scheme in ("file", "local") else root
 
 
@@ -81,32 +71,27 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
     committed. Exceptions of `save` propagate.
 
     Args:
-        root: the checkpoint root, a path or URL.
-        name: name of the checkpoint.
-        save: writes files into the folder it is given.
         scratch: returns a local folder for files to upload. Only called if the root is a URL.
 
     Raises:
         CheckpointError: `save` wrote nothing, or the file system failed. No files are left behind.
     """
-    if not is_local(root):
-        with _own_folder(scratch(), name) as folder:
-            _fill(folder, name, save)
-            with _explained(root, name):
-                _upload(root, name, folder)
-        return
-    base = Path(root)
+    base = scratch() if is_url(root) else Path(root)
     with contextlib.ExitStack() as stack:
-        with _explained(root, name):
+        with as_checkpoint_error(f"checkpoint {name}", root):
             base.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(_own_folder(base, name))
-        _fill(folder, name, save)
-        with _explained(root, name):
-            (folder / _MARK).touch()
-            _sync(folder)
-            delete_checkpoint(root, name)
-            os.rename(folder, base / name)
-            _sync_one(root)
+            folder = stack.enter_context(_partial_folder(base, name))
+        save(folder)
+        if not any(folder.iterdir()):
+            raise CheckpointError(
+                f"the function given as checkpoint= wrote nothing into its folder for checkpoint {name}.\n"
+                f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
+            )
+        with as_checkpoint_error(f"checkpoint {name}", root):
+            if is_url(root):
+                _upload(folder, root, name)
+            else:
+                _publish(folder, base, name)
 
 
 def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
@@ -115,7 +100,7 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
     Raises:
         CheckpointError: the checkpoint is missing or incomplete, or the file system failed.
     """
-    if is_local(root):
+    if not is_url(root):
         folder = Path(root) / name
         if not (folder / _MARK).is_file():
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
@@ -125,17 +110,17 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
         filesystem.invalidate_cache()
         if not filesystem.exists(f"{base}/{name}/{_MARK}"):
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
-        into = scratch() / "checkpoint"
-        shutil.rmtree(into, ignore_errors=True)
-        filesystem.get(f"{base}/{name}/", f"{into}/", recursive=True)
+        folder = scratch() / "checkpoint"
+        shutil.rmtree(folder, ignore_errors=True)
+        filesystem.get(f"{base}/{name}/", f"{folder}/", recursive=True)
     except OSError as error:
         raise CheckpointError(f"checkpoint {name} cannot be read from {root}: {error}.") from error
-    return into
+    return folder
 
 
 def delete_checkpoint(root: str, name: str) -> None:
     """Delete a checkpoint, its marker first. Do nothing if it is missing. Raise OSError if the file system fails."""
-    if is_local(root):
+    if not is_url(root):
         folder = Path(root) / name
         (folder / _MARK).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
@@ -149,7 +134,7 @@ def delete_checkpoint(root: str, name: str) -> None:
 
 def names_in(root: str) -> list[str]:
     """Return the names directly below a root, except the owner's marker. Raise OSError if the file system fails."""
-    if is_local(root):
+    if not is_url(root):
         names = os.listdir(root) if os.path.isdir(root) else []
     else:
         filesystem, base = filesystem_of(root)
@@ -162,27 +147,18 @@ def names_in(root: str) -> list[str]:
     return [name for name in names if name != MARKER]
 
 
-def delete_checkpoints(root: str, names: Collection[str]) -> list[str]:
-    """Delete the given checkpoints, complete or not, and return their names. Skip names of other files.
-
-    Raises:
-        OSError: the file system failed.
-    """
-    checkpoints = [name for name in names if _NAME.fullmatch(name)]
-    if is_local(root):
-        checkpoints = [name for name in checkpoints if os.path.isdir(f"{root}/{name}")]
-    for name in checkpoints:
-        delete_checkpoint(root, name)
-    return checkpoints
-
-
 def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
-    """Delete all checkpoints except those in `keep`, complete or not, and return their names.
+    """Delete all checkpoints except those in `keep`, complete or not, and return their names. Other files stay.
 
     A killed tuner leaves checkpoints whose report it had not committed, or whose deletion was still pending. Raise
     OSError if the file system fails.
     """
-    return delete_checkpoints(root, [name for name in names_in(root) if name not in keep])
+    names = [name for name in names_in(root) if name not in keep and _NAME.fullmatch(name)]
+    if not is_url(root):
+        names = [name for name in names if os.path.isdir(f"{root}/{name}")]
+    for name in names:
+        delete_checkpoint(root, name)
+    return names
 
 
 @final
@@ -193,8 +169,8 @@ class CheckpointStore:
     """
 
     def __init__(self, root: str) -> None:
+        self.root = root
         self._closing = threading.Event()
-        self._root = root
         self._names: SimpleQueue[tuple[float, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -204,7 +180,7 @@ class CheckpointStore:
             self._thread = threading.Thread(target=self._run, name="fanwise-checkpoints", daemon=True)
             self._thread.start()
         for name in names:
-            self._names.put((time.monotonic(), name))
+            self._names.put((time.monotonic() + _UNTIL_DURABLE_S, name))
 
     def close(self) -> None:
         """Block until all discarded checkpoints are deleted. Close the record first."""
@@ -216,59 +192,34 @@ class CheckpointStore:
     def sweep(self, keep: Collection[str]) -> None:
         """Delete orphaned checkpoints; see `sweep_checkpoints`. No trial may be running."""
         try:
-            if orphans := sweep_checkpoints(self._root, keep):
-                _log.info("deleted %s in %s that no trial needs", counted(len(orphans), "checkpoint"), self._root)
+            if orphans := sweep_checkpoints(self.root, keep):
+                _log.info("deleted %s in %s that no trial needs", counted(len(orphans), "checkpoint"), self.root)
         except Exception as error:  # a full disk or a lost network must not end the search
-            _log.warning("checkpoints that no trial needs could not be deleted from %s: %s", self._root, error)
+            _log.warning("checkpoints that no trial needs could not be deleted from %s: %s", self.root, error)
 
     def _run(self) -> None:
         while (item := self._names.get()) is not None:
-            at_s, name = item
-            self._closing.wait(max(0.0, at_s + _UNTIL_DURABLE_S - time.monotonic()))
+            due_s, name = item
+            self._closing.wait(max(0.0, due_s - time.monotonic()))
             try:
-                delete_checkpoint(self._root, name)
+                delete_checkpoint(self.root, name)
             except Exception as error:  # a full disk or a lost network must not end the search
-                _log.warning("checkpoint %s in %s could not be deleted: %s", name, self._root, error)
-
-
-def _fill(folder: Path, name: str, save: Callable[[Path], object]) -> None:
-    save(folder)
-    if not any(folder.iterdir()):
-        raise CheckpointError(
-            f"the function given as checkpoint= wrote nothing into its folder for checkpoint {name}.\n"
-            f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
-        )
+                _log.warning("checkpoint %s in %s could not be deleted: %s", name, self.root, error)
 
 
 @contextmanager
-def _explained(root: str, name: str) -> Iterator[None]:
+def as_checkpoint_error(label: str, root: str) -> Iterator[None]:
     """Convert an OSError into a CheckpointError. Must not enclose a call of the user's `save`."""
     try:
         yield
     except OSError as error:
-        problem = f"checkpoint {name} cannot be written to {root}: {error.strerror or error}."
+        problem = f"{label} cannot be written to {root}: {error.strerror or error}."
         raise CheckpointError(f"{problem} Look at the disk (full?), or set checkpoints= to another place.") from error
 
 
-def _sync(folder: Path) -> None:
-    """Sync the files, then the folders that contain them."""
-    for place, _, files in os.walk(folder, topdown=False):
-        for file in files:
-            _sync_one(os.path.join(place, file))
-        _sync_one(place)
-
-
-def _sync_one(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
-def _own_folder(base: Path, name: str) -> Iterator[Path]:
-    """Create an empty folder in `base`, and remove it afterwards unless it was renamed."""
+def _partial_folder(base: Path, name: str) -> Iterator[Path]:
+    """Create an empty folder for a checkpoint, and remove it afterwards unless it was renamed."""
     folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=base)
     try:
         yield Path(folder)
@@ -276,7 +227,27 @@ def _own_folder(base: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _upload(root: str, name: str, folder: Path) -> None:
+def _publish(folder: Path, base: Path, name: str) -> None:
+    """Mark the checkpoint as complete, sync it to disk, and rename it to its final name."""
+    (folder / _MARK).touch()
+    for parent, _, files in os.walk(folder, topdown=False):
+        for file in files:
+            _sync(os.path.join(parent, file))
+        _sync(parent)
+    delete_checkpoint(str(base), name)
+    os.rename(folder, base / name)
+    _sync(str(base))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _upload(folder: Path, root: str, name: str) -> None:
     filesystem, base = filesystem_of(root)
     delete_checkpoint(root, name)
     filesystem.makedirs(f"{base}/{name}", exist_ok=True)

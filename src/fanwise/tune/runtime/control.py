@@ -6,13 +6,11 @@
                  control.key    32 random bytes of this run, mode 0600; peers must prove that they have read them
 
 No message is read before a peer has proved that it has the key, and messages are plain values that are never unpickled.
-A killed tuner leaves both files behind. They give no access, and resuming the experiment replaces them. Socket paths
-are limited to about 100 bytes, so folders with longer paths are accessed through /proc/self/fd.
+A killed tuner leaves both files behind. They give no access, and resuming the experiment replaces them.
 """
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -23,7 +21,7 @@ from ...base.errors import ClosedError, FanwiseError
 from ...links import Hub, Limits, Link, Request, UnixListener, dial, new_key
 from ...links.plain import Plain
 from ..program import ASKED
-from ..record.overview import overview_of
+from ..record.overview import Overview, overview_of
 from ..record.reading import read_meta
 
 _log = logging.getLogger(__name__)
@@ -31,14 +29,13 @@ _log = logging.getLogger(__name__)
 SOCKET_NAME = "control.sock"
 KEY_NAME = "control.key"
 
-# Executes a command on the hub's thread: called with a word, its arguments, and a function that takes the answer.
+# Executes a command on the hub's thread: takes a word, its arguments, and a function that it calls with the answer when
+# the command is on record.
 CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
-_PATH_BYTES_MAX = 100
+_MAX_PATH_BYTES = 100  # the limit of socket paths is a little higher
 # Commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
-# Seconds between checks that the hub is still running.
-_CHECK_S = 0.25
 # A search answers at once unless its thread is busy.
 _ANSWER_TIMEOUT_S = 30.0
 
@@ -50,14 +47,11 @@ class CommandListener:
     """Listens for commands until `close`. If the file system has no sockets, log a warning and do not listen.
 
     Args:
-        hub: the hub of the search.
         folder: the experiment's folder. The caller must hold the lock of its record.
-        handle: executes a command. It calls its last argument with a sentence when the command is on record, or raises
-            TypeError or ValueError, which is sent to the other process.
+        handle: executes a command. The text of a TypeError, ValueError or ClosedError is sent to the other process.
     """
 
     def __init__(self, hub: Hub, folder: Path, handle: CommandHandler) -> None:
-        self._hub = hub
         self._folder = folder
         self._handle = handle
         self._links: set[Link] = set()
@@ -66,7 +60,8 @@ class CommandListener:
         try:
             _remove_files(folder)
             key = new_key()
-            _write_key(folder, key)
+            (folder / KEY_NAME).touch(0o600, exist_ok=False)
+            (folder / KEY_NAME).write_bytes(key)
             path = self._exit.enter_context(short_path(folder)) / SOCKET_NAME
             self._listener = UnixListener(hub, path, key, on_link=self._on_link, limits=_LIMITS)
         except OSError as error:
@@ -82,7 +77,7 @@ class CommandListener:
     def _on_request(self, request: Request) -> None:
         try:
             self._handle(request.method, request.args, partial(self._answer, request, True))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ClosedError) as error:
             self._answer(request, False, str(error))
 
     def _answer(self, request: Request, is_accepted: bool, text: str) -> None:
@@ -92,32 +87,19 @@ class CommandListener:
             _log.info("the sender of a command to the search in %s has disconnected: %s", self._folder, error)
 
     def close(self) -> None:
-        """Stop listening and remove socket and key. Blocks for a turn of the hub; must not run on the hub's thread."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            closed = threading.Event()
-            self._hub.call_soon(partial(self._close, listener, closed))
-            while not closed.wait(_CHECK_S):
-                try:
-                    self._hub.check_usable()
-                except FanwiseError:  # the hub has closed the listener and the links
-                    break
+        """Stop listening, and remove socket and key. Must be called on the hub's thread, or after it has ended."""
+        if self._listener is not None:
+            self._listener.close()
+        for link in list(self._links):
+            link.close("the search is over")
         try:
             _remove_files(self._folder)
         except OSError as error:
             _log.warning("the socket of the search in %s could not be removed: %s", self._folder, error)
         self._exit.close()
 
-    def _close(self, listener: UnixListener, closed: threading.Event) -> None:
-        try:
-            listener.close()
-            for link in list(self._links):
-                link.close("the search is over")
-        finally:
-            closed.set()
 
-
-def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANSWER_TIMEOUT_S) -> str:
+def send_command(folder: Path, word: str, *args: object) -> str:
     """Send a command (see `commands`) and block until it is on record. Return the answer.
 
     Raises:
@@ -125,31 +107,28 @@ def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANS
         ValueError: the search refuses the command.
         RecordError: there is no such experiment.
     """
-    overview = overview_of(folder)
-    if read_meta(folder)["objective"] == ASKED:
+    meta = read_meta(folder)
+    name = meta["name"]
+    if meta["objective"] == ASKED:
         raise ClosedError(
-            f"the trials of {overview.name!r} are run by a program with the ask-and-tell interface, which takes no "
+            f"the trials of {name!r} are run by a program with the ask-and-tell interface, which takes no "
             f"commands from other processes. Call the methods of open_search(...) in that program."
         )
-    if overview.state in ("finished", "broken-off"):
-        raise ClosedError(not_running(overview.name, overview.state, overview.reason))
+    check_is_running(folder)
     hub = Hub(name="control")
     try:
         key = (folder / KEY_NAME).read_bytes()
         with short_path(folder) as path:
-            link = dial(hub, path / SOCKET_NAME, key, within_s=timeout_s)
+            link = dial(hub, path / SOCKET_NAME, key, within_s=_ANSWER_TIMEOUT_S)
         _use_plain_values(link)
         link.open()
-        is_accepted, text = link.ask(word, *args, within_s=timeout_s)
+        is_accepted, text = link.ask(word, *args, within_s=_ANSWER_TIMEOUT_S)
         link.close()
     except (FanwiseError, OSError) as error:
-        overview = overview_of(folder)
-        if overview.state in ("finished", "broken-off"):
-            raise ClosedError(not_running(overview.name, overview.state, overview.reason)) from error
         cause = "if it is running, it runs on another machine; send the command there"
-        if overview.state == "running":
+        if check_is_running(folder).state == "running":
             cause = f"it is running but cannot be reached ({error})"
-        raise ClosedError(f"the command did not reach the search {overview.name!r}: {cause}.") from error
+        raise ClosedError(f"the command did not reach the search {name!r}: {cause}.") from error
     finally:
         hub.close()
     if not is_accepted:
@@ -157,16 +136,25 @@ def send_command(folder: Path, word: str, *args: object, timeout_s: float = _ANS
     return str(text)
 
 
-def not_running(name: str, state: str, reason: str | None) -> str:
-    """Return the message that a search is not running, with advice."""
-    cause = f"it has finished ({reason})" if state == "finished" else "its tuner was killed or has crashed"
-    return f"the search {name!r} is not running: {cause}. Resume it with: fanwise tune resume {name}"
+def check_is_running(folder: Path) -> Overview:
+    """Return the overview of a search that is running, or that may run on another machine.
+
+    Raises:
+        ClosedError: the search is not running. The message says how to resume it.
+        RecordError: there is no such experiment.
+    """
+    overview = overview_of(folder)
+    name, state = overview.name, overview.state
+    if state not in ("finished", "broken-off"):
+        return overview
+    cause = f"it has finished ({overview.reason})" if state == "finished" else "its tuner was killed or has crashed"
+    raise ClosedError(f"the search {name!r} is not running: {cause}. Resume it with: fanwise tune resume {name}")
 
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
-    """Give a path to the folder that is short enough for a socket in it. Valid inside the block."""
-    if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _PATH_BYTES_MAX:
+    """Give a path to the folder, valid inside the block, that is short enough for a socket in it."""
+    if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _MAX_PATH_BYTES:
         yield folder
         return
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -177,19 +165,11 @@ def short_path(folder: Path) -> Iterator[Path]:
 
 
 def _use_plain_values(link: Link) -> None:
-    """Set the link to encode plain values only, so that nothing is unpickled. Call before the first message."""
+    """Make the link encode plain values only, so that nothing is unpickled. Call before the first message."""
     link.dumps, link.loads = _plain.dumps, lambda head, buffers=(): _plain.loads(head, buffers)
 
 
-def _write_key(folder: Path, key: bytes) -> None:
-    """Write the key to a new file that only this user can read."""
-    descriptor = os.open(folder / KEY_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
-
-
 def _remove_files(folder: Path) -> None:
-    """Remove the socket and key of an earlier run. The caller must hold the lock of the record."""
     for name in (SOCKET_NAME, KEY_NAME):
         with suppress(FileNotFoundError):
             (folder / name).unlink()

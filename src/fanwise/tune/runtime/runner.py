@@ -19,16 +19,13 @@ import reprlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from ...base.errors import ClosedError, RecordError
 from ...base.tracebacks import before_traceback, of_the_user
-from ...pool import contract
+from ...pool import Resources, contract
 from ...pool.contract import Engine, Job, JobRequest, Ready, Reply, Report, Timer
-from ...pool.leases import Resources
 from ...pool.reporting import is_plain
-from ...pool.specs import Packed
 from ..core import events
 from ..core.actions import Action, Answer, Discard, Finish, Judged, Kill, Reject, Start, Suggest, Terminate
 from ..core.events import Event
@@ -40,34 +37,11 @@ from ..record.state import SearchState
 from ..record.trials import SearchSnapshot
 from ..schedulers.scheduler import Decision
 from ..searchers.searcher import Searcher
-from .suggester import Suggester, suggester_for
+from .checkpoint_store import CheckpointStore
+from .suggester import InlineSuggester, ThreadedSuggester
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Settings of a running search: the packed objective, the resources of a trial, and the folders.
-
-    Args:
-        checkpoints: the root folder of the checkpoints, a path or any URL that fsspec supports.
-        summary_interval_s: seconds between two summaries in the record, which lists of experiments read.
-    """
-
-    name: str
-    packed: Packed
-    resources: Resources
-    seed: int
-    reuse: bool
-    folder: Path
-    checkpoints: str
-    summary_interval_s: float = 5.0
-
-
-class Checkpoints(Protocol):
-    """Deletes checkpoints. Implemented by `CheckpointStore`."""
-
-    def discard(self, names: list[str]) -> None:
-        """Delete these checkpoints in the background. Does not block."""
-
+# Seconds between two summaries in the record, which lists of experiments read.
+_SUMMARY_INTERVAL_S = 5.0
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
@@ -91,20 +65,16 @@ class _Attempt:
 
     trial_id: int
     number: int
-    job: Job | None = None
+    job: Job
     ready_s: float | None = None
 
 
 class Search:
-    """A running search; see the module. `finished` is set when it is over. `failure` is then its error, or None.
+    """A running search. `finished` is set when it is over. `failure` is then its error, or None.
 
     Args:
-        engine: the engine of the pool.
-        record: the open record.
-        plan: the settings.
-        state: the folded contents of the record.
-        began_s: start of the search's clock in seconds: 0, or the last time of a resumed search.
-        checkpoints: deletes checkpoints.
+        state: the state of the search after the events in the record.
+        job: the job of every trial, without the configuration: packed objective, resources, seed and reuse.
         listener: called with every event and its actions on the loop's thread. Must not block.
     """
 
@@ -112,29 +82,26 @@ class Search:
         self,
         engine: Engine,
         record: Record,
-        plan: Plan,
         state: SearchState,
-        *,
-        began_s: float = 0.0,
-        checkpoints: Checkpoints,
+        job: JobRequest,
+        checkpoints: CheckpointStore,
         listener: Callable[[Event, list[Action]], None] | None = None,
     ) -> None:
         self.finished = threading.Event()
-        self.resources = plan.resources  # of trials that start from now on
         self.finish: Finish | None = None
         self.failure: BaseException | None = None
         self._is_over = False  # same as `finished`, cheaper to test on every turn
         self._engine = engine
         self._loop = engine.loop
         self._record = record
-        self._plan = plan
+        self._trial_job = job
         self._checkpoints = checkpoints
         self._recorder = Recorder(record, state, listener)
-        self._zero_s = engine.loop.now_s() - began_s
+        self._zero_s = engine.loop.now_s() - state.last_s
         self._core: SearchCore | None = None
-        self._suggester: Suggester | None = None
+        self._suggester: InlineSuggester | ThreadedSuggester | None = None
         self._attempts: dict[int, _Attempt] = {}  # by job id
-        self._job_of: dict[int, int] = {}  # trial id -> id of its current job
+        self._job_ids: dict[int, int] = {}  # trial id -> id of its current job
         self._answers: list[tuple[Report, Answer | Reject]] = []
         self._discards: list[str] = []
         self._report: Report | None = None
@@ -146,7 +113,7 @@ class Search:
 
     @property
     def state(self) -> SearchState:
-        """The folded contents of the record. Only for the loop's thread."""
+        """The state of the search after all recorded events. Only for the loop's thread."""
         return self._recorder.state
 
     @property
@@ -154,32 +121,38 @@ class Search:
         """Number of started trials. Can be read from any thread."""
         return self._recorder.num_trials
 
-    @property
-    def searcher_failure(self) -> BaseException | None:
-        """The exception raised by the searcher, or None."""
-        return None if self._suggester is None else self._suggester.failure
+    def set_resources(self, resources: Resources) -> None:
+        """Set the resources of trials that start from now on. Must be called on the loop's thread."""
+        self._trial_job = replace(self._trial_job, resources=resources)
 
-    def suggester(self, searcher: Searcher | None) -> Suggester | None:
-        """Create the suggester that runs the searcher. It is the listener of `SearchCore`."""
-        if searcher is not None:
-            self._suggester = suggester_for(searcher, self._suggested_later, self.now_s)
-        return self._suggester
-
-    def settle(self) -> None:
-        """Block until the searcher has processed its queue. For use after the end of the search."""
-        if self._suggester is not None:
-            self._suggester.settle()
+    def settle(self) -> BaseException | None:
+        """After the search, block until the searcher is idle. Return the exception that it raised, or None."""
+        if self._suggester is None:
+            return None
+        self._suggester.settle()
+        return self._suggester.failure
 
     def now_s(self) -> float:
         """Return the seconds since the search began, excluding interruptions. Can be called from any thread."""
         return self._loop.now_s() - self._zero_s
 
     @_fails_search
-    def begin(self, core: SearchCore, make_first: Callable[[float], Event], earlier: Sequence[Event] = ()) -> None:
+    def begin(
+        self,
+        core: SearchCore,
+        searcher: Searcher,
+        make_first: Callable[[float], Event],
+        earlier: Sequence[Event] = (),
+    ) -> None:
         """Start the search: apply the events `earlier`, then the one that `make_first` makes from the time."""
         self._core = core
         self._loop.at_turn_end(self._turn_end)
-        self._engine.prepare(self._plan.packed)
+        if searcher.runs_inline:
+            self._suggester = InlineSuggester(searcher)
+        else:
+            self._suggester = ThreadedSuggester(searcher, self._on_late_suggestion)
+        core.listen(self._suggester)
+        self._engine.prepare(self._trial_job.packed)
         for event in earlier:
             self._apply(event)
         self._apply(make_first(self.now_s()))
@@ -188,11 +161,9 @@ class Search:
 
     @_fails_search
     def command(self, make: Callable[[float], Event], on_commit: Callable[[], None] | None = None) -> None:
-        """Apply a user's command, such as Ctrl-C, stop or pause. Must be called on the loop's thread.
+        """Apply the event of a user's command, such as Ctrl-C or pause. Must be called on the loop's thread.
 
-        Args:
-            make: makes the event from the time.
-            on_commit: called when the command has been committed; not called if the search is over or fails first.
+        `on_commit` is called when the command has been committed, but not if the search is over or fails first.
         """
         if self._core is None:
             self._early_commands.append(lambda: self.command(make, on_commit))
@@ -204,7 +175,7 @@ class Search:
     def abandon(self) -> None:
         """Kill the running trials and finish at once. Must be called on the loop's thread, or after it has ended."""
         if not self.finished.is_set():
-            self._fail(ClosedError(f"the search {self._plan.name!r} was broken off."))
+            self._fail(ClosedError(f"the search {self.state.name!r} was broken off."))
             with contextlib.suppress(ClosedError):  # the pool is closed, so no trial waits for an answer
                 self._release_answers()
             self._close()
@@ -216,8 +187,9 @@ class Search:
         attempt = self._attempts.get(job.id)
         if attempt is not None and self.failure is None:
             attempt.ready_s = now_s = self.now_s()
-            pid = 0 if ready.pid is None else ready.pid
-            self._apply(events.Ready(now_s, attempt.trial_id, attempt.number, pid, ready.started_s, ready.how))
+            self._apply(
+                events.Ready(now_s, attempt.trial_id, attempt.number, ready.pid or 0, ready.started_s, ready.how)
+            )
 
     def on_report(self, report: Report) -> None:
         try:  # same as `_fails_search`, inlined because reports are by far the most frequent event
@@ -230,16 +202,9 @@ class Search:
                 report.refuse(TypeError(problem))
             else:
                 self._report = report
-                self._apply(
-                    events.Reported(
-                        self._loop.now_s() - self._zero_s,
-                        attempt.trial_id,
-                        attempt.number,
-                        report.values,
-                        report.worker_time_s,
-                        report.checkpoint,
-                    )
-                )
+                now_s = self._loop.now_s() - self._zero_s
+                values, worker_time_s, checkpoint = report.values, report.worker_time_s, report.checkpoint
+                self._apply(events.Reported(now_s, attempt.trial_id, attempt.number, values, worker_time_s, checkpoint))
         except BaseException as error:
             self._fail(error)
 
@@ -252,10 +217,13 @@ class Search:
         seconds = outcome.objective_s
         if seconds is None and attempt.ready_s is not None:
             seconds = now_s - attempt.ready_s
-        user_traceback = of_the_user(outcome.traceback)
-        output = before_traceback(outcome.traceback, outcome.last_output)
         result = events.Outcome(
-            outcome.kind, outcome.text, user_traceback, output, outcome.threads, outcome.retry_alone
+            outcome.kind,
+            outcome.text,
+            of_the_user(outcome.traceback),
+            before_traceback(outcome.traceback, outcome.last_output),
+            outcome.threads,
+            outcome.retry_alone,
         )
         self._apply(events.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
 
@@ -264,8 +232,8 @@ class Search:
         attempt = self._attempts.get(job.id)
         if attempt is None:
             return
-        if self._job_of.get(attempt.trial_id) == job.id:
-            del self._job_of[attempt.trial_id]
+        if self._job_ids.get(attempt.trial_id) == job.id:
+            del self._job_ids[attempt.trial_id]
         try:
             if self.failure is None:
                 self._apply(events.Free(self.now_s(), attempt.trial_id, attempt.number))
@@ -278,16 +246,14 @@ class Search:
         if self.failure is None:
             self._apply(events.Tick(self.now_s()))
 
-    def _suggested_later(self, event: events.Suggested) -> None:
+    def _on_late_suggestion(self, event: events.Suggested) -> None:
         """Pass a suggestion from the searcher's thread to the loop."""
+        self._loop.call_soon(lambda: self._apply_suggestion(event))
 
-        @_fails_search
-        def apply(self: "Search") -> None:
-            if self.failure is None and not self.finished.is_set():
-                self._apply(replace(event, now_s=self.now_s()))
-
-        with contextlib.suppress(ClosedError):
-            self._loop.call_soon(lambda: apply(self))
+    @_fails_search
+    def _apply_suggestion(self, event: events.Suggested) -> None:
+        if self.failure is None and not self.finished.is_set():
+            self._apply(replace(event, now_s=self.now_s()))
 
     # -- from events to actions --------------------------------------------------------------------------------------
 
@@ -308,7 +274,7 @@ class Search:
                     self._answers.append((self._report, action))
                     self._report = None
                 elif type(action) is Suggest:
-                    assert self._suggester is not None, "a suggestion was ordered without a searcher"
+                    assert self._suggester is not None, "begin() creates it"
                     answer = self._suggester.ask(action, now_s=event.now_s, seen=self._record.next_seq - 1)
                     if answer is not None:
                         queue.append(answer)
@@ -331,32 +297,29 @@ class Search:
                 self.finish = action
 
     def _start(self, action: Start) -> None:
-        plan = self._plan
-        request = JobRequest(
-            plan.packed,
-            replace(self.resources, gpus=1) if action.alone else self.resources,
+        folder = self._record.folder
+        request = replace(
+            self._trial_job,
+            resources=replace(self._trial_job.resources, gpus=1) if action.alone else self._trial_job.resources,
             keywords=action.config,
             number=action.trial_id,
             attempt=action.attempt,
-            seed=plan.seed,
-            output=output_stem(plan.folder, action.trial_id, action.attempt),
-            reuse=plan.reuse,
+            output=output_stem(folder, action.trial_id, action.attempt),
             context={
-                "experiment": str(plan.folder),
-                "checkpoints": plan.checkpoints,
+                "experiment": str(folder),
+                "checkpoints": self._checkpoints.root,
                 "checkpoint": action.checkpoint,
                 "from_iter": action.from_iter,
-                "config": dict(action.config),
             },
         )
         job = self._engine.submit(request, self)
         self._attempts[job.id] = _Attempt(action.trial_id, action.attempt, job)
-        self._job_of[action.trial_id] = job.id
+        self._job_ids[action.trial_id] = job.id
 
     def _end_job(self, trial_id: int, how: contract.Ending) -> None:
-        job_id = self._job_of.get(trial_id)
-        if job_id is not None and (job := self._attempts[job_id].job) is not None:
-            self._engine.end(job, how)
+        job_id = self._job_ids.get(trial_id)
+        if job_id is not None:
+            self._engine.end(self._attempts[job_id].job, how)
 
     def _with_last_output(self, event: events.Ended, actions: list[Action], job: Job) -> events.Ended:
         """Add the job's last output to a failure that came without any, such as a timeout."""
@@ -378,7 +341,7 @@ class Search:
                 self._record.commit()
                 now_s = self._loop.now_s() - self._zero_s
                 if now_s >= self._summary_due_s:
-                    self._summary_due_s = now_s + self._plan.summary_interval_s
+                    self._summary_due_s = now_s + _SUMMARY_INTERVAL_S
                     self._record.set_summary(self.state.summary(now_s=now_s))
         except BaseException as error:
             self._fail(error)
@@ -430,9 +393,8 @@ class Search:
             return
         self.failure = error
         for attempt in list(self._attempts.values()):
-            if attempt.job is not None:
-                with contextlib.suppress(Exception):  # the link may have ended, and then its process ends too
-                    self._engine.end(attempt.job, "kill")
+            with contextlib.suppress(Exception):  # the link may have ended, and then its process ends too
+                self._engine.end(attempt.job, "kill")
 
     def _close(self) -> None:
         """Stop the timer and the suggester, and set `finished`. Nothing is written after this."""
@@ -440,15 +402,10 @@ class Search:
             self._timer.cancel()
         if self._suggester is not None:
             self._suggester.close()
-        with contextlib.suppress(ClosedError):
-            self._loop.check_usable()
-            self._loop.call_soon(self._remove_turn_hook)
+        if self._core is not None:
+            self._loop.call_soon(lambda: self._loop.not_at_turn_end(self._turn_end))
         self._is_over = True
         self.finished.set()
-
-    def _remove_turn_hook(self) -> None:
-        with contextlib.suppress(ValueError):  # the search never began
-            self._loop.not_at_turn_end(self._turn_end)
 
     # -- display ---------------------------------------------------------------------------------------------------
 

@@ -7,24 +7,25 @@ SearchRun.apply(), SearchRun.call()    change the running search; callable from 
 """
 
 import functools
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
 from ...base.errors import ClosedError, ExperimentExistsError, RecordError, SearchFailedError, SearchInterrupted
 from ...base.text import counted, printable_line
+from ...base.urls import is_url
 from ...links import Hub
-from ...pool import Capacity, Pool, Resources
+from ...pool import Capacity, Pool
+from ...pool.contract import JobRequest
 from ...pool.current import in_job
 from ...pool.functions import name_of, pack
 from ...pool.preload import modules_needed
 from ...pool.specs import Packed
-from ..callbacks.dispatcher import CallbackDispatcher
-from ..callbacks.search_events import SearchEnded, SearchStarted
+from ..callbacks.dispatcher import CallbackDispatcher, checked_callbacks
+from ..callbacks.search_events import SearchEnded
 from ..core import events
 from ..core.events import Earlier, Event
 from ..core.search_core import SearchCore
@@ -33,7 +34,7 @@ from ..display.table import method_line
 from ..display.watch import Interrupts, call_on, counting_interrupts, leave, watch
 from ..experiment import Experiment
 from ..objective import run_objective
-from ..program import Program, save_cluster, save_program
+from ..program import save_cluster, save_program
 from ..record.log import Record
 from ..record.reading import read_meta
 from ..record.restoring import restore
@@ -41,181 +42,160 @@ from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
 from ..stopping import limits_of
-from ..transfer import Taken
 from ..trial_resources import divided, trial_resources
-from ..warm_start import summaries_to_json
-from .board_process import own_board
+from ..values import check_bool, is_number
+from ..warm_start import Summary, summary_line
+from .board_process import check_board_is_there, own_board
 from .checkpoint_owner import claim, delete_owned, is_inside
-from .checkpoint_store import CheckpointStore, checkpoint_root, is_local
+from .checkpoint_store import CheckpointStore, checkpoint_root
 from .commands import command_for
 from .control import CommandListener
-from .runner import Plan, Search
+from .runner import Search
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Location, resources, callbacks and display of a run.
+@final
+@dataclass(kw_only=True, eq=False)
+class SearchRun:
+    """A run of a search.
 
     Args:
         path: the experiment's folder. It exists if and only if `is_resumed`.
         capacity: the machines of the pool.
-        resources: resources of one trial.
         pool: pool to run on, which is left open. None: create one with `cluster`, or on this machine.
         cluster: arguments for creating the pool when a search on a cluster is resumed.
         earlier: warm-start trials of other experiments. They are the first events of a new search.
         summaries: summaries of these trials.
+
+    Raises:
+        TypeError, ValueError: invalid callbacks or display options.
+        LeaseError: a trial needs more devices than there are.
+        NotInstalled: a library of the board is missing.
     """
 
+    objective: Callable[..., Any]
+    settings: SearchSettings
     name: str
     path: Path
-    capacity: Capacity
-    resources: Resources
     is_resumed: bool
+    capacity: Capacity
     pool: Pool | None
-    cluster: Mapping[str, Any] | None  # Any: JSON
-    earlier: Sequence[Earlier]
-    summaries: Sequence[Taken]
+    cluster: Mapping[str, Any] | None = None  # Any: JSON
+    earlier: Sequence[Earlier] = ()
+    summaries: Sequence[Summary] = ()
     callbacks: Sequence[object]
     print_update_interval: float
     board: bool
     quiet: bool
+    scheduler: Scheduler = field(init=False)  # a copy, which this run begins
+    _search: Search | None = field(init=False, default=None)
+    _hub: Hub | None = field(init=False, default=None)
 
-
-@dataclass(frozen=True, slots=True)
-class _OpenedSearch:
-    """The open record of a search and its fresh or restored state."""
-
-    record: Record
-    state: SearchState
-    core: SearchCore
-    first_event: Callable[[float], Event]
-
-
-@final
-class SearchRun:
-    """A run of a search; see the module. `scheduler`: unused copy of the scheduler in the settings."""
-
-    def __init__(
-        self,
-        objective: Callable[..., Any],  # Any: the user's objective
-        settings: SearchSettings,
-        scheduler: Scheduler,
-        options: RunOptions,
-    ) -> None:
-        self._objective = objective
-        self._settings = settings
-        self._scheduler = scheduler
-        self._options = options
-        self._path = options.path
-        self._checkpoint_root = checkpoint_root(options.path, options.name, settings.checkpoints)
-        self._has_begun = False
-        self._search: Search | None = None
-        self._hub: Hub | None = None
-        self._pool: Pool | None = None
+    def __post_init__(self) -> None:
+        checked_callbacks(self.callbacks)
+        if not is_number(self.print_update_interval):
+            raise TypeError(f"print_update_interval must be a number of seconds, got {self.print_update_interval!r}")
+        if not self.print_update_interval > 0:
+            raise ValueError(f"print_update_interval must be above 0 seconds, got {self.print_update_interval!r}")
+        check_bool("quiet", self.quiet)
+        if check_bool("board", self.board):
+            check_board_is_there()
+        self._resources = trial_resources(self.capacity, self.settings.devices_per_trial)
+        self.capacity.check(self._resources, "this machine" if self.pool is None else "this pool")
+        self.scheduler = self.settings.copy_scheduler()
+        self._checkpoint_root = checkpoint_root(self.path, self.name, self.settings.checkpoints)
 
     # -- running and finishing -------------------------------------------------------------------------------------
 
     def run(self, on_begin: Callable[[], None]) -> Experiment:
-        """Run the search in the current thread. `on_begin` is called when the search accepts commands.
-
-        Raises:
-            Exception: see `Tuner.run`.
-        """
-        options = self._options
-        if self._has_begun:
+        """Run the search in this thread. Call `on_begin` when it accepts commands. Raises as `Tuner.run`."""
+        if self._search is not None:
             raise ValueError("this tuner has already run. Create another Tuner, or use Tuner.resume(name).")
-        if options.pool is None and in_job():
+        if self.pool is None and in_job():
             raise ClosedError("a search cannot run inside a job or trial: its workers belong to the outer pool.")
         packed = self._pack_objective()
-        if not options.is_resumed:
-            check_name_is_free(self._path)
+        if not self.is_resumed:
+            check_name_is_free(self.path)
         with ExitStack() as stack:
             interrupts = stack.enter_context(counting_interrupts())
-            pool = options.pool or stack.enter_context(
-                Pool(**options.cluster) if options.cluster else Pool(seed=self._settings.seed, cpus=self._num_cpus())
-            )
-            # A closed pool raises here, before the record creates a folder.
-            self._pool, engine, self._hub = pool, pool.engine, pool.hub
-            opened = self._reopen() if options.is_resumed else self._create()
-            self._has_begun = True
+            pool = self.pool or stack.enter_context(self._new_pool())
+            engine, hub = pool.engine, pool.hub  # a closed pool raises here, before the record creates a folder
+            record, state, core = self._reopen() if self.is_resumed else self._create()
             store = CheckpointStore(self._checkpoint_root)
-            dispatcher = CallbackDispatcher(options.callbacks, opened.state)
-            opened.state.news.on_line = dispatcher.on_line
-            search = self._search = Search(
-                engine,
-                opened.record,
-                self._plan(packed),
-                opened.state,
-                began_s=opened.state.last_s,
-                checkpoints=store,
-                listener=dispatcher.on_event if options.callbacks else None,
-            )
-            dispatcher.start(self._start_event())
+            dispatcher = CallbackDispatcher(self.callbacks, state)
+            state.news.on_line = dispatcher.on_line
+            job = JobRequest(packed, self._resources, seed=self.settings.seed, reuse=self.settings.reuse)
+            listener = dispatcher.on_event if self.callbacks else None
+            search = self._search = Search(engine, record, state, job, store, listener)
+            self._hub = hub
+            dispatcher.start(self.settings.start_event(self.name, self.path, is_resumed=self.is_resumed))
             try:
-                save_cluster(self._path, pool.cluster_settings)
-                if pool.cluster_settings and is_local(self._checkpoint_root):
+                save_cluster(self.path, pool.cluster_settings)
+                if pool.cluster_settings and not is_url(self._checkpoint_root):
                     os.makedirs(self._checkpoint_root, exist_ok=True)  # nodes that cannot see it raise an error
-                (self._path / "output").mkdir(mode=0o700, exist_ok=True)
-                if options.is_resumed:
-                    store.sweep(opened.core.checkpoints)
-                address = stack.enter_context(own_board(self._path)) if options.board else None
-                self._search_and_display(search, self._hub, opened, interrupts, on_begin, address)
+                (self.path / "output").mkdir(mode=0o700, exist_ok=True)
+                if self.is_resumed:
+                    store.sweep(core.checkpoints)
+                address = stack.enter_context(own_board(self.path)) if self.board else None
+                lines = [*self._first_lines(pool), *record.notices]
+                lines += [] if address is None else [f"board: {address}"]
+                self._search_and_display(search, hub, core, interrupts, on_begin, lines)
             finally:
-                leave(self._hub, search)
+                leave(hub, search)
                 try:
-                    _close(opened.record, search)
+                    _close(record, search)
                 finally:
                     store.close()
                     if search.failure is None:  # after a failure, the record may lack the last decisions
-                        store.sweep(opened.core.checkpoints)
+                        store.sweep(core.checkpoints)
                     dispatcher.close(self._end_event(search))
-        search.settle()  # after closing, so that interrupting this wait loses nothing
-        self._raise_failure(search, interrupts)
-        return Experiment(self._path)
+        searcher_failure = search.settle()  # after closing, so that interrupting this wait loses nothing
+        self._raise_failure(search, interrupts, searcher_failure)
+        return Experiment(self.path)
 
     def _search_and_display(
         self,
         search: Search,
         hub: Hub,
-        opened: _OpenedSearch,
+        core: SearchCore,
         interrupts: Interrupts,
         on_begin: Callable[[], None],
-        address: str | None,
+        lines: Sequence[str],
     ) -> None:
-        """Start the search, display it, and block until it ends."""
-        options, earlier = self._options, self._options.earlier
-        screen = screen_for(options.print_update_interval, quiet=options.quiet)
-        if not options.quiet:
-            note_shown(self._path)
-        screen.say(*self._first_lines(address, opened.record.notices))
-        listener = CommandListener(hub, self._path, self.handle)
+        """Start the search, display it, and block until it ends. `lines` are shown first."""
+        screen = screen_for(self.print_update_interval, quiet=self.quiet)
+        if not self.quiet:
+            note_shown(self.path)
+        screen.say(*lines)
+        listener = CommandListener(hub, self.path, self._handle)
         try:
-            opened.core.listen(search.suggester(self._scheduler.searcher))
-            hub.call_soon(lambda: search.begin(opened.core, opened.first_event, earlier))
+            hub.call_soon(lambda: search.begin(core, self.scheduler.searcher, self._first_event, self.earlier))
             on_begin()
             watch(hub, search, screen, interrupts)
         finally:
             leave(hub, search)
-            listener.close()
             try:
+                call_on(hub, listener.close)
                 frame = call_on(hub, search.look)
-            except ClosedError:
-                frame = search.look()  # the hub's thread has ended, so this thread may call it
-            screen.end(*frame, lines=[_last_line(search)])
+            except ClosedError:  # the hub's thread has ended, so this thread may call them
+                listener.close()
+                frame = search.look()
+            finish = search.finish
+            line = f"the search was broken off: {search.failure}"
+            screen.end(*frame, lines=[line if finish is None else f"the search ended: {finish.reason}"])
 
-    def _raise_failure(self, search: Search, interrupts: Interrupts) -> None:
-        name = self._options.name
-        results = f"All reports are saved: load_experiment({name!r})."
+    def _raise_failure(self, search: Search, interrupts: Interrupts, searcher_failure: BaseException | None) -> None:
+        results = f"All reports are saved: load_experiment({self.name!r})."
         if interrupts.count:
-            message = f"the search {name!r} was interrupted. {results} Resume it with Tuner.resume({name!r}).run()."
-            raise SearchInterrupted(message, Experiment(self._path)) from search.failure
+            message = (
+                f"the search {self.name!r} was interrupted. {results} Resume it with Tuner.resume({self.name!r}).run()."
+            )
+            raise SearchInterrupted(message, Experiment(self.path)) from search.failure
         if search.failure is not None:
             search.failure.add_note(results)
             raise search.failure
         finish = search.finish
         assert finish is not None, "a search that did not fail has finished"
-        cause = finish.cause or search.searcher_failure
-        if cause is not None:
+        if (cause := finish.cause or searcher_failure) is not None:
             raise cause
         if finish.kind == "no-metric":
             raise ValueError(finish.error)
@@ -225,40 +205,33 @@ class SearchRun:
     # -- commands, callable from any thread ------------------------------------------------------------------------
 
     def apply(self, make_event: Callable[[float], Event]) -> None:
-        """Pass `make_event(now_s)` to the search on the hub's thread. Does not block.
-
-        Raises:
-            ClosedError: the search is not running.
-        """
+        """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
         search, hub = self._running()
         hub.call_soon(lambda: search.command(make_event))
 
+    def stop(self, reason: str) -> None:
+        """End the search as if its stopping criterion were met. Does not block. Raises as `apply`."""
+        self.apply(lambda now_s: events.Interrupt(now_s, reason))
+
     def call(self, word: str, *args: object) -> None:
-        """Execute a command of `runtime.commands`. Blocks until the search has accepted it.
+        """Execute a command of `runtime.commands`, and block until the search has accepted it.
 
         Raises:
             TypeError, ValueError: the command is invalid.
             ClosedError: the search is not running.
         """
         _, hub = self._running()
+        call_on(hub, lambda: self._handle(word, args, lambda _answer: None))
 
-        def execute() -> None:
-            self._running()
-            self.handle(word, args, lambda _answer: None)
-
-        call_on(hub, execute)
-
-    def handle(self, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
-        """Execute a command, on the hub's thread. Raise TypeError or ValueError if it is invalid."""
-        search = self._search
-        if search is None or search.finished.is_set() or search.failure is not None:
-            raise ValueError(f"the search {self._options.name!r} is over")
-        settings = self._settings
-        command = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
+    def _handle(self, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
+        """Execute a command on the hub's thread. Call `answer` when it is on record. Raises as `call`."""
+        search, _ = self._running()
+        settings = self.settings
+        make_event, reply = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
         if word == "workers" and settings.divides_machine:  # before the command, which starts trials
-            capacity, n_workers = self._options.capacity, int(args[0])  # type: ignore[call-overload]  # checked above
-            search.resources = trial_resources(capacity, divided(capacity, n_workers))
-        search.command(command.make, lambda: answer(command.answer))
+            devices_per_trial = divided(self.capacity, int(args[0]))  # type: ignore[call-overload]  # checked above
+            search.set_resources(trial_resources(self.capacity, devices_per_trial))
+        search.command(make_event, lambda: answer(reply))
 
     @property
     def num_trials(self) -> int | None:
@@ -268,126 +241,96 @@ class SearchRun:
     def _running(self) -> tuple[Search, Hub]:
         search, hub = self._search, self._hub
         if search is None or hub is None or search.finished.is_set() or search.failure is not None:
-            raise ClosedError(f"the search {self._options.name!r} is not running.")
+            raise ClosedError(f"the search {self.name!r} is not running.")
         return search, hub
 
     # -- the record ------------------------------------------------------------------------------------------------
 
-    def _create(self) -> _OpenedSearch:
-        meta = self._meta()
-        root = self._checkpoint_root
-        claim(root, str(meta["id"]), self._path)
+    def _create(self) -> tuple[Record, SearchState, SearchCore]:
+        """Create the record of a new experiment."""
+        root, settings = self._checkpoint_root, self.settings
+        meta = {
+            **settings.new_metadata(self.name, name_of(self.objective)),
+            "warm_start": self.summaries,
+        }
+        claim(root, str(meta["id"]), self.path)
         try:
-            record = Record.create(self._path, meta)
+            record = Record.create(self.path, meta)
         except BaseException:
-            if not is_inside(root, self._path):
+            if not is_inside(root, self.path):
                 delete_owned(root)  # it is empty
             raise
         try:
-            save_program(self._path, Program(self._objective, self._settings.scheduler, self._settings.space))
-            core = self._settings.new_core(self._scheduler)
+            save_program(self.path, self.objective, settings.scheduler, settings.space)
+            return record, SearchState(meta), settings.new_core(self.scheduler)
         except BaseException:
             record.close()
             raise
-        return _OpenedSearch(record, SearchState(meta), core, events.Begin)
 
-    def _reopen(self) -> _OpenedSearch:
-        """Reopen an existing experiment and restore its state by replaying its events."""
-        settings = self._settings
-        record = Record.reopen(self._path)
+    def _reopen(self) -> tuple[Record, SearchState, SearchCore]:
+        """Reopen the record of an existing experiment, and restore its state by replaying its events."""
+        record = Record.reopen(self.path)
         try:
-            meta = read_meta(self._path)
-            claim(self._checkpoint_root, meta["id"], self._path)
-            original = SearchSettings.from_json(meta, settings.scheduler)  # initial stop and n_workers
-            core = original.new_core(self._scheduler)
-            state = restore(self._path, core, self._scheduler.searcher)
+            meta = read_meta(self.path)
+            claim(self._checkpoint_root, meta["id"], self.path)
+            original = SearchSettings.from_json(meta, self.settings.scheduler)  # initial stop and n_workers
+            core = original.new_core(self.scheduler)
+            return record, restore(self.path, core, self.scheduler.searcher), core
         except BaseException:
             record.close()
             raise
 
-        def make_resumed_event(now_s: float) -> Event:
-            return events.Resumed(now_s, settings.n_workers, limits_of(settings.stop), settings.versions())
-
-        return _OpenedSearch(record, state, core, make_resumed_event)
-
-    def _meta(self) -> dict[str, object]:
-        """Return the metadata of a new experiment."""
-        return {
-            **self._settings.new_metadata(self._options.name, name_of(self._objective)),
-            "objective_sha256": hashlib.sha256(pack(self._objective, caller="Tuner").function).hexdigest(),
-            "warm_start": summaries_to_json(self._options.summaries),
-        }
+    def _first_event(self, now_s: float) -> Event:
+        if not self.is_resumed:
+            return events.Begin(now_s)
+        settings = self.settings
+        return events.Resumed(now_s, settings.n_workers, limits_of(settings.stop), settings.versions())
 
     # -- trials ----------------------------------------------------------------------------------------------------
 
     def _pack_objective(self) -> Packed:
         """Wrap the objective so that its return value is reported, and pack it for the workers."""
-        pack(self._objective, caller="Tuner")  # so that an error names the objective and not the wrapper
-        metric = self._scheduler.objectives[0].metric
-        wrapped = functools.partial(run_objective, self._objective, metric, self._settings.space.objects)
+        pack(self.objective, caller="Tuner")  # so that an error names the objective and not the wrapper
+        metric = self.scheduler.objectives[0].metric
+        wrapped = functools.partial(run_objective, self.objective, metric, self.settings.space.objects)
         packed = pack(wrapped, caller="Tuner")
-        return replace(packed, name=name_of(self._objective), modules=modules_needed(self._objective))
+        return replace(packed, name=name_of(self.objective), modules=modules_needed(self.objective))
 
-    def _plan(self, packed: Packed) -> Plan:
-        return Plan(
-            name=self._options.name,
-            packed=packed,
-            resources=self._options.resources,
-            seed=self._settings.seed,
-            reuse=self._settings.reuse,
-            folder=self._path,
-            checkpoints=self._checkpoint_root,
-        )
-
-    def _num_cpus(self) -> int:
-        """Return enough CPUs for all workers, even if the machine has fewer; `_first_lines` reports the shortage."""
-        return max(self._settings.n_workers * self._options.resources.cpus, self._options.capacity.cpus)
+    def _new_pool(self) -> Pool:
+        if self.cluster:
+            return Pool(**self.cluster)
+        # Enough CPUs for all workers, even if the machine has fewer: `_first_lines` reports the shortage.
+        num_cpus = max(self.settings.n_workers * self._resources.cpus, self.capacity.cpus)
+        return Pool(seed=self.settings.seed, cpus=num_cpus)
 
     # -- callback events and screen messages -----------------------------------------------------------------------
-
-    def _start_event(self) -> SearchStarted:
-        settings, options = self._settings, self._options
-        return SearchStarted(
-            options.name,
-            self._path,
-            settings.space,
-            self._scheduler.objectives,
-            settings.seed,
-            settings.n_workers,
-            resumed=options.is_resumed,
-            created_s=float(read_meta(self._path)["created_s"]),
-        )
 
     def _end_event(self, search: Search) -> SearchEnded:
         finish = search.finish
         reason = f"broken off: {search.failure}" if finish is None else finish.reason
         error = str(search.failure) if finish is None else finish.error
-        return SearchEnded(search.state.last_s, self._options.name, self._path, reason, error)
+        return SearchEnded(search.state.last_s, self.name, self.path, reason, error)
 
-    def _first_lines(self, address: str | None, notices: Sequence[str]) -> Iterator[str]:
-        settings, options = self._settings, self._options
+    def _first_lines(self, pool: Pool) -> Iterator[str]:
+        settings, capacity = self.settings, self.capacity
         kind = "asynchronous" if settings.asynchronous else "synchronous"
         workers = counted(settings.n_workers, "worker")
-        suffix = ", resumed" if options.is_resumed else ""
-        yield f"experiment {options.name}{suffix}: {kind} search with {workers}, master random seed {settings.seed}"
+        suffix = ", resumed" if self.is_resumed else ""
+        yield f"experiment {self.name}{suffix}: {kind} search with {workers}, master random seed {settings.seed}"
         choice = settings.searcher_choice
-        if method := method_line(self._scheduler.describe()):
+        if method := method_line(self.scheduler.describe()):
             yield printable_line(method if choice is None else f"{method}, {choice.line()}")
-        pool, capacity = self._pool, options.capacity
-        if pool is not None and pool.cluster_settings:
+        if pool.cluster_settings:
             hosts = counted(len(capacity.machines), "host")
             size = f"{hosts} with {counted(capacity.cpus, 'CPU')} and {counted(capacity.gpus, 'GPU')}"
             yield printable_line(f"on the Ray cluster {pool.cluster_settings['ray']}: {size}")
-        needed = settings.n_workers * options.resources.cpus
-        if needed > capacity.cpus:
-            effect = "workers share CPUs and run slower" if options.pool is None else "some trials wait"
-            yield f"CPUs: {workers} requested {needed}, but only {capacity.cpus} were found; {effect}"
-        for source in options.summaries:
-            yield f"warm start from {source}"
-        yield f"results are kept in {self._path}"
-        yield from notices
-        if address is not None:
-            yield f"board: {address}"
+        num_cpus = settings.n_workers * self._resources.cpus
+        if num_cpus > capacity.cpus:
+            effect = "workers share CPUs and run slower" if self.pool is None else "some trials wait"
+            yield f"CPUs: {workers} requested {num_cpus}, but only {capacity.cpus} were found; {effect}"
+        for summary in self.summaries:
+            yield f"warm start from {summary_line(summary)}"
+        yield f"results are kept in {self.path}"
 
 
 def check_name_is_free(path: Path) -> None:
@@ -397,17 +340,9 @@ def check_name_is_free(path: Path) -> None:
 
 
 def _close(record: Record, search: Search) -> None:
-    """Close the record. If the search has failed, ignore record errors: the error of the search is raised instead."""
-    try:
-        if search.failure is None:
-            record.set_summary(search.state.summary())
+    if search.failure is None:
+        record.set_summary(search.state.summary())
         record.close()
-    except RecordError:
-        if search.failure is None:
-            raise
-
-
-def _last_line(search: Search) -> str:
-    if search.finish is not None:
-        return f"the search ended: {search.finish.reason}"
-    return f"the search was broken off: {search.failure}"
+    else:
+        with suppress(RecordError):  # the error of the search is raised instead
+            record.close()

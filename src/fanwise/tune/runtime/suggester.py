@@ -10,7 +10,7 @@ import atexit
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol, final
+from typing import final
 
 from ..core.actions import Suggest
 from ..core.events import Suggested
@@ -20,50 +20,19 @@ from ..searchers.searcher import Observation, Searcher
 _EXIT_WAIT_S = 10.0
 
 
-class Suggester(Protocol):
-    """Listener of `SearchCore` that also answers suggestion actions."""
-
-    def observe(self, observation: Observation) -> None: ...
-    def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
-    def on_end(self, trial_id: int, status: str) -> None: ...
-
-    def ask(self, action: Suggest, *, now_s: float, seen: int) -> Suggested | None:
-        """Return the suggestion, or None if it will be delivered later."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The exception raised by the searcher, or None."""
-
-    def close(self) -> None:
-        """Deliver no more suggestions. Does not block; a suggestion in progress is computed and dropped."""
-
-    def settle(self) -> None:
-        """After `close`, block until all observations are processed, unless an unneeded suggestion is in progress."""
-
-
-def suggester_for(searcher: Searcher, deliver: Callable[[Suggested], None], now_s: Callable[[], float]) -> Suggester:
-    """Create the suggester of a searcher.
-
-    Args:
-        searcher: the searcher.
-        deliver: called with late suggestions, on another thread.
-        now_s: returns the current time in seconds; must be callable from any thread.
-    """
-    return InlineSuggester(searcher) if searcher.runs_inline else ThreadedSuggester(searcher, deliver, now_s)
-
-
 @final
 class InlineSuggester:
     """Runs a fast searcher inline."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
-        self.failure: BaseException | None = None
+        self.failure: BaseException | None = None  # raised by the searcher
         self.observe = searcher.observe
         self.on_rollback = searcher.on_rollback
         self.on_end = searcher.on_end
 
     def ask(self, action: Suggest, *, now_s: float, seen: int) -> Suggested:
+        """Return the suggestion."""
         try:
             return Suggested(now_s, action.number, plain_suggestion(self._searcher, action), seen)
         except Exception as error:  # user code: any exception ends the search in order
@@ -83,15 +52,18 @@ class ThreadedSuggester:
 
     At exit, the program waits a few seconds for the thread: a daemon thread that returns from C++ while Python is
     finalizing ends the process with SIGABRT ("terminate called without an active exception").
+
+    Args:
+        searcher: the searcher.
+        deliver: called on the thread with suggestions. Their time is 0.
     """
 
-    def __init__(self, searcher: Searcher, deliver: Callable[[Suggested], None], now_s: Callable[[], float]) -> None:
+    def __init__(self, searcher: Searcher, deliver: Callable[[Suggested], None]) -> None:
         self._searcher = searcher
         self._deliver = deliver
-        self._now_s = now_s
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self.failure: BaseException | None = None
-        self._closed = False
+        self.failure: BaseException | None = None  # raised by the searcher
+        self._is_closed = False
         self._is_busy = False
         self._thread = threading.Thread(target=self._run, name="fanwise-searcher", daemon=True)
         atexit.register(self._stop)
@@ -107,45 +79,43 @@ class ThreadedSuggester:
         self._queue.put(lambda: self._searcher.on_end(trial_id, status))
 
     def ask(self, action: Suggest, *, now_s: float, seen: int) -> None:
-        self._queue.put(lambda: self._answer(action, seen))
+        """Request a suggestion, which is delivered later."""
+        self._queue.put(lambda: self._suggest(action, seen))
 
     def close(self) -> None:
-        self._closed = True
+        """Deliver no more suggestions. Does not block; a suggestion in progress is computed and dropped."""
+        self._is_closed = True
         self._queue.put(None)
 
     def settle(self) -> None:
+        """After `close`, block until all observations are processed, unless a suggestion is still being computed."""
         if not self._is_busy:
             self._thread.join(_EXIT_WAIT_S)
 
-    def _answer(self, action: Suggest, seen: int) -> None:
+    def _suggest(self, action: Suggest, seen: int) -> None:
         config = None
         self._is_busy = True
-        if self.failure is None and not self._closed:
+        if self.failure is None and not self._is_closed:
             try:
                 config = plain_suggestion(self._searcher, action)
             except BaseException as error:  # user code: any exception, even SystemExit, ends the search in order
-                self.failure = None if self._closed else error
+                self.failure = None if self._is_closed else error
         self._is_busy = False
-        if self._closed:
+        if self._is_closed:
             return
         if self.failure is None:
-            self._deliver(Suggested(self._now_s(), action.number, config, seen))
+            self._deliver(Suggested(0.0, action.number, config, seen))
         else:
-            self._deliver(failed_suggestion(self._searcher, action, self._now_s(), self.failure, seen=seen))
+            self._deliver(failed_suggestion(self._searcher, action, 0.0, self.failure, seen=seen))
 
     def _stop(self) -> None:
         self.close()
         self._thread.join(_EXIT_WAIT_S)
 
     def _run(self) -> None:
-        try:
-            self._run_calls()
-        finally:
-            atexit.unregister(self._stop)
-
-    def _run_calls(self) -> None:
         while (call := self._queue.get()) is not None:
             try:
                 call()
             except BaseException as error:  # user code: the next suggestion fails with it and ends the search
                 self.failure = self.failure or error
+        atexit.unregister(self._stop)

@@ -259,7 +259,7 @@ def test_a_trial_is_shown_with_its_output(searched: Finished, typed: Typed, plac
 def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "some/pictures")
     assert (done.status, done.err) == (0, "")
-    names = ["hyperparameters", "incumbent", "learning-curves", "parallel-coordinates", "workers"]
+    names = ["incumbent", "learning-curves", "workers"]
     assert done.out.split() == [f"some/pictures/{name}.png" for name in names]
     assert sorted(path.name for path in (place.folder / "some/pictures").iterdir()) == [f"{n}.png" for n in names]
     for name in names:
@@ -270,7 +270,7 @@ def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) 
 def test_pictures_are_drawn_as_svg_when_asked(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "drawn", "--format", "svg")
     assert (done.status, done.err) == (0, "")
-    assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 5
+    assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 3
     assert (place.folder / "drawn/workers.svg").read_bytes().startswith(b"<?xml")
 
 

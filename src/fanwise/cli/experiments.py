@@ -8,8 +8,9 @@ from ..base.errors import SearchFailedError, SearchInterrupted
 from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
 from ..pool import Pool
-from ..tune import Best, Experiment, Tuner, load_experiment
+from ..tune import Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
+from ..tune.experiment import Best
 from .usage import UsageError
 
 # Exit status of a program that was ended by Ctrl-C, as shells define it.

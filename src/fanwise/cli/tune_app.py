@@ -387,7 +387,7 @@ def tune_plot(
 ) -> None:
     """Draw an experiment, or compare several.
 
-    The best value so far, learning curves, workers, hyperparameters, and rungs or a Pareto front where there are such.
+    The best value so far, learning curves, workers, and rungs, importances or a Pareto front if there are any.
     Several experiments are drawn into one picture of the best value so far, and one of their workers.
 
     \b

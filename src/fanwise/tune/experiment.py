@@ -6,8 +6,7 @@
 Every property first reads the events that are new since the last read, so one object can follow a running search.
 Nothing here writes to the record. An `Experiment` must be used from one thread only.
 
-Reports that became void because their trial restarted from an earlier checkpoint are left out everywhere except in
-`results_of(all_attempts=True)`.
+Reports that became void because their trial restarted from an earlier checkpoint are left out everywhere.
 """
 
 import difflib
@@ -23,12 +22,12 @@ from ..base.home import experiments_folder, list_experiments
 from .display.screen import is_shown
 from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
-from .pareto_results import ParetoPoint, objectives_of, pareto_of
+from .pareto_results import ParetoPoint, hypervolume_of, pareto_of
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
 from .record.reading import FILE_NAME, read_meta
 from .record.state import SearchState
-from .record.trials import Failure, SearchSnapshot
+from .record.trials import Failure
 from .runtime.checkpoint_owner import conflict_in, delete_owned, is_inside
 from .runtime.checkpoint_store import checkpoint_root
 
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..plot.data import SearchData
-    from ..plot.hypervolumes import VolumeData
-    from .permutation_importance import Dependences, Importances
+    from .permutation_importance import Importances
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,7 @@ class Best:
     """The best report of an experiment.
 
     Args:
-        trial_id: id of its trial.
         value: value of the first metric, as reported.
-        config: configuration of the trial.
         iter: number of the report in its trial, from 1.
         violations: the violated constraints, each with its excess in the unit of the metric. Empty if the report is
             feasible. If no report is, the best one is the one closest to meeting all constraints.
@@ -56,7 +52,7 @@ class Best:
 
     trial_id: int
     value: float
-    config: Mapping[str, Any]  # Any: values of the space
+    config: Mapping[str, Any]
     iter: int
     violations: Mapping[str, float] = field(default_factory=dict)
 
@@ -66,9 +62,9 @@ class Best:
         return not self.violations
 
     def __repr__(self) -> str:
-        parts = [f"trial_id={self.trial_id}, value={self.value!r}, config={self.config!r}, iter={self.iter}"]
-        parts += [f"violations={self.violations!r}"] if self.violations else []
-        return f"Best({', '.join(parts)})"
+        violations = f", violations={self.violations!r}" if self.violations else ""
+        report = f"trial_id={self.trial_id}, value={self.value!r}, config={self.config!r}, iter={self.iter}"
+        return f"Best({report}{violations})"
 
 
 class Experiment:
@@ -85,29 +81,28 @@ class Experiment:
         place = Path(path)
         self.path = place.parent if place.name == FILE_NAME else place
         self._reader = SearchReader(self.path, full=True)
-        self._meta = self._reader.meta
 
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
 
     def _repr_html_(self) -> str | None:
-        """HTML for notebooks. None in the cell that has just displayed this search."""
+        """Return HTML for notebooks; None in the cell that has just displayed this search."""
         if is_shown(self.path):
             return None
         state = self.state if self.end_reason is None else f"ended: {self.end_reason}"
-        method = method_line(self._meta.get("scheduler", {}))
+        method = method_line(self._reader.search.meta.get("scheduler", {}))
         title = f"{self.name} {state} ({method})" if method else f"{self.name} {state}"
-        return html_of(search_view(self.snapshot(), title=title))
+        return html_of(search_view(self._reader.snapshot(), title=title))
 
     @property
     def name(self) -> str:
         """Name of the experiment. The folder has the same name unless it was renamed."""
-        return str(self._meta.get("name", self.path.name))
+        return self._reader.search.name
 
     @property
-    def metadata(self) -> dict[str, Any]:  # Any: JSON
+    def metadata(self) -> dict[str, Any]:
         """Settings at the start: objective, space, scheduler, metric, mode, seed, n_workers, versions, ..."""
-        return dict(self._meta)
+        return dict(self._reader.search.meta)
 
     @property
     def results(self) -> "pd.DataFrame":
@@ -118,22 +113,18 @@ class Experiment:
         st_worker_iter (1, 2, ...), st_decision, st_status (the trial's current status) and, if there are constraints,
         st_feasible.
         """
-        return self.results_of()
-
-    def results_of(self, *, all_attempts: bool = False) -> "pd.DataFrame":
-        """Return `results`. With `all_attempts=True`, include the void reports of attempts that were retried."""
-        return results_frame(self.history(), all_attempts=all_attempts, dead=self._reader.is_dead)
+        return results_frame(self._history(), dead=self._reader.is_dead)
 
     @property
     def trials(self) -> "pd.DataFrame":
         """Table of all trials, one row per trial, in the order of starting.
 
-        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), config_<name>, the last reported
-        values, best_<metric>, feasible (of the best report, if there are constraints), worker_time (seconds inside the
-        objective over all attempts), started_s, ended_s (NaN while it runs), reason (kind of failure) and reason_text.
-        `reason` returns the whole failure.
+        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), source (the trial that it was cloned
+        from), config_<name>, the last reported values, best_<metric>, feasible (of the best report, if there are
+        constraints), worker_time (seconds inside the objective over all attempts), started_s, ended_s (NaN while it
+        runs), reason (kind of failure) and reason_text. `reason` returns the whole failure.
         """
-        return trials_frame(self.history(), dead=self._reader.is_dead)
+        return trials_frame(self._history(), dead=self._reader.is_dead)
 
     @property
     def best(self) -> Best | None:
@@ -142,7 +133,7 @@ class Experiment:
         With constraints, it is the best feasible report. As long as no report is feasible, it is the one closest to
         meeting all constraints, with `violations`.
         """
-        best = self.history().best()
+        best = self._history().best()
         if best is None:
             return None
         return Best(best.trial_id, best.value, dict(best.config), best.iter, best.violations)
@@ -156,7 +147,7 @@ class Experiment:
         >>> [(point.trial_id, point.values) for point in load_experiment("networks").pareto()]
         [(3, {'error': 0.02, 'latency_ms': 9.0}), (7, {'error': 0.05, 'latency_ms': 4.0})]
         """
-        return pareto_of(self.history(), objectives_of(self._meta))
+        return pareto_of(self._history())
 
     def hypervolume(self, reference_point: Mapping[str, float] | None = None) -> float:
         """Return the exact hypervolume dominated by all reports, up to a reference point.
@@ -168,8 +159,7 @@ class Experiment:
         Raises:
             ValueError: the point does not have a finite number for each objective.
         """
-        steps = self.volume_data(reference_point).steps
-        return steps[-1][1] if steps else 0.0
+        return hypervolume_of(self._history(), reference_point)
 
     @property
     def utilization(self) -> float | None:
@@ -179,12 +169,7 @@ class Experiment:
         started (in a running search, until the last event). Start-up and shutdown are excluded. A worker removed by
         `Tuner.set_workers` counts until its last objective ends.
         """
-        return self.history().utilization()
-
-    @property
-    def finished(self) -> bool:
-        """True if the search has finished. False while it runs and after its tuner was killed; see `state`."""
-        return self.history().finished
+        return self._history().utilization()
 
     @property
     def state(self) -> State:
@@ -197,14 +182,14 @@ class Experiment:
 
         The state is derived from a lock that the tuner holds, not from a process id, which could be reused.
         """
-        self.refresh()
+        self._reader.refresh()
         return self._reader.state
 
     @property
     def end_reason(self) -> str | None:
         """Reason for the end, e.g. "max_wallclock_time=60 s is over" or "interrupted". None until it has finished."""
-        state = self.history()
-        return state.reason if state.finished else None
+        history = self._history()
+        return history.reason if history.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
         """Return the failure of a trial, with traceback and last output, or None if it did not fail.
@@ -212,15 +197,11 @@ class Experiment:
         Raises:
             ValueError: there is no such trial.
         """
-        state = self.history()
-        if trial_id not in state.trials:
-            known = f"its trials are {min(state.trials)} to {max(state.trials)}" if state.trials else "it has no trials"
+        trials = self._history().trials
+        if trial_id not in trials:
+            known = f"its trials are {min(trials)} to {max(trials)}" if trials else "it has no trials"
             raise ValueError(f"experiment {self.name!r} has no trial {trial_id!r}; {known}")
-        return state.trials[trial_id].last.failure
-
-    def refresh(self) -> int:
-        """Read new events from the record and return their number."""
-        return self._reader.refresh()
+        return trials[trial_id].last.failure
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write `results` to a .csv, .json or .parquet file, or `results` and `trials` to an .sqlite file.
@@ -234,7 +215,7 @@ class Experiment:
         """
         write_results(self.results, self.trials, path)
 
-    def to_optuna(self) -> Any:  # Any: an optuna.Study, checked alike without Optuna
+    def to_optuna(self) -> Any:
         """Return an in-memory Optuna study with the distributions of this space and all finished trials.
 
         The value of a trial is its last report. Stopped trials become pruned trials.
@@ -245,24 +226,13 @@ class Experiment:
         """
         from .with_optuna_study import study_of
 
-        return study_of(self.history(), self.metadata)
+        return study_of(self._history())
 
     def search_data(self) -> "SearchData":
         """Return plain data for `fanwise.plot`. Reports whose metric is not a number are left out."""
         from .plot_data import search_data
 
-        return search_data(self.name, self._meta, self.history())
-
-    def volume_data(self, reference_point: Mapping[str, float] | None = None) -> "VolumeData":
-        """Return the hypervolume over time, for `fanwise.plot.hypervolume`. Arguments and errors as `hypervolume`."""
-        from .plot_data import volume_data
-
-        return volume_data([(self.name, self._meta, self.history())], reference_point)[0]
-
-    def snapshot(self) -> SearchSnapshot:
-        """Return the data of the terminal display, as while the search runs."""
-        self.refresh()
-        return self._reader.snapshot()
+        return search_data(self._history())
 
     def plot(self) -> "Figure":
         """The best value so far over wall-clock time, as a matplotlib figure."""
@@ -282,18 +252,6 @@ class Experiment:
 
         return figures.workers(self.search_data())
 
-    def plot_hyperparameters(self) -> "Figure":
-        """The best value of each trial over each hyperparameter, one scatter plot each, as a matplotlib figure."""
-        from ..plot import landscapes
-
-        return landscapes.hyperparameters(self.search_data())
-
-    def plot_parallel_coordinates(self) -> "Figure":
-        """Parallel coordinates of the hyperparameters and the metric, one line per trial, as a matplotlib figure."""
-        from ..plot import landscapes
-
-        return landscapes.parallel_coordinates(self.search_data())
-
     def plot_rungs(self) -> "Figure":
         """The trials that reached each rung, and those that were promoted from it, as a matplotlib figure."""
         from ..plot import ladder
@@ -309,7 +267,7 @@ class Experiment:
         from ..plot import fronts
         from .plot_data import front_data
 
-        return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
+        return fronts.pareto_front(front_data(self._history()))
 
     def importances(self, metric: str | None = None) -> "Importances":
         """Return the importance of each hyperparameter with its deviation, and the model's accuracy on unseen trials.
@@ -326,43 +284,18 @@ class Experiment:
         """
         from .permutation_importance import importances_of
 
-        return importances_of(self._meta, self.history(), metric)
+        return importances_of(self._history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
         """Importances and predicted against actual values, as a matplotlib figure. Arguments as `importances`."""
         from ..plot.importances import importance
 
         result = self.importances(metric)
-        bars = [(one.name, one.mean, one.deviation) for one in result.hyperparameters]
+        bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
         return importance(self.name, result.metric, bars, result.predicted, result.seen, result.correlation)
 
-    def partial_dependence(self, metric: str | None = None) -> "Dependences":
-        """Return the partial dependence on each hyperparameter: the mean prediction at each value, and its spread.
-
-        Uses the same model as `importances`. Arguments and errors as `importances`.
-        """
-        from .permutation_importance import dependences_of
-
-        return dependences_of(self._meta, self.history(), metric)
-
-    def plot_partial_dependence(self, metric: str | None = None) -> "Figure":
-        """`partial_dependence` as a matplotlib figure, one panel per hyperparameter. Arguments as `importances`."""
-        from ..plot.dependences import partial_dependence
-        from .plot_data import dependence_data
-
-        result = self.partial_dependence(metric)
-        panels = dependence_data(self._meta, self.history(), result.hyperparameters)
-        return partial_dependence(self.name, result.metric, panels, result.quarters, result.correlation)
-
-    def plot_hypervolume(self, reference_point: Mapping[str, float] | None = None) -> "Figure":
-        """The hypervolume over wall-clock time, as a matplotlib figure. Arguments and errors as `hypervolume`."""
-        from ..plot import hypervolumes
-
-        return hypervolumes.hypervolume(self.volume_data(reference_point))
-
-    def history(self) -> SearchState:
-        """Return the state after all events so far, the data behind the tables. Do not modify it."""
-        self.refresh()
+    def _history(self) -> SearchState:
+        self._reader.refresh()
         return self._reader.search
 
 

@@ -32,33 +32,27 @@ _RESULTS_AFTER = (
     "st_status",
     "st_feasible",
 )
-_TRIALS_BEFORE = ("trial_id", "status", "attempt", "iter")
+_TRIALS_BEFORE = ("trial_id", "status", "attempt", "iter", "source")
 _ENDINGS = (".csv", ".json", ".parquet", ".sqlite")
 _TRIALS_AFTER = ("feasible", "worker_time", "started_s", "ended_s", "reason", "reason_text")
 
 
-def results_frame(history: SearchState, *, all_attempts: bool, dead: bool = False) -> "pd.DataFrame":
-    """Return a table with one row per report, in the order of reporting; see `Experiment.results`.
-
-    Args:
-        history: the search, with all reports.
-        all_attempts: include reports that do not count.
-        dead: the tuner was killed, so running trials are lost.
-    """
+def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
+    """Return `Experiment.results`. `dead`: the tuner was killed, so running trials are lost."""
     import numpy as np
     import pandas as pd
 
     reports, trials = history.reports, list(history.trials.values())
-    mask = np.ones(len(reports), bool) if all_attempts else np.array(history.counts(), bool)
+    mask = np.array(history.counts(), bool)
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
     configs = _configs(trials)
     reserved = (*_RESULTS_BEFORE, *_RESULTS_AFTER, *configs)
     ids = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids)
     of_trial = order[np.searchsorted(ids[order], trial_ids)] if len(trials) else np.zeros(0, np.int64)
-    columns: dict[str, Any] = {"trial_id": trial_ids}  # Any: columns of any type
+    columns: dict[str, Any] = {"trial_id": trial_ids}
     for name, values in reports.values.items():
-        columns[_reported(name, reserved)] = _series(values if all_attempts else list(compress(values, mask)))
+        columns[_reported(name, reserved)] = _series(list(compress(values, mask)))
     for name, values in configs.items():
         columns[name] = _series(values).take(of_trial).reset_index(drop=True)
     columns["st_attempt"] = np.array(reports.attempts, np.int64)[mask]
@@ -73,19 +67,20 @@ def results_frame(history: SearchState, *, all_attempts: bool, dead: bool = Fals
     return pd.DataFrame(columns)
 
 
-def trials_frame(history: SearchState, *, dead: bool = False) -> "pd.DataFrame":
-    """Return a table with one row per trial, in the order of starting; see `Experiment.trials`. `dead` as above."""
+def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
+    """Return `Experiment.trials`. `dead`: the tuner was killed, so running trials are lost."""
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
     last_rows = [trial.last.last_row for trial in trials]
     configs, best_name = _configs(trials), f"best_{history.metric}"
     reserved = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
-    columns: dict[str, Any] = {  # Any: columns of any type
+    columns: dict[str, Any] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
         "iter": [trial.num_reports for trial in trials],
+        "source": [trial.source for trial in trials],
         **configs,
     }
     for name, values in reports.values.items():
@@ -103,7 +98,7 @@ def trials_frame(history: SearchState, *, dead: bool = False) -> "pd.DataFrame":
     return pd.DataFrame({name: _series(values) for name, values in columns.items()})
 
 
-def _configs(trials: Iterable[Trial]) -> Mapping[str, list[Any]]:  # Any: JSON
+def _configs(trials: Iterable[Trial]) -> Mapping[str, list[Any]]:
     """Return a column for every name in a configuration; None for trials that do not have it."""
     rows = [trial.config for trial in trials]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -114,7 +109,7 @@ def _reported(name: str, reserved: Sequence[str]) -> str:
     return f"reported_{name}" if name in reserved else name
 
 
-def _series(values: Sequence[Any]) -> "pd.Series[Any]":  # Any: cells of any type
+def _series(values: Sequence[Any]) -> "pd.Series[Any]":
     import pandas as pd
 
     return pd.Series(list(values)) if values else pd.Series([], dtype=object)
@@ -162,7 +157,7 @@ def _json(frame: "pd.DataFrame") -> bytes:
     return json.dumps(rows, allow_nan=False, default=str).encode()
 
 
-def _plain(value: Any) -> Any:  # Any: a cell
+def _plain(value: Any) -> Any:
     """Convert to JSON types. Missing values, NaN and infinities become None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
@@ -186,7 +181,7 @@ def _parquet(frame: "pd.DataFrame") -> bytes:
     return written
 
 
-def _sqlite_cell(value: Any) -> Any:  # Any: a cell
+def _sqlite_cell(value: Any) -> Any:
     return json.dumps(_plain(value)) if isinstance(value, Mapping | list | tuple) else value
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from .core.events import Earlier
 from .experiment import Experiment, load_experiment
+from .record.overview import read_search
 from .search_settings import SearchSettings
 from .space import Space
 from .transfer import KnownTrial, Learning, Source, Taken, fitted
@@ -59,8 +60,8 @@ def _read_source(item: object, index: int, space: Space) -> Source:
 
 
 def _from_experiment(experiment: Experiment) -> Source:
-    history = experiment.history()
-    dead = experiment.state == "broken-off"
+    reader = read_search(experiment.path)
+    history, dead = reader.search, reader.is_dead
     reports: dict[int, list[dict[str, object]]] = {}
     for row, (trial_id, counts) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
         if counts:
@@ -70,8 +71,8 @@ def _from_experiment(experiment: Experiment) -> Source:
         KnownTrial(trial.config, reports.get(trial.trial_id, []), _end_status(history.status_of(trial, dead=dead)))
         for trial in history.trials.values()
     ]
-    modes = {str(metric): str(mode) for metric, mode in experiment.metadata["objectives"]}
-    return Source(f"the experiment {experiment.name!r}", trials, modes)
+    modes = {objective.metric: str(objective.mode) for objective in history.objectives}
+    return Source(f"the experiment {history.name!r}", trials, modes)
 
 
 def _from_frame(frame: Any, index: int, space: Space) -> Source:

@@ -73,6 +73,13 @@ class SearchReader:
         return self._known_s + time.monotonic() - self._known_at_s
 
 
+def read_search(folder: Path) -> SearchReader:
+    """Return a reader that has read all events so far, with all trials and reports. Errors as for `SearchReader`."""
+    reader = SearchReader(folder, full=True)
+    reader.refresh()
+    return reader
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
     """An experiment in one line.

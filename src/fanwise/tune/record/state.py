@@ -56,6 +56,7 @@ class SearchState:
     """
 
     def __init__(self, meta: Mapping[str, Any], *, full: bool = False) -> None:  # Any: JSON
+        self.meta = meta
         self.name = str(meta["name"])
         self.metric, self.mode = str(meta["metric"]), str(meta["mode"])
         self.constraints = checked_constraints(meta.get("constraints", []))
@@ -303,6 +304,10 @@ class SearchState:
         """Return the best feasible report, else the one closest to feasible, or None if no report is finite."""
         alive = self._best_alive
         return alive if alive is not None and alive.is_before(self._best) else self._best
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return tuple(Objective(str(metric), mode) for metric, mode in self.meta["objectives"])
 
     def living_status(self, trial_id: int) -> Status | None:
         """Return the status of a trial that may still run; None if it is over or has not started."""

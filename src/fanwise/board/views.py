@@ -18,7 +18,7 @@ import numpy as np
 from ..plot.axis_scales import value_scale
 from ..plot.data import Timeline, worker_timeline
 from ..plot.rung_figure import rungs_of
-from ..tune.constraints import format_violations
+from ..tune.constraints import format_violations, violated
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
 from ..tune.plot_data import front_data, hyperparameter_axes, search_data, search_without_reports
@@ -329,7 +329,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         "reports": trial.num_reports,
         "seconds": trial.worker_time_s or 0.0,
         "checkpoint": trial.checkpoint,
-        "violated": format_violations(history.violated(trial.last.last_row)) if trial.last.last_row is not None else "",
+        "violated": _violated(history, trial),
         "values": {name: _series(history, name, rows) for name in names},
         "attempts": [
             {
@@ -349,6 +349,15 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         else {"kind": failure.kind, "text": failure.text, "traceback": failure.traceback or ""},
         "seq": history.last_seq,
     }
+
+
+def _violated(history: SearchState, trial: Trial) -> str:
+    """The constraints that the last report violates."""
+    row = trial.last.last_row
+    if row is None:
+        return ""
+    values = {name: column[row] for name, column in history.reports.values.items()}
+    return format_violations(violated(history.constraints, values))
 
 
 def _series(history: SearchState, name: str, rows: Sequence[int]) -> Json:

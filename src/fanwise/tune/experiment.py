@@ -169,7 +169,8 @@ class Experiment:
         started (in a running search, until the last event). Start-up and shutdown are excluded. A worker removed by
         `Tuner.set_workers` counts until its last objective ends.
         """
-        return self._history().utilization()
+        history = self._history()
+        return history.utilization.share(history.last_s)
 
     @property
     def state(self) -> State:

@@ -9,6 +9,7 @@ The value of a trial is its best feasible report. Failed trials, and those witho
 trials were stopped early, values at different resources are compared; see `num_stopped`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -77,22 +78,21 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
 
     objective = _objective(history.objectives, metric)
     encoder = Encoder(Space.from_json(history.meta["space"]))
-    infeasibilities = history.infeasibilities()
-    best_rows = {
-        trial_id: row
-        for trial_id, row in history.best_rows(objective).items()
-        if not infeasibilities[row] and history.status_of(history.trials[trial_id]) != "Failed"
-    }
-    if len(best_rows) < MIN_TRIALS or not encoder.names:
-        problem = "no hyperparameters" if not encoder.names else f"{len(best_rows)} trials with a result"
+    losses: dict[int, float] = {}  # of the best feasible report of each trial
+    for row, infeasibility, (value,) in history.counted_rows(objective.metric):
+        if not infeasibility and isinstance(value, (int, float)) and math.isfinite(value):
+            trial_id, loss = history.reports.trial_ids[row], objective.loss(float(value))
+            losses[trial_id] = min(losses.get(trial_id, loss), loss)
+    statuses = {trial_id: history.status_of(history.trials[trial_id]) for trial_id in losses}
+    trial_ids = sorted(trial_id for trial_id, status in statuses.items() if status != "Failed")
+    if len(trial_ids) < MIN_TRIALS or not encoder.names:
+        problem = "no hyperparameters" if not encoder.names else f"{len(trial_ids)} trials with a result"
         raise ValueError(
             f"importances need at least {MIN_TRIALS} trials with a result, and a hyperparameter; the experiment has "
             f"{problem}"
         )
     check_sklearn("importances need")
-    trial_ids = sorted(best_rows)
-    values = history.reports.values[objective.metric]
-    ranks = _ranks([objective.loss(float(values[best_rows[trial_id]])) for trial_id in trial_ids])
+    ranks = _ranks([losses[trial_id] for trial_id in trial_ids])
     rows = encoder.rows([history.trials[trial_id].config for trial_id in trial_ids])
     predicted, increases = _cross_validated(encoder, rows, ranks)
     importances = [
@@ -107,7 +107,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
         predicted.tolist(),
         ranks.tolist(),
         float(np.corrcoef(predicted, ranks)[0, 1]) if has_correlation else 0.0,
-        sum(history.status_of(history.trials[trial_id]) in ("Stopped", "Paused") for trial_id in trial_ids),
+        sum(statuses[trial_id] in ("Stopped", "Paused") for trial_id in trial_ids),
     )
 
 

@@ -56,7 +56,7 @@ def search_without_reports(history: SearchState) -> SearchData:
     """Return `search_data` without the reports, which can be many."""
     meta = history.meta
     resource_attr = meta.get("resource_attr")
-    windows = history.utilization_windows()
+    windows = history.utilization.windows(history.last_s)
     n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # their number may change
     return SearchData(
         name=history.name,
@@ -69,7 +69,7 @@ def search_without_reports(history: SearchState) -> SearchData:
             Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
             for trial, a in history.attempts()
         ],
-        first_ready_s=history.first_ready_s,
+        first_ready_s=history.utilization.first_ready_s,
         stop_s=history.stop_s,
         last_s=history.last_s,
         windows=windows,

@@ -1,5 +1,6 @@
 """Trials, attempts and reports as the events of a record describe them, and the rows that a table shows of them."""
 
+import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,11 @@ MAX_ROWS: Final = 50  # trials that a snapshot and a table hold
 
 
 class RankedReport(NamedTuple):
-    """A report that is ordered by its first fields: the smallest is the best, and the first of equal ones.
+    """A report. The smallest is the best: of two equal ones, the first.
 
-    `violations`: the violated constraints, each with its excess.
+    Attributes:
+        number: the reports of all trials are numbered, so no two are equal.
+        violations: the violated constraints, each with its excess.
     """
 
     infeasibility: float
@@ -23,11 +26,8 @@ class RankedReport(NamedTuple):
     value: float
     trial_id: int
     iter: int
-    config: Mapping[str, Any]  # Any: JSON
+    config: Mapping[str, Any]
     violations: Mapping[str, float]
-
-    def is_before(self, other: "RankedReport | None") -> bool:
-        return other is None or self[:3] < other[:3]
 
     @property
     def violated(self) -> str:
@@ -91,14 +91,14 @@ class Trial:
     """
 
     trial_id: int
-    config: Mapping[str, Any]  # Any: JSON
+    config: Mapping[str, Any]
     attempts: list[Attempt]
     source: int | None = None
     fallback: bool = False
     checkpoint: str | None = None
     status: Status = Status.IN_PROGRESS
     num_reports: int = 0
-    values: Mapping[str, Any] | None = None  # Any: JSON
+    values: Mapping[str, Any] | None = None
     worker_time_s: float | None = None
     earlier_s: float = 0.0
     best: RankedReport | None = None
@@ -126,14 +126,13 @@ class Reports:
     t_s: "array[float]" = field(default_factory=lambda: array("d"))
     worker_times: "array[float]" = field(default_factory=lambda: array("d"))
     decisions: list[str] = field(default_factory=list)
-    values: dict[str, list[Any]] = field(default_factory=dict)  # Any: values of reports
+    values: dict[str, list[Any]] = field(default_factory=dict)
     repeated: "array[int]" = field(default_factory=lambda: array("q"))  # rows of reports repeated after a pause
-    _decisions: dict[str, str] = field(default_factory=dict)  # so that equal decisions share one string
 
     def __len__(self) -> int:
         return len(self.decisions)
 
-    def add(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def add(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:
         row = len(self.decisions)
         values = body["values"]
         for name, value in values.items():
@@ -150,7 +149,7 @@ class Reports:
         self.iters.append(body["iter"])
         self.t_s.append(t_s)
         self.worker_times.append(body["worker_time"])
-        self.decisions.append(self._decisions.setdefault(body["decision"], body["decision"]))
+        self.decisions.append(sys.intern(body["decision"]))
         if "repeated" in body:
             self.repeated.append(row)
 

@@ -463,7 +463,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ),
         ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has a searcher of its own: leave out --searcher"),
         ((*RUN, "--searcher", "optuna:GridSampler"), 2, "GridSampler needs a value for search_space"),
-        (("tune", "export", "good", "--out", "x.xyz"), 2, "results are written as .csv, .json, .parquet"),
+        (("tune", "export", "good", "--out", "x.xyz"), 2, "the file must end in .csv or .json"),
         (("demo", "--data", "cifar"), 2, "--data must be one of digits, fashion-mnist, got 'cifar'"),
         (("demo", "--seconds", "0"), 2, "Invalid value for '--seconds'"),
         (("demo", "--out", "train.py"), 1, "--out 'train.py' must be a folder that can be written to"),

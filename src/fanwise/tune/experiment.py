@@ -205,16 +205,13 @@ class Experiment:
         return trials[trial_id].last.failure
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write `results` to a .csv, .json or .parquet file, or `results` and `trials` to an .sqlite file.
-
-        The file is written atomically.
+        """Write `results` to a .csv or .json file, atomically. For other formats, use pandas' `results.to_...`.
 
         Raises:
             ValueError: the path has another suffix.
-            NotInstalled: parquet needs `fanwise[parquet]`.
             OSError: the file cannot be written: the folder is missing or not writable, or the disk is full.
         """
-        write_results(self.results, self.trials, path)
+        write_results(self.results, path)
 
     def to_optuna(self) -> Any:
         """Return an in-memory Optuna study with the distributions of this space and all finished trials.

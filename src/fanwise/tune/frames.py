@@ -1,4 +1,4 @@
-"""The tables of an experiment as pandas data frames, and as CSV, JSON, Parquet or SQLite files.
+"""The tables of an experiment as pandas data frames, and as CSV or JSON files.
 
 A reported value that has the name of another column is renamed to `reported_<name>`. pandas is imported inside the
 functions, because the import takes a third of a second and a search does not need it.
@@ -8,22 +8,20 @@ import errno
 import json
 import math
 import os
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import NotInstalled
 from .record.state import SearchState
 from .record.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_RESULTS_BEFORE = ("trial_id",)
-_RESULTS_AFTER = (
+_RESULTS_COLUMNS = (
+    "trial_id",
     "st_attempt",
     "st_tuner_time",
     "st_worker_time",
@@ -32,9 +30,20 @@ _RESULTS_AFTER = (
     "st_status",
     "st_feasible",
 )
-_TRIALS_BEFORE = ("trial_id", "status", "attempt", "iter", "source")
-_ENDINGS = (".csv", ".json", ".parquet", ".sqlite")
-_TRIALS_AFTER = ("feasible", "worker_time", "started_s", "ended_s", "reason", "reason_text")
+_TRIALS_COLUMNS = (
+    "trial_id",
+    "status",
+    "attempt",
+    "iter",
+    "source",
+    "feasible",
+    "worker_time",
+    "started_s",
+    "ended_s",
+    "reason",
+    "reason_text",
+)
+_SUFFIXES = (".csv", ".json")
 
 
 def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
@@ -46,7 +55,7 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     mask = np.array(history.counts(), bool)
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
     configs = _configs(trials)
-    reserved = (*_RESULTS_BEFORE, *_RESULTS_AFTER, *configs)
+    reserved = (*_RESULTS_COLUMNS, *configs)
     ids = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids)
     of_trial = order[np.searchsorted(ids[order], trial_ids)] if len(trials) else np.zeros(0, np.int64)
@@ -74,7 +83,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     trials, reports = list(history.trials.values()), history.reports
     last_rows = [trial.last.last_row for trial in trials]
     configs, best_name = _configs(trials), f"best_{history.metric}"
-    reserved = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
+    reserved = (*_TRIALS_COLUMNS, best_name, *configs)
     columns: dict[str, Any] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
@@ -115,37 +124,31 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
     return pd.Series(list(values)) if values else pd.Series([], dtype=object)
 
 
-def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the results to a file in the format of its suffix. An existing file is replaced atomically.
+def write_results(results: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
+    """Write the results to a .csv or .json file. An existing file is replaced atomically.
 
-    Missing values are `nan` in CSV and null in JSON, which is a list with one object per row. SQLite contains both
-    tables, with lists and dicts as JSON.
+    Missing values are `nan` in CSV and null in JSON, which is a list with one object per row.
 
     Raises:
         ValueError: the path has another suffix.
-        NotInstalled: parquet needs pyarrow.
         OSError: the folder is missing or not writable, or the disk is full.
     """
     target = Path(os.path.abspath(path))  # "." has no name
-    ending = target.suffix.lower()
-    if ending not in _ENDINGS and not target.is_dir():
-        raise ValueError(f"results are written as {', '.join(_ENDINGS)}, by the file's ending; got {target.name!r}")
+    suffix = target.suffix.lower()
+    if suffix not in _SUFFIXES and not target.is_dir():
+        raise ValueError(f"the file must end in {' or '.join(_SUFFIXES)}, got {target.name!r}")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
         with partial.open("wb") as file:
-            if ending == ".csv":
+            if suffix == ".csv":
                 results.to_csv(file, index=False, na_rep="nan")
-            elif ending == ".json":
+            else:
                 file.write(_json(results))
-            elif ending == ".parquet":
-                file.write(_parquet(results))
-        if ending == ".sqlite":
-            _write_sqlite({"results": results, "trials": trials}, partial)
         os.replace(partial, target)
     except OSError as error:
-        raise OSError(error.errno, _reason(target, error), str(target)) from error
+        raise OSError(error.errno, _problem(target, error), str(target)) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -169,31 +172,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _parquet(frame: "pd.DataFrame") -> bytes:
-    try:
-        import pyarrow  # noqa: F401  # pandas' own message names no extra
-    except ImportError as error:
-        raise NotInstalled("parquet needs pyarrow. Install it: pip install 'fanwise[parquet]'.") from error
-    for name, column in frame.items():
-        if column.dtype == object and len(set(map(type, column.dropna()))) > 1:  # a column of parquet has one type
-            frame = frame.assign(**{str(name): column.map(str, na_action="ignore")})
-    written: bytes = frame.to_parquet(None, index=False, engine="pyarrow")
-    return written
-
-
-def _sqlite_cell(value: Any) -> Any:
-    return json.dumps(_plain(value)) if isinstance(value, Mapping | list | tuple) else value
-
-
-def _write_sqlite(frames: Mapping[str, "pd.DataFrame"], file: Path) -> None:
-    with closing(sqlite3.connect(file)) as connection:
-        for name, frame in frames.items():
-            plain = frame.map(_sqlite_cell)
-            plain.to_sql(name, connection, index=False)
-        connection.commit()
-
-
-def _reason(target: Path, error: OSError) -> str:
+def _problem(target: Path, error: OSError) -> str:
     problem = "the results cannot be written"
     if target.is_dir():
         return f"{problem}: that is a folder; name a file in it, such as {target / 'results.csv'}"

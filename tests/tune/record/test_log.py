@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import ClosedError, RecordError
 from fanwise.testing.within import within
+from fanwise.tune.record import log
 from fanwise.tune.record.event_codec import RecordedEvent
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME, EventReader, read_events, read_meta
@@ -177,14 +178,17 @@ def test_who_may_open_no_more_files_is_told_so(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_commits_are_synced_by_the_thread_and_not_by_the_writer(tmp_path: Path) -> None:
+def test_commits_are_synced_by_the_thread_and_not_by_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk, threads = Disk(), set()
 
     def sync(fd: int) -> None:
         threads.add(threading.current_thread().name)
         disk.sync(fd)
 
-    with Record.create(tmp_path / "e", {}, fdatasync=sync) as record:
+    monkeypatch.setattr(log, "sync_data", sync)
+    with Record.create(tmp_path / "e", {}) as record:
         for number in range(3):
             before = disk.num_syncs
             record.append(float(number), "stop", None, {})
@@ -193,9 +197,12 @@ def test_commits_are_synced_by_the_thread_and_not_by_the_writer(tmp_path: Path) 
         assert threads == {"fanwise-record-sync"}
 
 
-def test_a_failing_disk_surfaces_at_the_next_commit_and_for_good(tmp_path: Path) -> None:
+def test_a_failing_disk_surfaces_at_the_next_commit_and_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk()
-    record = Record.create(tmp_path / "e", {}, fdatasync=disk.sync)
+    monkeypatch.setattr(log, "sync_data", disk.sync)
+    record = Record.create(tmp_path / "e", {})
     disk.error = OSError(errno.EIO, "Input/output error")
     record.append(0.0, "stop", None, {})
     record.commit()
@@ -210,9 +217,12 @@ def test_a_failing_disk_surfaces_at_the_next_commit_and_for_good(tmp_path: Path)
     assert len(read_events(tmp_path / "e")) == 1
 
 
-def test_whatever_ends_the_thread_surfaces_at_the_next_commit_and_at_the_end(tmp_path: Path) -> None:
+def test_whatever_ends_the_thread_surfaces_at_the_next_commit_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk()
-    record = Record.create(tmp_path / "e", {}, fdatasync=disk.sync)
+    monkeypatch.setattr(log, "sync_data", disk.sync)
+    record = Record.create(tmp_path / "e", {})
     disk.error = MemoryError()
     record.append(0.0, "stop", None, {})
     record.commit()
@@ -224,9 +234,10 @@ def test_whatever_ends_the_thread_surfaces_at_the_next_commit_and_at_the_end(tmp
         record.close()
 
 
-def test_a_full_disk_is_called_full(tmp_path: Path) -> None:
+def test_a_full_disk_is_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
-    record = Record.create(tmp_path / "e", {}, fdatasync=disk.sync)
+    monkeypatch.setattr(log, "sync_data", disk.sync)
+    record = Record.create(tmp_path / "e", {})
     disk.error = OSError(errno.ENOSPC, "No space left on device")
     record.append(0.0, "stop", None, {})
     with pytest.raises(RecordError, match=r"disk is full\. Free some space"):

@@ -1,9 +1,7 @@
 """Output of a running search: a live table in a terminal or notebook, plain lines elsewhere.
 
 The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot. Nothing here
-runs on the hub's thread, so drawing does not delay decisions. A terminal or notebook redraws one table in place. A log
-gets one line per event, unless `logging` already writes these lines there, and a table every `print_update_interval`
-seconds.
+runs on the hub's thread, so drawing does not delay decisions.
 """
 
 import logging
@@ -51,7 +49,6 @@ class Screen:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next call of `show`."""
         return 0.25 if self._output is None else self._output.pause_s
 
     @property
@@ -60,11 +57,10 @@ class Screen:
         return self._output is None
 
     def say(self, *lines: str) -> None:
-        """Print lines at once, above a live table."""
+        """Print lines, above a live table."""
         self._try(lambda _: _print(lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        """Show the news and the current table."""
         self._try(lambda output: output.show(news, snapshot))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
@@ -117,7 +113,7 @@ def _notebook_cell() -> int | None:
 
 @final
 class LogOutput:
-    """Prints one line per event, and a table at intervals."""
+    """Prints one line per event, and a table every `interval_s` seconds."""
 
     pause_s = 0.25
 

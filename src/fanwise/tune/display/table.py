@@ -33,7 +33,7 @@ class _Column(NamedTuple):
 def search_view(
     snapshot: SearchSnapshot, *, title: str = "", max_rows: int = MAX_ROWS, width: int | None = None
 ) -> "RenderableType":
-    """Return a table with one row per trial, in order of trial ids and the best in bold, and lines below it.
+    """Return a table with a row per trial, in the order of trial ids and the best in bold, and lines below it.
 
     Args:
         title: a line above the table.
@@ -60,8 +60,8 @@ def search_view(
     notes = [f"{number} more {noun}{'s' if number > 1 else ''}" for noun, number in hidden.items() if number > 0]
     lines = [f"({' and '.join(notes)} not shown)"] if notes else []
     lines += [*usage_lines(snapshot), footer(snapshot), best_line(snapshot)]
-    above = [Text(printable_line(title), style="bold")] if title else []
-    return Group(*above, table, *map(Text, lines))
+    header = [Text(printable_line(title), style="bold")] if title else []
+    return Group(*header, table, *map(Text, lines))
 
 
 def summary_view(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS, width: int | None = None) -> "RenderableType":
@@ -69,8 +69,8 @@ def summary_view(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS, width: i
     from rich.console import Group
     from rich.text import Text
 
-    head = Text(f"{_RULE}\nResource summary (last result is reported):")
-    return Group(head, search_view(snapshot, max_rows=max_rows, width=width), Text(_RULE))
+    header = Text(f"{_RULE}\nResource summary (last result is reported):")
+    return Group(header, search_view(snapshot, max_rows=max_rows, width=width), Text(_RULE))
 
 
 def text_of(view: "RenderableType") -> str:
@@ -134,7 +134,7 @@ def best_line(snapshot: SearchSnapshot) -> str:
     return line
 
 
-def method_line(scheduler: Mapping[str, Any]) -> str:  # Any: JSON
+def method_line(scheduler: Mapping[str, Any]) -> str:
     """Return the names of a search's searcher and scheduler, if the description in its record has them.
 
     >>> method_line({"name": "ASHA", "searcher": {"name": "OptunaSearcher", "sampler": "TPESampler"}})

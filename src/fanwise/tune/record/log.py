@@ -18,7 +18,7 @@ import resource
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, final
@@ -55,9 +55,7 @@ class Record:
     'start'
     """
 
-    def __init__(
-        self, folder: Path, lock_fd: int | None, last_seq: int, size: int, fdatasync: Callable[[int], None]
-    ) -> None:
+    def __init__(self, folder: Path, lock_fd: int | None, last_seq: int, size: int) -> None:
         self.folder = folder
         self.notices: list[str] = []
         self._lock_fd = lock_fd
@@ -66,23 +64,16 @@ class Record:
         self._size = size  # of the committed events in bytes
         self._closed_reason: str | None = None
         self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self._sync = _Sync(self._fd, fdatasync)
+        self._sync = _Sync(self._fd)
         _open_records.add(self)
 
     @classmethod
-    def create(
-        cls,
-        folder: Path,
-        meta: Mapping[str, Any],  # Any: JSON
-        *,
-        fdatasync: Callable[[int], None] = sync_data,
-    ) -> "Record":
+    def create(cls, folder: Path, meta: Mapping[str, Any]) -> "Record":
         """Create the experiment's folder (mode 0700) and an empty record in it.
 
         Args:
             folder: must not exist; missing parents are created.
             meta: JSON; the key `format` is added.
-            fdatasync: waits for the disk; an argument so that tests can make it fail.
 
         Raises:
             ExperimentExistsError: `folder` exists.
@@ -103,12 +94,12 @@ class Record:
             os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
             _sync_folder(folder.parent)
-            record = cls(folder, lock_fd, 0, 0, fdatasync)
+            record = cls(folder, lock_fd, 0, 0)
             stack.pop_all()
         return record
 
     @classmethod
-    def reopen(cls, folder: Path, *, fdatasync: Callable[[int], None] = sync_data) -> "Record":
+    def reopen(cls, folder: Path) -> "Record":
         """Open the record of an experiment whose tuner has ended, to append to it.
 
         An incomplete last line, as left by a crash, is cut off and reported in `notices`.
@@ -132,7 +123,7 @@ class Record:
                 pass
             if reader.torn_bytes:
                 os.truncate(folder / FILE_NAME, reader.offset)
-            record = cls(folder, lock_fd, reader.last_seq, reader.offset, fdatasync)
+            record = cls(folder, lock_fd, reader.last_seq, reader.offset)
             stack.pop_all()
         if reader.torn_bytes:
             record.notices.append(
@@ -145,7 +136,7 @@ class Record:
         """Sequence number of the next event."""
         return self._next_seq
 
-    def set_summary(self, summary: Mapping[str, Any]) -> None:  # Any: JSON
+    def set_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace `summary.json` at once. Errors as for `commit`."""
         self._check_usable()
         try:
@@ -153,7 +144,7 @@ class Record:
         except OSError as error:
             raise self._error(error) from error
 
-    def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:  # Any: JSON
+    def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:
         """Buffer one event for the next commit and return its sequence number. Writes nothing.
 
         Args:
@@ -262,10 +253,9 @@ class _Sync:
     A failed sync is final: Linux then marks the data as written, and a second sync would succeed without writing it.
     """
 
-    def __init__(self, fd: int, fdatasync: Callable[[int], None]) -> None:
+    def __init__(self, fd: int) -> None:
         self.failure: BaseException | None = None
         self._fd = fd
-        self._fdatasync = fdatasync
         self._written = threading.Event()
         self._closing = threading.Event()
         self.wake = self._written.set
@@ -283,9 +273,9 @@ class _Sync:
             while True:
                 self._written.wait()
                 self._written.clear()
-                self._fdatasync(self._fd)
+                sync_data(self._fd)
                 if self._closing.wait(SYNC_EVERY_S):
-                    self._fdatasync(self._fd)
+                    sync_data(self._fd)
                     return
         except BaseException as error:  # nothing is synced from now on
             self.failure = error

@@ -58,5 +58,5 @@ def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
 
 
 def _sanitize(text: str) -> str:
-    """Return a valid name: replace each run of invalid characters with a hyphen, and shorten the result."""
+    """Replace each run of invalid characters with a hyphen, and shorten the result."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_NAME_CHARS] or "experiment"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 from .lock import is_held
 from .reading import EventReader, read_meta
@@ -27,7 +27,6 @@ class SearchReader:
         full: keep all trials and reports.
 
     Attributes:
-        meta: metadata of the record.
         search: state of the search after the events that have been read.
         state: "running", "finished", ... at the last refresh; see `Experiment.state`.
 
@@ -37,12 +36,11 @@ class SearchReader:
 
     def __init__(self, folder: Path, *, full: bool = False) -> None:
         self.folder = folder
-        self.meta = read_meta(folder)
-        self.search = SearchState(self.meta, full=full)
+        self.search = SearchState(read_meta(folder), full=full)
         self.state: State = "unknown"
         self._reader = EventReader(folder)
         # Time of the search when it was known last: of the last event or, at first, of the summary.
-        self._known_s: float = self.meta.get("summary", {}).get("last_s", 0.0)
+        self._known_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
         self._known_at_s = time.monotonic()
 
     def refresh(self) -> int:
@@ -53,7 +51,7 @@ class SearchReader:
             self.search.fold(events)
         if self.search.last_s > self._known_s:
             self._known_s, self._known_at_s = self.search.last_s, time.monotonic()
-        self.state = state_of(finished=self.search.finished, locked=is_locked)
+        self.state = _state(is_finished=self.search.finished, is_locked=is_locked)
         return self.search.last_seq - before
 
     @property
@@ -112,14 +110,15 @@ def overview_of(folder: Path) -> Overview:
     Raises:
         RecordError: the record is missing or cannot be read.
     """
-    locked = is_held(folder)  # before the summary, so that the last one of an ended search is not missed
+    is_locked = is_held(folder)  # before the summary, so that the last one of an ended search is not missed
     meta = read_meta(folder)
-    summary: Mapping[str, Any] | None = meta.get("summary")  # Any: JSON
-    if summary is None or (not summary["finished"] and not locked):
+    summary = meta.get("summary")
+    if summary is None or (not summary["finished"] and not is_locked):
         reader = SearchReader(folder)
         reader.refresh()
         summary = reader.search.summary()
-    state = state_of(finished=summary["finished"], locked=locked)
+    state = _state(is_finished=summary["finished"], is_locked=is_locked)
+    is_dead = state == "broken-off"
     return Overview(
         name=str(meta.get("name", folder.name)),
         path=folder,
@@ -128,9 +127,9 @@ def overview_of(folder: Path) -> Overview:
         metric=str(meta["metric"]),
         mode=str(meta["mode"]),
         num_trials=summary["num_trials"],
-        num_running=0 if state == "broken-off" else summary["num_running"],
+        num_running=0 if is_dead else summary["num_running"],
         num_paused=summary["num_paused"],
-        num_lost=summary["num_running"] if state == "broken-off" else 0,
+        num_lost=summary["num_running"] if is_dead else 0,
         num_over=summary["num_over"],
         best=None if summary["best"] is None else (summary["best"][0], summary["best"][1]),
         elapsed_s=summary["last_s"],
@@ -138,8 +137,8 @@ def overview_of(folder: Path) -> Overview:
     )
 
 
-def state_of(*, finished: bool, locked: bool | None) -> State:
-    """Return the state of a search. `locked`: True if a tuner holds the lock; None if the file system has no locks."""
-    if finished:
+def _state(*, is_finished: bool, is_locked: bool | None) -> State:
+    """Return the state of a search. `is_locked` is None if the file system has no locks."""
+    if is_finished:
         return "finished"
-    return "running" if locked else "unknown" if locked is None else "broken-off"
+    return "running" if is_locked else "unknown" if is_locked is None else "broken-off"

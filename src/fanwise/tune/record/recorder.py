@@ -33,7 +33,7 @@ class Recorder:
         self._record = record
         self._state = state
         self._listener = listener
-        self._reports: list[tuple[float, str, int | None, Mapping[str, Any]]] = []  # Any: JSON
+        self._reports: list[tuple[float, str, int | None, Mapping[str, Any]]] = []
 
     @property
     def num_trials(self) -> int:

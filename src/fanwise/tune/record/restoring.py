@@ -47,38 +47,35 @@ def rehearse(folder: Path, core: SearchCore, searcher: Searcher | None, *, asks_
 
 
 def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
-    for recorded_events in iter_events(folder):
-        for recorded in recorded_events:
-            kind, body = recorded.kind, recorded.body
-            if state is not None:
-                state.add(recorded.t_s, kind, recorded.trial_id, body)
-            try:
-                event = event_of(kind, recorded.t_s, recorded.trial_id, body)
-            except (KeyError, TypeError, ValueError) as error:
-                raise RecordError(
-                    f"event {recorded.seq} ({kind}) of {folder} is invalid ({type(error).__name__}: {error}). "
-                    f"Was it written by a newer version of fanwise?"
-                ) from error
-            yield recorded.seq, event, RecordedActions(kind, recorded.trial_id, body)
+    for recorded in iter_events(folder):
+        kind, body = recorded.kind, recorded.body
+        if state is not None:
+            state.add(recorded.t_s, kind, recorded.trial_id, body)
+        try:
+            event = event_of(kind, recorded.t_s, recorded.trial_id, body)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(
+                f"event {recorded.seq} ({kind}) of {folder} is invalid ({type(error).__name__}: {error}). "
+                f"Was it written by a newer version of fanwise?"
+            ) from error
+        yield recorded.seq, event, RecordedActions(kind, recorded.trial_id, body)
 
 
-def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON
+def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the versions of each library with which the search ran, in order; a resumed search may have several."""
     versions = {name: [version] for name, version in meta.get("versions", {}).items()}
-    for events in iter_events(folder, kinds=("resumed",)):
-        for event in events:
-            for name, version in (event.body.get("versions") or {}).items():
-                known = versions.setdefault(name, [])
-                if version not in known:
-                    known.append(version)
+    for event in iter_events(folder, kinds=("resumed",)):
+        for name, version in (event.body.get("versions") or {}).items():
+            known = versions.setdefault(name, [])
+            if version not in known:
+                known.append(version)
     return versions
 
 
-def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
+def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:
     """Return the last number of workers and the last stopping criterion."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
-    for events in iter_events(folder, kinds=("resumed", "workers")):
-        for event in events:
-            n_workers = event.body["n_workers"] or n_workers
-            stop = event.body.get("stop") or stop
+    for event in iter_events(folder, kinds=("resumed", "workers")):
+        n_workers = event.body["n_workers"] or n_workers
+        stop = event.body.get("stop") or stop
     return n_workers, StoppingCriterion.from_json(stop)

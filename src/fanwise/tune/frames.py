@@ -4,7 +4,6 @@ A reported value that has the name of another column is renamed to `reported_<na
 functions, because the import takes a third of a second and a search does not need it.
 """
 
-import errno
 import json
 import math
 import os
@@ -43,7 +42,6 @@ _TRIALS_COLUMNS = (
     "reason",
     "reason_text",
 )
-_SUFFIXES = (".csv", ".json")
 
 
 def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
@@ -133,22 +131,17 @@ def write_results(results: "pd.DataFrame", path: str | os.PathLike[str]) -> None
         ValueError: the path has another suffix.
         OSError: the folder is missing or not writable, or the disk is full.
     """
-    target = Path(os.path.abspath(path))  # "." has no name
+    target = Path(path)
     suffix = target.suffix.lower()
-    if suffix not in _SUFFIXES and not target.is_dir():
-        raise ValueError(f"the file must end in {' or '.join(_SUFFIXES)}, got {target.name!r}")
+    if suffix not in (".csv", ".json"):
+        raise ValueError(f"the file must end in .csv or .json, got {target.name!r}")
+    data = _json(results) if suffix == ".json" else results.to_csv(index=False, na_rep="nan").encode()
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-        with partial.open("wb") as file:
-            if suffix == ".csv":
-                results.to_csv(file, index=False, na_rep="nan")
-            else:
-                file.write(_json(results))
+        partial.write_bytes(data)
         os.replace(partial, target)
     except OSError as error:
-        raise OSError(error.errno, _problem(target, error), str(target)) from error
+        raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -170,12 +163,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _problem(target: Path, error: OSError) -> str:
-    problem = "the results cannot be written"
-    if target.is_dir():
-        return f"{problem}: that is a folder; name a file in it, such as {target / 'results.csv'}"
-    if not target.parent.is_dir():
-        return f"{problem}: there is no folder {target.parent}; make it first, or name another"
-    return f"{problem}: {error.strerror or error}; name a file in a folder that you may write to"

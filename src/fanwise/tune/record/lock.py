@@ -15,8 +15,7 @@ from pathlib import Path
 
 LOCK_NAME = "writer.lock"
 
-# A reader that checks the lock holds it for a few microseconds.
-_READERS_S = 0.2
+_READERS_S = 0.2  # a reader that checks the lock holds it for a few microseconds
 _PAUSE_S = 0.01
 
 
@@ -61,7 +60,6 @@ def _is_same(descriptor: int, file: Path) -> bool:
 
 
 def release(descriptor: int | None) -> None:
-    """Release the lock, or in the child of a fork, the child's share of it."""
     if descriptor is not None:
         os.close(descriptor)
 

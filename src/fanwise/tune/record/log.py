@@ -29,7 +29,6 @@ from .reading import FILE_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, li
 
 SYNC_EVERY_S: Final = 0.1
 
-# A fork makes these records unusable in the child.
 _open_records: "weakref.WeakSet[Record]" = weakref.WeakSet()
 
 
@@ -69,11 +68,11 @@ class Record:
 
     @classmethod
     def create(cls, folder: Path, meta: Mapping[str, Any]) -> "Record":
-        """Create the experiment's folder (mode 0700) and an empty record in it.
+        """Create the experiment's folder (mode 0700), its missing parents, and an empty record in it.
 
         Args:
-            folder: must not exist; missing parents are created.
-            meta: JSON; the key `format` is added.
+            folder: must not exist.
+            meta: content of `meta.json`, to which the key `format` is added.
 
         Raises:
             ExperimentExistsError: `folder` exists.
@@ -133,7 +132,6 @@ class Record:
 
     @property
     def next_seq(self) -> int:
-        """Sequence number of the next event."""
         return self._next_seq
 
     def set_summary(self, summary: Mapping[str, Any]) -> None:
@@ -145,15 +143,13 @@ class Record:
             raise self._error(error) from error
 
     def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:
-        """Buffer one event for the next commit and return its sequence number. Writes nothing.
+        """Buffer one event for the next commit and return its sequence number.
 
-        Args:
-            t_s: seconds since the search began.
-            kind, trial_id, body: see `event_codec`. `body` is encoded now, so later changes do not matter.
+        `body` is encoded at once, so later changes do not matter.
 
         Raises:
             TypeError: `body` is not JSON.
-            ClosedError: the record is closed, or this is a fork of the process that opened it.
+            ClosedError: the record is closed, or this process is a fork of the one that opened it.
         """
         self._check_usable()
         seq = self._next_seq
@@ -162,13 +158,11 @@ class Record:
         return seq
 
     def commit(self) -> None:
-        """Write all buffered events. Then they survive the death of this process, and readers see them.
-
-        Does not wait for the disk.
+        """Write all buffered events, so that they survive the death of this process. Does not wait for the disk.
 
         Raises:
-            RecordError: the file cannot be written; the events stay buffered, and the next commit tries again. Or an
-                earlier commit could not be synced; then every further commit raises as well.
+            RecordError: the file cannot be written, and the next commit tries again. Or an earlier commit could not be
+                synced, and every further commit raises as well.
             ClosedError: as for `append`.
         """
         self._check_usable()
@@ -312,17 +306,16 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _explained(failure: str) -> Iterator[None]:
-    """Turn an error of the file system into a RecordError that says what to do."""
+    """Turn an error of the file system into a RecordError that suggests a remedy."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # raised here, with an explanation
+        if error.errno is None:  # raised by this module, with an explanation
             raise
         raise RecordError(f"{failure}: {_explanation(error)}") from error
 
 
 def _explanation(error: BaseException) -> str:
-    """Return what went wrong and what to do about it."""
     code = getattr(error, "errno", None)
     if code in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full. Free some space or set FANWISE_HOME to another disk."

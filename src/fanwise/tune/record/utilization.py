@@ -1,8 +1,7 @@
 """The share of the worker time that was spent in objectives.
 
-Each run of the tuner counts from the beginning of its first objective until no more trials are started; a resumed
-search has several runs. The start-up of the first trials and the shutdown do not count. Tables, simulated searches and
-`Experiment.utilization` use `share`; figures clip the workers' timeline to `windows`.
+Each run of the tuner counts from the beginning of its first objective until no more trials are started. A resumed
+search has several runs. The start-up of the first trials and the shutdown do not count.
 """
 
 from typing import final
@@ -12,7 +11,7 @@ from typing import final
 class Utilization:
     """Sums the time in which workers were available, and the time they spent in objectives.
 
-    All times are seconds since the search began.
+    All times are seconds since the search began. A window is a time in which the number of workers was constant.
     """
 
     def __init__(self, n_workers: int) -> None:
@@ -46,7 +45,7 @@ class Utilization:
         return max(0.0, took_s)
 
     def stopped(self, now_s: float) -> None:
-        """No trial is started from now on."""
+        """No more trials are started."""
         if self._stop_s is None:
             self._stop_s = now_s
 

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import ClosedError, RecordError
 from ..base.home import experiments_folder, list_experiments
+from ..plot import SearchData, importance, incumbent, learning_curves, pareto_front, rungs, workers
 from .display.screen import is_shown
 from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
 from .pareto_results import ParetoPoint, hypervolume_of, pareto_of
+from .plot_data import front_data, search_data
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
 from .record.reading import FILE_NAME, read_meta
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..plot.data import SearchData
     from .permutation_importance import Importances
 
 
@@ -226,35 +227,25 @@ class Experiment:
 
         return study_of(self._history())
 
-    def search_data(self) -> "SearchData":
+    def search_data(self) -> SearchData:
         """Return plain data for `fanwise.plot`. Reports whose metric is not a number are left out."""
-        from .plot_data import search_data
-
         return search_data(self._history())
 
     def plot(self) -> "Figure":
         """The best value so far over wall-clock time, as a matplotlib figure."""
-        from ..plot import figures
-
-        return figures.incumbent(self.search_data())
+        return incumbent(self.search_data())
 
     def plot_learning_curves(self) -> "Figure":
         """The metric of every trial over wall-clock time, as a matplotlib figure."""
-        from ..plot import figures
-
-        return figures.learning_curves(self.search_data())
+        return learning_curves(self.search_data())
 
     def plot_workers(self) -> "Figure":
         """The trials and idle times of each worker over wall-clock time, as a matplotlib figure."""
-        from ..plot import figures
-
-        return figures.workers(self.search_data())
+        return workers(self.search_data())
 
     def plot_rungs(self) -> "Figure":
         """The trials that reached each rung, and those that were promoted from it, as a matplotlib figure."""
-        from ..plot import ladder
-
-        return ladder.rungs(self.search_data())
+        return rungs(self.search_data())
 
     def plot_pareto_front(self) -> "Figure":
         """The reports of a search with several objectives and their Pareto front, as a matplotlib figure.
@@ -262,10 +253,7 @@ class Experiment:
         Raises:
             ValueError: the search has one objective (see `plot`), or more than four.
         """
-        from ..plot import fronts
-        from .plot_data import front_data
-
-        return fronts.pareto_front(front_data(self._history()))
+        return pareto_front(front_data(self._history()))
 
     def importances(self, metric: str | None = None) -> "Importances":
         """Return the importance of each hyperparameter with its deviation, and the model's accuracy on unseen trials.
@@ -286,8 +274,6 @@ class Experiment:
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
         """Importances and predicted against actual values, as a matplotlib figure. Arguments as `importances`."""
-        from ..plot.importances import importance
-
         result = self.importances(metric)
         bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
         return importance(self.name, result.metric, bars, result.predicted, result.seen, result.correlation)

@@ -7,7 +7,7 @@ functions, because the import takes a third of a second and a search does not ne
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
@@ -19,30 +19,6 @@ from .record.trials import Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-_RESULTS_COLUMNS = (
-    "trial_id",
-    "st_attempt",
-    "st_tuner_time",
-    "st_worker_time",
-    "st_worker_iter",
-    "st_decision",
-    "st_status",
-    "st_feasible",
-)
-_TRIALS_COLUMNS = (
-    "trial_id",
-    "status",
-    "attempt",
-    "iter",
-    "source",
-    "feasible",
-    "worker_time",
-    "started_s",
-    "ended_s",
-    "reason",
-    "reason_text",
-)
-
 
 def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     """Return `Experiment.results`. `dead`: the tuner was killed, so running trials are lost."""
@@ -52,26 +28,29 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     reports, trials = history.reports, list(history.trials.values())
     mask = np.array(history.counts(), bool)
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
-    configs = _configs(trials)
-    reserved = (*_RESULTS_COLUMNS, *configs)
-    ids = np.array([trial.trial_id for trial in trials], np.int64)
-    order = np.argsort(ids)
-    of_trial = order[np.searchsorted(ids[order], trial_ids)] if len(trials) else np.zeros(0, np.int64)
-    columns: dict[str, Any] = {"trial_id": trial_ids}
-    for name, values in reports.values.items():
-        columns[_reported(name, reserved)] = _series(list(compress(values, mask)))
-    for name, values in configs.items():
-        columns[name] = _series(values).take(of_trial).reset_index(drop=True)
-    columns["st_attempt"] = np.array(reports.attempts, np.int64)[mask]
-    columns["st_tuner_time"] = np.array(reports.t_s, float)[mask]
-    columns["st_worker_time"] = np.array(reports.worker_times, float)[mask]
-    columns["st_worker_iter"] = np.array(reports.iters, np.int64)[mask]
-    columns["st_decision"] = _series(list(compress(reports.decisions, mask)))
-    statuses = _series([history.status_of(trial, dead=dead) for trial in trials])
-    columns["st_status"] = statuses.take(of_trial).reset_index(drop=True)
+    ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
+    order = np.argsort(ids_of_trials)
+    # The index in `trials` of the trial of each report.
+    trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
+    statuses = [history.status_of(trial, dead=dead) for trial in trials]
+    columns: dict[str, Any] = {
+        name: _series(values).take(trial_indices).reset_index(drop=True) for name, values in _configs(trials).items()
+    }
+    columns |= {
+        "st_attempt": np.array(reports.attempts, np.int64)[mask],
+        "st_tuner_time": np.array(reports.t_s, float)[mask],
+        "st_worker_time": np.array(reports.worker_times, float)[mask],
+        "st_worker_iter": np.array(reports.iters, np.int64)[mask],
+        "st_decision": _series(list(compress(reports.decisions, mask))),
+        "st_status": _series(statuses).take(trial_indices).reset_index(drop=True),
+    }
     if history.constraints:
         columns["st_feasible"] = np.array(history.infeasibilities())[mask] == 0.0
-    return pd.DataFrame(columns)
+    reserved = {"trial_id", *columns}
+    reported = {
+        _reported(name, reserved): _series(list(compress(values, mask))) for name, values in reports.values.items()
+    }
+    return pd.DataFrame({"trial_id": trial_ids, **reported, **columns})
 
 
 def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
@@ -79,40 +58,41 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
-    last_rows = [trial.last.last_row for trial in trials]
-    configs, best_name = _configs(trials), f"best_{history.metric}"
-    reserved = (*_TRIALS_COLUMNS, best_name, *configs)
-    columns: dict[str, Any] = {
+    bests, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
+    first: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
         "iter": [trial.num_reports for trial in trials],
         "source": [trial.source for trial in trials],
-        **configs,
+        **_configs(trials),
     }
-    for name, values in reports.values.items():
-        columns[_reported(name, reserved)] = [None if row is None else values[row] for row in last_rows]
-    columns[best_name] = [math.nan if trial.best is None else trial.best.value for trial in trials]
+    last: dict[str, list[Any]] = {
+        f"best_{history.metric}": [math.nan if best is None else best.value for best in bests]
+    }
     if history.constraints:
-        columns["feasible"] = [None if trial.best is None else not trial.best.infeasibility for trial in trials]
-    columns["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
-    columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
-    columns["ended_s"] = [
-        math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials
-    ]
-    columns["reason"] = [trial.last.failure.kind if trial.last.failure else None for trial in trials]
-    columns["reason_text"] = [trial.last.failure.text if trial.last.failure else None for trial in trials]
-    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
+        last["feasible"] = [None if best is None else not best.infeasibility for best in bests]
+    last["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
+    last["started_s"] = [trial.attempts[0].started_s for trial in trials]
+    last["ended_s"] = [math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials]
+    last["reason"] = [failure.kind if failure else None for failure in failures]
+    last["reason_text"] = [failure.text if failure else None for failure in failures]
+    last_rows = [trial.last.last_row for trial in trials]
+    reported = {
+        _reported(name, {*first, *last}): [None if row is None else values[row] for row in last_rows]
+        for name, values in reports.values.items()
+    }
+    return pd.DataFrame({name: _series(values) for name, values in {**first, **reported, **last}.items()})
 
 
-def _configs(trials: Iterable[Trial]) -> Mapping[str, list[Any]]:
+def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
     """Return a column for every name in a configuration; None for trials that do not have it."""
-    rows = [trial.config for trial in trials]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {f"config_{name}": [row.get(name) for row in rows] for name in names}
+    configs = [trial.config for trial in trials]
+    names = dict.fromkeys(name for config in configs for name in config)
+    return {f"config_{name}": [config.get(name) for config in configs] for name in names}
 
 
-def _reported(name: str, reserved: Sequence[str]) -> str:
+def _reported(name: str, reserved: Container[str]) -> str:
     return f"reported_{name}" if name in reserved else name
 
 

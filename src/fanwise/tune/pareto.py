@@ -152,13 +152,14 @@ def crowding_distances(losses: Points) -> list[float]:
     import numpy as np
 
     points = _matrix(losses)
+    if not len(points):
+        return []
     total = np.zeros(len(points))
     for column in points.T:
         order = np.argsort(column, kind="stable")
-        if len(order):
-            total[order[[0, -1]]] = np.inf
-        extent = column.max() - column.min() if len(order) else 0.0
-        if len(order) > 2 and extent > 0:
+        total[order[[0, -1]]] = np.inf
+        extent = column.max() - column.min()
+        if extent > 0:
             total[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / extent
     distances: list[float] = total.tolist()
     return distances

@@ -43,16 +43,14 @@ class SearchReader:
         self._known_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
         self._known_at_s = time.monotonic()
 
-    def refresh(self) -> int:
-        """Add the new events and update `state`. Return the number of events."""
+    def refresh(self) -> None:
+        """Add the new events and update `state`."""
         is_locked = is_held(self.folder)  # before the events, so that none of an ended search are missed
-        before = self.search.last_seq
         for events in self._reader.read():
             self.search.fold(events)
         if self.search.last_s > self._known_s:
             self._known_s, self._known_at_s = self.search.last_s, time.monotonic()
         self.state = _state(is_finished=self.search.finished, is_locked=is_locked)
-        return self.search.last_seq - before
 
     @property
     def is_dead(self) -> bool:

@@ -390,10 +390,9 @@ class SearchState:
         """Return the distance of each report from meeting all constraints; 0 if it does."""
         if not self.constraints:
             return [0.0] * len(self.reports)
-        names = list(dict.fromkeys(constraint.metric for constraint in self.constraints))
-        rows = zip(*(self._column(name) for name in names), strict=True)
-        all_violations = (violations_of(self.constraints, dict(zip(names, row, strict=True))) for row in rows)
-        return [infeasibility(self.constraints, violations) for violations in all_violations]
+        columns = {constraint.metric: self._column(constraint.metric) for constraint in self.constraints}
+        all_values = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return [infeasibility(self.constraints, violations_of(self.constraints, values)) for values in all_values]
 
     def counted_rows(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
         """Yield row, infeasibility and the values of these names for each report that counts."""

@@ -348,7 +348,7 @@ def test_a_disk_that_fills_up_ends_the_search_with_one_error_and_keeps_what_was_
 ) -> None:
     (tmp_path / "kept").mkdir()
     with FullDisk(after_bytes=200_000) as disk:
-        with pytest.raises(RecordError, match=r"events\.jsonl cannot be written: .*limit on file sizes") as caught:
+        with pytest.raises(RecordError, match=r"events\.jsonl cannot be written: .*file sizes") as caught:
             quiet_tuner(fill, {"folder": str(tmp_path / "kept")}, trials=2, name="full", callbacks=[disk]).run()
     assert "All reports are saved: load_experiment('full')." in caught.value.__notes__
     known = load_experiment("full").results["trial_id"].value_counts()

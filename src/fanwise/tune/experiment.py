@@ -1,8 +1,5 @@
 """The results of an experiment, read from its record while it runs or at any time after.
 
-    events.jsonl -> SearchReader -> SearchState -> best, utilization, reasons
-                                                -> frames (tables), plot_data (figures)
-
 Every property first reads the events that are new since the last read, so one object can follow a running search.
 Nothing here writes to the record. An `Experiment` must be used from one thread only.
 
@@ -206,11 +203,11 @@ class Experiment:
         return trials[trial_id].last.failure
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write `results` to a .csv or .json file, atomically. For other formats, use pandas' `results.to_...`.
+        """Write `results` to a .csv or .json file, atomically. For other formats, use `results.to_...` of pandas.
 
         Raises:
             ValueError: the path has another suffix.
-            OSError: the file cannot be written: the folder is missing or not writable, or the disk is full.
+            OSError: the file cannot be written.
         """
         write_results(self.results, path)
 

@@ -65,12 +65,9 @@ class Importances:
 
 
 def importances_of(history: SearchState, metric: str | None = None) -> Importances:
-    """Compute permutation importances. Takes about a second for a few hundred trials.
+    """Compute permutation importances; see `Experiment.importances`. Takes about a second for a few hundred trials.
 
-    Raises:
-        ValueError: fewer than ten trials have a result, the space has no hyperparameters, or `metric` is not an
-            objective.
-        NotInstalled: scikit-learn is missing; the extra is `fanwise[forest]`.
+    Raises NotInstalled if scikit-learn is missing; the extra is `fanwise[forest]`.
     """
     import numpy as np
 

@@ -1,7 +1,5 @@
 """The table of a search, drawn by rich: the same in a terminal, a log, a notebook and `fanwise tune show`.
 
-    SearchSnapshot --search_view, summary_view--> table, counts and best report --text_of, html_of--> text or HTML
-
 Names and texts come from users. Control characters are shown as escapes, and nothing is read as markup. rich is
 imported on first use, because a search that prints nothing does not need it.
 """

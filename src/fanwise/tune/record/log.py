@@ -14,7 +14,6 @@ after a fork, the child cannot write.
 import errno
 import json
 import os
-import resource
 import shutil
 import threading
 import weakref
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Self, final
 
 from ...base.errors import ClosedError, ExperimentExistsError, RecordError
-from .lock import HeldError, hold, release, remove
+from .lock import HeldError, hold, release
 from .reading import FILE_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, line_of, read_meta
 
 SYNC_EVERY_S: Final = 0.1
@@ -192,8 +191,6 @@ class Record:
             finally:
                 self._sync.close()
             self._check_synced()
-            with suppress(OSError):  # a leftover lock file is harmless
-                remove(self.folder)
         finally:
             self._end(f"The record of {self.folder} is closed.")
 
@@ -316,17 +313,12 @@ def _explained(failure: str) -> Iterator[None]:
 
 
 def _explanation(error: BaseException) -> str:
-    code = getattr(error, "errno", None)
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full. Free some space or set FANWISE_HOME to another disk."
-    if code in (errno.EMFILE, errno.ENFILE):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"this process may not open more than {limit} files. Raise that (ulimit -n) or run fewer workers."
-    if isinstance(error, PermissionError) or code == errno.EROFS:
-        return f"permission denied ({error}). Allow it or set FANWISE_HOME to a folder of yours."
     if not isinstance(error, OSError):
-        return f"{type(error).__name__}: {error}"
-    return f"{error}. Look at the disk (full? failing? a limit on file sizes?) or set FANWISE_HOME to another one."
+        return f"{type(error).__name__}: {error}."
+    return (
+        f"{error}. Check for a full disk, missing permissions, and limits on open files and file sizes. "
+        f"Set FANWISE_HOME to use another folder."
+    )
 
 
 def _abandon_all() -> None:

@@ -82,11 +82,7 @@ class SearchState:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def fold(self, events: Iterable[RecordedEvent]) -> None:
-        """Add events that follow those added before.
-
-        Raises:
-            RecordError: an event lacks a field or belongs to a trial that never started, so the record is damaged.
-        """
+        """Add events that follow those added before. Raises RecordError if an event does not fit them."""
         for event in events:
             try:
                 self.add(event.t_s, event.kind, event.trial_id, event.body)

@@ -1,4 +1,4 @@
-"""Trials, attempts and reports as the events of a record describe them, and the rows that a table shows of them."""
+"""Trials, attempts and reports of a record, and the rows and values that a table shows."""
 
 import sys
 from array import array
@@ -31,13 +31,13 @@ class RankedReport(NamedTuple):
 
     @property
     def violated(self) -> str:
-        """The violations as text; "" if there are none."""
+        """The violations as text."""
         return format_violations(self.violations)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
+    """Reason why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
 
     kind: str
     text: str
@@ -109,7 +109,6 @@ class Trial:
         return self.attempts[-1]
 
     def attempt(self, number: int) -> Attempt:
-        """Return an attempt by its number. Raises KeyError."""
         for attempt in reversed(self.attempts):
             if attempt.number == number:
                 return attempt
@@ -156,7 +155,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial in a table: its last report in `values`, and its number of reports. Missing values are None or absent."""
+    """A trial in a table. `iter`: its number of reports. `values`: its last report."""
 
     trial_id: int
     status: str
@@ -172,11 +171,10 @@ class SearchSnapshot:
 
     Attributes:
         rows: the latest trials.
-        running, paused, finished, total: numbers of trials. completed, failed: how many of the finished ones.
+        running, paused, finished, total: numbers of trials. `finished` includes `completed` and `failed`.
         lost: number of trials that were running when their tuner was killed.
         best: value and trial id. violated: the constraints that it violates, if no report meets all.
         limit_s: the wall-clock limit, or None.
-        utilization: share of worker time spent inside the objective, 0 to 1.
     """
 
     name: str

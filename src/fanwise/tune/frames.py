@@ -4,15 +4,15 @@ A reported value that has the name of another column is renamed to `reported_<na
 functions, because the import takes a third of a second and a search does not need it.
 """
 
-import json
 import math
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.plain_json import json_bytes
 from .record.state import SearchState
 from .record.trials import Trial
 
@@ -115,7 +115,10 @@ def write_results(results: "pd.DataFrame", path: str | os.PathLike[str]) -> None
     suffix = target.suffix.lower()
     if suffix not in (".csv", ".json"):
         raise ValueError(f"the file must end in .csv or .json, got {target.name!r}")
-    data = _json(results) if suffix == ".json" else results.to_csv(index=False, na_rep="nan").encode()
+    if suffix == ".csv":
+        data = results.to_csv(index=False, na_rep="nan").encode()
+    else:
+        data = json_bytes(results.to_dict(orient="records"))  # with all digits, unlike the JSON writer of pandas
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         partial.write_bytes(data)
@@ -125,21 +128,3 @@ def write_results(results: "pd.DataFrame", path: str | os.PathLike[str]) -> None
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-
-
-def _json(frame: "pd.DataFrame") -> bytes:
-    """Encode with all digits, unlike the JSON writer of pandas."""
-    rows = [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict(orient="records")]
-    return json.dumps(rows, allow_nan=False, default=str).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Convert to JSON types. Missing values, NaN and infinities become None."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -185,8 +185,6 @@ class ParetoFront:
     ([True, False, True, False], [(2.0, 2.0), (1.0, 3.0)])
     """
 
-    __slots__ = ("points",)
-
     def __init__(self) -> None:
         self.points: list[tuple[float, ...]] = []
 
@@ -207,8 +205,6 @@ class HypervolumeFront:
     >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (5.0, 0.0)]], front.volume
     ([True, False, True, False], 5.0)
     """
-
-    __slots__ = ("_front", "reference", "volume")
 
     def __init__(self, reference: Sequence[float]) -> None:
         self.reference = tuple(map(float, reference))

@@ -62,11 +62,11 @@ def _read_source(item: object, index: int, space: Space) -> Source:
 def _from_experiment(experiment: Experiment) -> Source:
     reader = read_search(experiment.path)
     history, dead = reader.search, reader.is_dead
-    reports: dict[int, list[dict[str, object]]] = {}
-    for row, (trial_id, counts) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
-        if counts:
-            values = {name: column[row] for name, column in history.reports.values.items()}
-            reports.setdefault(trial_id, []).append({name: v for name, v in values.items() if is_number(v)})
+    columns = history.reports.values
+    reports = {
+        trial_id: [{name: column[row] for name, column in columns.items() if is_number(column[row])} for row in rows]
+        for trial_id, rows in history.valid_rows().items()
+    }
     trials = [
         KnownTrial(trial.config, reports.get(trial.trial_id, []), _end_status(history.status_of(trial, dead=dead)))
         for trial in history.trials.values()

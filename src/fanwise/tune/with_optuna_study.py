@@ -33,12 +33,12 @@ def study_of(history: SearchState) -> "optuna.Study":
     study = optuna.create_study(directions=directions, study_name=history.name)
     space = distributions(Space.from_json(history.meta["space"]))
     start = datetime.fromtimestamp(history.meta["created_s"])
-    rows_of_trials = _valid_rows(history)
+    valid_rows = history.valid_rows()
     for trial in history.trials.values():
         status = history.status_of(trial)
         if status not in _STATES:
             continue
-        rows = rows_of_trials.get(trial.trial_id, [])
+        rows = valid_rows.get(trial.trial_id, [])
         columns = [history.reports.values.get(metric, []) for metric in metrics]
         curve = {history.reports.iters[row]: float(columns[0][row]) for row in rows}
         failure = trial.last.failure
@@ -57,15 +57,6 @@ def study_of(history: SearchState) -> "optuna.Study":
             frozen.datetime_complete = start + timedelta(seconds=trial.last.ended_s)
         study.add_trial(frozen)
     return study
-
-
-def _valid_rows(history: SearchState) -> dict[int, list[int]]:
-    """Map trial ids to the rows of their valid reports."""
-    rows: dict[int, list[int]] = {}
-    for row, (trial_id, counts) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
-        if counts:
-            rows.setdefault(trial_id, []).append(row)
-    return rows
 
 
 def _constraints(history: SearchState, rows: list[int]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import RecordError
-from ..core.replay import Replayed, Row, replay
+from ..core.replay import Row, replay
 from ..core.search_core import SearchCore
 from ..searchers.searcher import Searcher
 from ..stopping import StoppingCriterion
@@ -25,7 +25,7 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
         RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.
     """
     state = SearchState(read_meta(folder))
-    replayed = replay(core, searcher, _rows(folder, state), asks_anew=False)
+    replayed = replay(core, searcher, rows_of(folder, state), asks_anew=False)
     state.news.take()
     if replayed.differences:
         first = replayed.differences[0]
@@ -38,15 +38,8 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
     return state
 
 
-def rehearse(folder: Path, core: SearchCore, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
-    """Make all decisions again and compare. Arguments and errors as for `restore`, but differences are returned.
-
-    `asks_anew`: call the searcher again. False: take its suggestions from the record.
-    """
-    return replay(core, searcher, _rows(folder, None), asks_anew=asks_anew)
-
-
-def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
+def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
+    """Yield the rows of a record for a replay, and add their events to `state`. Raises RecordError."""
     for recorded in iter_events(folder):
         kind, body = recorded.kind, recorded.body
         if state is not None:

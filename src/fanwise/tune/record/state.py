@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from typing import Any, Final, final
+from typing import Any, final
 
 from ...base.errors import RecordError
 from ...base.text import counted
@@ -29,8 +29,6 @@ from .event_codec import RecordedEvent
 from .news import News
 from .trials import MAX_ROWS, Attempt, Failure, RankedReport, Reports, SearchSnapshot, Trial, TrialRow
 from .utilization import Utilization
-
-_OVER: Final = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
 
 
 @final
@@ -70,7 +68,7 @@ class SearchState:
         self._best: RankedReport | None = None  # of trials that are over
         self._best_row: TrialRow | None = None
         self.num_trials = 0
-        self.num_over = dict.fromkeys(map(str, _OVER), 0)
+        self.num_over = dict.fromkeys(("Completed", "Stopped", "Failed"), 0)
         self.reason: str | None = None
         self.finished = False
         self.stop_s: float | None = None
@@ -381,6 +379,13 @@ class SearchState:
                 if valid_to is not None and reports.iters[row] > valid_to:
                     counts[row] = False
         return counts
+
+    def valid_rows(self) -> dict[int, list[int]]:
+        """Return the rows of the reports that count, by trial id. Trials without such a report are left out."""
+        rows: dict[int, list[int]] = {}
+        for row, trial_id in compress(enumerate(self.reports.trial_ids), self.counts()):
+            rows.setdefault(trial_id, []).append(row)
+        return rows
 
     def infeasibilities(self) -> list[float]:
         """Return the distance of each report from meeting all constraints; 0 if it does."""

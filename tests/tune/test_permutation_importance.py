@@ -140,5 +140,5 @@ def test_each_of_several_objectives_has_its_own_importances() -> None:
     experiment = load_experiment("two")
     assert experiment.importances().hyperparameters[0].name == "a"
     assert experiment.importances("speed").hyperparameters[0].name == "b"
-    with pytest.raises(ValueError, match=r"no objective 'sped'; it has 'loss', 'speed'. Did you mean 'speed'\?"):
+    with pytest.raises(ValueError, match=r"no objective 'sped'; it has 'loss', 'speed'$"):
         experiment.importances("sped")

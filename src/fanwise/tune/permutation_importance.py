@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from ..base.nearest import nearest
 from .record.state import SearchState
-from .searchers.searcher import Objective
 from .searchers.with_sklearn import check_sklearn, k_fold, random_forest
 from .space import Space
 
@@ -70,10 +68,15 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     Raises NotInstalled if scikit-learn is missing; the extra is `fanwise[forest]`.
     """
     import numpy as np
+    from scipy.stats import rankdata
 
     from .searchers.encoding import Encoder
 
-    objective = _objective(history.objectives, metric)
+    objectives = {objective.metric: objective for objective in history.objectives}
+    if metric is not None and metric not in objectives:
+        names = ", ".join(map(repr, objectives))
+        raise ValueError(f"the search has no objective {metric!r}; it has {names}")
+    objective = history.objectives[0] if metric is None else objectives[metric]
     encoder = Encoder(Space.from_json(history.meta["space"]))
     losses: dict[int, float] = {}  # of the best feasible report of each trial
     for row, infeasibility, (value,) in history.counted_rows(objective.metric):
@@ -89,7 +92,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
             f"{problem}"
         )
     check_sklearn("importances need")
-    ranks = _ranks([losses[trial_id] for trial_id in trial_ids])
+    ranks = (rankdata([losses[trial_id] for trial_id in trial_ids]) - 1.0) / max(1, len(trial_ids) - 1)
     rows = encoder.rows([history.trials[trial_id].config for trial_id in trial_ids])
     predicted, increases = _cross_validated(encoder, rows, ranks)
     importances = [
@@ -106,26 +109,6 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
         float(np.corrcoef(predicted, ranks)[0, 1]) if has_correlation else 0.0,
         sum(statuses[trial_id] in ("Stopped", "Paused") for trial_id in trial_ids),
     )
-
-
-def _objective(objectives: Sequence[Objective], metric: str | None) -> Objective:
-    for objective in objectives:
-        if metric in (None, objective.metric):
-            return objective
-    names = [objective.metric for objective in objectives]
-    hint = nearest(str(metric), names)
-    raise ValueError(
-        f"the search has no objective {metric!r}; it has {', '.join(map(repr, names))}"
-        + (f". Did you mean {hint!r}?" if hint else "")
-    )
-
-
-def _ranks(losses: Sequence[float]) -> "Floats":
-    """Return ranks from 0 to 1; ties share a rank."""
-    from scipy.stats import rankdata
-
-    ranks: Floats = (rankdata(losses) - 1.0) / max(1, len(losses) - 1)
-    return ranks
 
 
 def _cross_validated(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":

@@ -10,13 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, final
+from typing import Protocol, final
 
 from ..record.trials import SearchSnapshot
 from .table import search_view, summary_view, text_of
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
@@ -138,29 +135,22 @@ class LiveOutput:
     """Redraws a table in place, in at most 1/200 of the time of a core, and prints the resource summary at the end."""
 
     def __init__(self) -> None:
+        from rich.live import Live
+
         self.pause_s = _LEAST_PAUSE_S
-        self._live: Live | None = None
+        self._live = Live(auto_refresh=False, transient=True)
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        live = self._start()
+        self._live.start()  # has an effect once
         began_s = time.thread_time()
-        width, height = live.console.size
+        width, height = self._live.console.size
         max_rows = max(1, height - _LIVE_OVERHEAD)
-        live.update(search_view(snapshot, title=snapshot.name, max_rows=max_rows, width=width), refresh=True)
+        self._live.update(search_view(snapshot, title=snapshot.name, max_rows=max_rows, width=width), refresh=True)
         self.pause_s = min(max(_LEAST_PAUSE_S, 200 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
 
     def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        live = self._start()
-        live.stop()
-        live.console.print(summary_view(snapshot, width=live.console.width))
-
-    def _start(self) -> "Live":
-        from rich.live import Live
-
-        if self._live is None:
-            self._live = Live(auto_refresh=False, transient=True)
-            self._live.start()
-        return self._live
+        self._live.stop()
+        self._live.console.print(summary_view(snapshot, width=self._live.console.width))
 
 
 def _print_news(news: Sequence[str]) -> None:

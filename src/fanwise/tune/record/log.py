@@ -49,14 +49,6 @@ class Record:
         folder: the experiment's folder.
         next_seq: sequence number of the next event.
         notices: lines to show to the user.
-
-    >>> record = Record.create(folder, {"name": "lenet"})
-    >>> record.append(0.25, "start", 0, {"config": {"lr": 0.1}, "attempt": 0})
-    1
-    >>> record.commit()
-    >>> record.close()
-    >>> read_events(folder)[0].kind
-    'start'
     """
 
     def __init__(self, folder: Path, lock_fd: int | None, last_seq: int, size: int) -> None:

@@ -77,8 +77,6 @@ class SearchState:
         self.news = News()
         self._warned_of_clones = False
 
-    # -- events ----------------------------------------------------------------------------------------------------
-
     def fold(self, events: Iterable[RecordedEvent]) -> None:
         """Add events that follow those added before. Raises RecordError if an event does not fit them."""
         for event in events:
@@ -266,8 +264,6 @@ class SearchState:
         if trial.best is not None and (self._best is None or trial.best < self._best):
             self._best, self._best_row = trial.best, row
 
-    # -- queries ---------------------------------------------------------------------------------------------------
-
     @property
     def objectives(self) -> tuple[Objective, ...]:
         return tuple(Objective(str(metric), mode) for metric, mode in self.meta["objectives"])
@@ -359,8 +355,6 @@ class SearchState:
             limit_s=limit_s if limit_s is not None and math.isfinite(limit_s) else None,
             utilization=self.utilization.share(at_s),
         )
-
-    # -- all reports -----------------------------------------------------------------------------------------------
 
     def counts(self) -> list[bool]:
         """Return for each report whether it counts; see the module."""

@@ -76,8 +76,8 @@ class Experiment:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        place = Path(path)
-        self.path = place.parent if place.name == FILE_NAME else place
+        folder = Path(path)
+        self.path = folder.parent if folder.name == FILE_NAME else folder
         self._reader = SearchReader(self.path, full=True)
 
     def __repr__(self) -> str:
@@ -296,16 +296,17 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
 
 def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
     """Return the folder of an experiment, given its name or path. Errors as for `load_experiment`."""
-    place = Path(name_or_path)
-    named = experiments_folder() / place
-    if not place.is_absolute() and len(place.parts) == 1 and named.exists():
-        return named
-    if place.exists():
-        return place.parent if place.name == FILE_NAME else place
-    raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_what_there_is(place.name)}")
+    path = Path(name_or_path)
+    named_folder = experiments_folder() / path
+    if not path.is_absolute() and len(path.parts) == 1 and named_folder.exists():
+        return named_folder
+    if path.exists():
+        return path.parent if path.name == FILE_NAME else path
+    raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_hint(path.name)}")
 
 
-def _what_there_is(name: str) -> str:
+def _hint(name: str) -> str:
+    """Return similar names, or what is in the folder of experiments."""
     names, folder = list_experiments(), experiments_folder()
     if not names:
         return f"{folder} holds none yet. Give the path of its folder if it is somewhere else."
@@ -347,7 +348,7 @@ def remove_experiment(folder: Path) -> None:
         release(lock)
 
 
-def _delete_checkpoints(folder: Path, meta: Mapping[str, Any]) -> None:  # Any: JSON
+def _delete_checkpoints(folder: Path, meta: Mapping[str, Any]) -> None:
     """Delete the checkpoints of an experiment, unless they are in its folder."""
     setting = meta.get("settings", {}).get("checkpoints")
     if setting is None:

@@ -78,11 +78,7 @@ def search_without_reports(history: SearchState) -> SearchData:
 
 
 def front_data(history: SearchState) -> FrontData:
-    """Return the results and the Pareto front.
-
-    Raises:
-        ValueError: the search has one objective, or too many to be drawn.
-    """
+    """Return the results and the Pareto front. Raises ValueError unless there are two to four objectives."""
     results, num_skipped = results_of(history)
     return FrontData(
         history.name,

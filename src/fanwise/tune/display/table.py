@@ -165,13 +165,13 @@ def _fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
     """Return the columns without the least important ones, so that they fit side by side."""
     from rich.cells import cell_len
 
-    kept = list(columns)
-    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in kept) - _GAP > width:
-        column = max(reversed(kept), key=lambda column: column.rank)
+    fitting = list(columns)
+    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in fitting) - _GAP > width:
+        column = max(reversed(fitting), key=lambda column: column.rank)
         if not column.rank:
             break
-        kept.remove(column)
-    return kept
+        fitting.remove(column)
+    return fitting
 
 
 def _cell(value: object) -> str:

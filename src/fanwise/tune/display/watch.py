@@ -93,8 +93,7 @@ def watch(
 def call_on(hub: Hub, function: Callable[[], T]) -> T:
     """Call a function on the hub's thread, block until it has ended, and return its result or raise its exception.
 
-    Raises:
-        ClosedError: the hub's thread has ended.
+    Raises ClosedError if the hub's thread has ended.
     """
     if hub.is_loop_thread:
         return function()

@@ -103,10 +103,9 @@ class Overview:
 
 
 def overview_of(folder: Path) -> Overview:
-    """Return the overview of an experiment. Reads the events only if its tuner was killed or wrote no summary yet.
+    """Return the overview of an experiment. Raises RecordError if its record is missing or cannot be read.
 
-    Raises:
-        RecordError: the record is missing or cannot be read.
+    Reads the events only if the tuner was killed or has not written a summary yet.
     """
     is_locked = is_held(folder)  # before the summary, so that the last one of an ended search is not missed
     meta = read_meta(folder)

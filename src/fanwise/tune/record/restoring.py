@@ -15,11 +15,7 @@ from .state import SearchState
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
-    """Bring a new SearchCore to the end of the record, and return the state of the search without news.
-
-    Args:
-        folder: the experiment's folder.
-        core, searcher: of `SearchSettings.new_core`.
+    """Bring a new SearchCore and its searcher to the end of the record. Return the state of the search without news.
 
     Raises:
         RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.

@@ -146,12 +146,10 @@ class SearchState:
 
     def _rank(self, trial: Trial, values: Mapping[str, Any]) -> None:
         value, constraints = values.get(self.metric), self.constraints
-        # NaN and infinities say that something went wrong.
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return
-        loss, distance = self._sign * value, 0.0
-        if constraints:
-            distance = infeasibility(constraints, violations_of(constraints, values))
+        loss = self._sign * value
+        distance = infeasibility(constraints, violations_of(constraints, values)) if constraints else 0.0
         if math.isfinite(distance) and (trial.best is None or (distance, loss) < trial.best[:2]):
             violations = violated(constraints, values) if distance else {}
             trial.best = RankedReport(
@@ -160,11 +158,11 @@ class SearchState:
 
     def _end(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
         threads = tuple(body.get("outcome", {}).get("threads", ()))
-        took_s = self.utilization.ended(trial_id, body["attempt"], t_s, body["objective_s"])
+        duration_s = self.utilization.ended(trial_id, body["attempt"], t_s, body["objective_s"])
         if attempt := self._attempt(trial_id, body["attempt"]):
             trial = self.trials[trial_id]
             attempt.ended_s, attempt.objective_s, attempt.threads = t_s, body["objective_s"], threads
-            trial.earlier_s += took_s
+            trial.earlier_s += duration_s
             if attempt is trial.last:
                 trial.worker_time_s = trial.earlier_s
         for thread in threads:
@@ -172,9 +170,9 @@ class SearchState:
 
     def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:
         """A new tuner resumes the search. Trials that were running were lost with the previous tuner."""
-        for trial_id, took_s in self.utilization.resumed(self.last_s).items():
+        for trial_id, duration_s in self.utilization.resumed(self.last_s).items():
             if trial_id in self.trials:
-                self.trials[trial_id].earlier_s += took_s
+                self.trials[trial_id].earlier_s += duration_s
         for trial in self.trials.values():
             attempt = trial.last
             if attempt.ended_s is None:
@@ -236,7 +234,6 @@ class SearchState:
             self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
     def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        """Set the status of an attempt that has ended."""
         trial = self._alive.get(action["trial"])
         if trial is None:
             if self._full:

@@ -1,15 +1,15 @@
 """Trials, attempts and reports of a record, and the rows and values that a table shows."""
 
-import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..constraints import format_violations
-from ..schedulers.scheduler import Status
+from ..schedulers.scheduler import Decision, Status
 
 MAX_ROWS: Final = 50  # trials that a snapshot and a table hold
+_DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # so that equal texts share memory
 
 
 class RankedReport(NamedTuple):
@@ -148,7 +148,7 @@ class Reports:
         self.iters.append(body["iter"])
         self.t_s.append(t_s)
         self.worker_times.append(body["worker_time"])
-        self.decisions.append(sys.intern(body["decision"]))
+        self.decisions.append(_DECISIONS.get(body["decision"], body["decision"]))
         if "repeated" in body:
             self.repeated.append(row)
 

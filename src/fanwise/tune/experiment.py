@@ -340,10 +340,10 @@ def remove_experiment(folder: Path) -> None:
     try:
         _delete_checkpoints(folder, meta)
         # Renaming frees the name, and the folder no longer counts as an experiment.
-        doomed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
-        os.rename(folder, doomed)
-        (doomed / FILE_NAME).unlink()
-        shutil.rmtree(doomed)
+        renamed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
+        os.rename(folder, renamed)
+        (renamed / FILE_NAME).unlink()
+        shutil.rmtree(renamed)
     finally:
         release(lock)
 

@@ -111,13 +111,13 @@ class EventReader:
                     raise RecordError(f"{self.file} is shorter than before: it was replaced or cut.")
                 log.seek(self.offset)
                 partial = b""  # a line whose end has not been read or written yet
-                while more := log.read(_CHUNK_BYTES):
-                    *lines, partial = (partial + more).split(b"\n")
+                while chunk := log.read(_CHUNK_BYTES):
+                    *lines, partial = (partial + chunk).split(b"\n")
                     num_intact = next((index for index, line in enumerate(lines) if not _is_intact(line)), len(lines))
                     if num_intact < len(lines):
                         # A crash leaves no intact line after a torn one.
-                        after = [*lines[num_intact + 1 :], *(partial + log.read()).split(b"\n")]
-                        if any(map(_is_intact, after)):
+                        later_lines = [*lines[num_intact + 1 :], *(partial + log.read()).split(b"\n")]
+                        if any(map(_is_intact, later_lines)):
                             raise self._damaged(num_intact, "its checksum is wrong")
                     if events := self._decode(lines[:num_intact], kinds):
                         yield events
@@ -132,14 +132,14 @@ class EventReader:
         if not lines:
             return []
         for index in (0, len(lines) - 1):
-            head = _HEAD.match(lines[index])
-            if head is None:
+            match = _HEAD.match(lines[index])
+            if match is None:
                 raise self._damaged(index, "it is not an event")
-            if int(head[1]) != self.last_seq + 1 + index:
-                raise self._damaged(index, f"it has the number {int(head[1])}. Have two programs written to it?")
-        wanted = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
+            if int(match[1]) != self.last_seq + 1 + index:
+                raise self._damaged(index, f"it has the number {int(match[1])}. Have two programs written to it?")
+        selected = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
         try:
-            decoded = json.loads(b"[%b]" % b",".join(wanted))  # three times as fast as one call for each line
+            decoded = json.loads(b"[%b]" % b",".join(selected))  # three times as fast as one call for each line
             events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in decoded]
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(0, f"a line from there on is not an event ({error})") from None
@@ -160,8 +160,8 @@ def _is_intact(line: bytes) -> bool:
 
 
 def _kind_of(line: bytes) -> str:
-    head = _HEAD.match(line)
-    return "" if head is None else head[2].decode()
+    match = _HEAD.match(line)
+    return "" if match is None else match[2].decode()
 
 
 def _check_folder(folder: Path) -> None:

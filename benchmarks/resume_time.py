@@ -53,7 +53,7 @@ def write_record(folder: Path, scheduler_name: str, num_trials: int) -> int:
     )
     stop = StoppingCriterion(max_num_trials_started=num_trials)
     record_simulated(folder, scheduler, curves, stop, n_workers=N_WORKERS, objective=train)
-    return sum(map(len, iter_events(folder)))
+    return sum(1 for _ in iter_events(folder))
 
 
 def resume(folder: Path) -> None:

@@ -105,7 +105,7 @@ def num_reports(folder: Path) -> int:
     """Reports in the record so far."""
     from fanwise.tune.record.reading import iter_events
 
-    return sum(len(events) for events in iter_events(folder / NAME, kinds=("report",)))
+    return sum(1 for _ in iter_events(folder / NAME, kinds=("report",)))
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def num_reported(folder: Path) -> int:
     """Trials that have reported."""
     from fanwise.tune.record.reading import iter_events
 
-    return len({event.trial_id for events in iter_events(folder / NAME, kinds=("report",)) for event in events})
+    return len({event.trial_id for event in iter_events(folder / NAME, kinds=("report",))})
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 Two objectives: the error, and the size, here the logarithm of the number of weights. No network is best in both; what
 a search finds is a front, the networks that no other one beats in both. A constraint comes on top: networks that are
-wrong more often than one time in five are of no use. Pictures: the front, and how the hypervolume grew, the area that a
-front dominates, by which searches of several objectives are compared.
+wrong more often than one time in five are of no use. The searches are compared by the hypervolume, the area that a
+front dominates. Picture: the front.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fanwise import Pool
-from fanwise.plot import hypervolume, save_figure
+from fanwise.plot import save_figure
 from fanwise.tune import StoppingCriterion, Tuner, lograndint, loguniform, uniform
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
@@ -52,7 +52,7 @@ about: dict[str, Any] = {
 stop = StoppingCriterion(max_num_trials_started=TRIALS)
 experiments = {}
 
-print(f"2 searches of {TRIALS} trials, then pictures.", flush=True)
+print(f"2 searches of {TRIALS} trials, then a picture.", flush=True)
 with Pool(cpus=2) as pool:
     for name, searcher in {"random search": "random", "Bayesian optimization": "forest"}.items():
         tuner = Tuner(train_mlp, space, searcher=searcher, stop=stop, n_workers=2, pool=pool, quiet=True, **about)
@@ -64,7 +64,5 @@ with Pool(cpus=2) as pool:
         for point in front:
             print(f"   {point.values['error']:.4f}  {10 ** point.values['size']:8.0f}   trial {point.trial_id}")
 
-volumes = [experiment.volume_data(WORST) for experiment in experiments.values()]
 print()
 print(save_figure(experiments["Bayesian optimization"].plot_pareto_front(), "pareto-front.png"))
-print(save_figure(hypervolume(*volumes, labels=list(experiments)), "pareto-hypervolume.png"))

@@ -69,10 +69,7 @@ kept = len(before.results)
 print(f"{before.state}: {len(before.trials)} trials and {kept} epochs are on record. It goes on:", flush=True)
 experiment = Tuner.resume(tuner.name, n_workers=WORKERS_AFTER).run()
 
-results = experiment.results_of(all_attempts=True)
-went_on = [attempt.from_iter for trial in experiment.history().trials.values() for attempt in trial.attempts[1:]]
-n_scratch = sum(iter == 0 for iter in went_on)
-print(f"{len(went_on)} times a trial went on, {n_scratch} of them from scratch: it had not reported yet")
-print(f"{len(experiment.trials)} trials, {len(results)} epochs trained, {len(experiment.results)} of them count")
+num_resumed = experiment.trials["attempt"].sum()
+print(f"trials were resumed {num_resumed} times; {len(experiment.trials)} trials, {len(experiment.results)} epochs")
 print(f"best {experiment.best}")
 print(save_figure(experiment.plot_workers(), PICTURE))  # bars: a trial paused; triangles: it was taken up again

@@ -66,14 +66,15 @@ tuner = Tuner(
 print(f"{POPULATION} networks for {MAX_EPOCHS} epochs on {N_WORKERS} workers; then a picture.", flush=True)
 experiment = tuner.run()
 
-best, trials = experiment.best, experiment.history().trials
+best, trials = experiment.best, experiment.trials.set_index("trial_id")
 assert best is not None, "trials have reported"
-line = [trials[best.trial_id]]
-while line[0].source is not None:
-    line.insert(0, trials[line[0].source])
+ancestors = [best.trial_id]
+while trials["source"][ancestors[0]] >= 0:  # NaN for a trial that is not a clone
+    ancestors.insert(0, int(trials["source"][ancestors[0]]))
+first_epochs = experiment.results.groupby("trial_id")["epoch"].min()
 print(f"{len(trials)} trials; the best error is {best.value:.4f}. How that network was trained:")
-for trial in line:
-    began, config = trial.attempts[0].from_iter + 1, trial.config
-    print(f"  from epoch {began:2} as trial {trial.trial_id}: ", end="")
-    print(f"learning rate {config['learning_rate']:.4f}, weight decay {config['weight_decay']:.4f}")
+for trial_id in ancestors:
+    trial = trials.loc[trial_id]
+    print(f"  from epoch {first_epochs[trial_id]:2} as trial {trial_id}: ", end="")
+    print(f"learning rate {trial['config_learning_rate']:.4f}, weight decay {trial['config_weight_decay']:.4f}")
 print(save_figure(experiment.plot_rungs(), PICTURE))  # who went on after each interval, and who was replaced

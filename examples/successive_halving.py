@@ -64,7 +64,7 @@ tuner = Tuner(
 print(f"{ROUNDS} rounds of successive halving on {N_WORKERS} workers, then a picture.", flush=True)
 experiment = tuner.run()
 
-reports = experiment.results_of(all_attempts=True)  # nothing that was repeated is left out
+reports = experiment.results
 in_rounds = reports[reports["trial_id"] < PER_ROUND * ROUNDS]  # a worker that is free begins the next round already
 for epoch, count in in_rounds["epoch"].value_counts().sort_index().items():
     print(f"epoch {epoch:2}: {count} trials")

@@ -27,8 +27,8 @@ from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
 from fanwise.testing.program_statuses import run_status, worker_status
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune import load_experiment
 from fanwise.tune.record.log import Record
+from fanwise.tune.record.overview import read_search
 from fanwise.tune.record.reading import read_events
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ class Live:
         return next(int(event.body["pid"]) for event in ready if event.trial_id == trial_id)
 
     def status(self, trial_id: int) -> str:
-        history = load_experiment(self.home / "live").history()
+        history = read_search(self.home / "live").search
         return history.status_of(history.trials[trial_id]) if trial_id in history.trials else "none"
 
     def num_trials(self) -> int:
-        return len(load_experiment(self.home / "live").history().trials)
+        return len(read_search(self.home / "live").search.trials)
 
 
 @pytest.fixture(scope="module")

@@ -259,7 +259,7 @@ def test_a_trial_is_shown_with_its_output(searched: Finished, typed: Typed, plac
 def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "some/pictures")
     assert (done.status, done.err) == (0, "")
-    names = ["hyperparameters", "incumbent", "learning-curves", "parallel-coordinates", "workers"]
+    names = ["incumbent", "learning-curves", "workers"]
     assert done.out.split() == [f"some/pictures/{name}.png" for name in names]
     assert sorted(path.name for path in (place.folder / "some/pictures").iterdir()) == [f"{n}.png" for n in names]
     for name in names:
@@ -270,7 +270,7 @@ def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) 
 def test_pictures_are_drawn_as_svg_when_asked(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "drawn", "--format", "svg")
     assert (done.status, done.err) == (0, "")
-    assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 5
+    assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 3
     assert (place.folder / "drawn/workers.svg").read_bytes().startswith(b"<?xml")
 
 
@@ -426,12 +426,10 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
             1,
             "--out '/proc/none' must be a folder that can be written to",
         ),
-        (("tune", "export", "good", "--out", "."), 1, "--out '.' must be a file that can be written; "),
-        (("tune", "export", "good", "--out", "no/where.csv"), 1, "the results cannot be written: there is no folder "),
         (
-            ("tune", "export", "good", "--out", "/proc/none.csv"),
+            ("tune", "export", "good", "--out", "no/where.csv"),
             1,
-            "--out '/proc/none.csv' must be a file that can be written; the results cannot be written: ",
+            "--out 'no/where.csv' must be a file that can be written; No such file or directory",
         ),
         (("tune", "export", "good"), 2, "Missing option '--out'"),
         (("tune", "export", "none", "--out", "none.csv"), 1, "There is no experiment 'none'"),
@@ -463,7 +461,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ),
         ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has a searcher of its own: leave out --searcher"),
         ((*RUN, "--searcher", "optuna:GridSampler"), 2, "GridSampler needs a value for search_space"),
-        (("tune", "export", "good", "--out", "x.xyz"), 2, "results are written as .csv, .json, .parquet"),
+        (("tune", "export", "good", "--out", "x.xyz"), 2, "the file must end in .csv or .json"),
         (("demo", "--data", "cifar"), 2, "--data must be one of digits, fashion-mnist, got 'cifar'"),
         (("demo", "--seconds", "0"), 2, "Invalid value for '--seconds'"),
         (("demo", "--out", "train.py"), 1, "--out 'train.py' must be a folder that can be written to"),

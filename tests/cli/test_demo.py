@@ -31,7 +31,7 @@ def test_the_demo_searches_says_what_it_found_and_draws_it(torch_loaded: LoadedI
     assert re.search(rf"^worker utilization   {shares} of 1 worker, from the first", out, re.M)
     assert re.search(r"^start-up             \d+\.\d s until the first worker was ready$", out, re.M)
     pictures = re.findall(r"^picture              (\S+)$", out, re.M)
-    names = ["hyperparameters", "incumbent", "learning-curves", "parallel-coordinates", "workers"]
+    names = ["incumbent", "learning-curves", "workers"]
     assert pictures == [f"pictures/{name}.png" for name in names]
     for picture in pictures:
         image = matplotlib.image.imread(tmp_path / picture)

@@ -21,6 +21,7 @@ from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import StoppingCriterion, load_experiment
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.log import Record
+from fanwise.tune.record.overview import read_search
 from fanwise.tune.runtime.checkpoint_owner import claim
 from fanwise.tune.stopping import limits_of
 
@@ -321,7 +322,7 @@ def test_every_place_gives_the_same_utilization_of_a_resumed_search(place: Place
     experiment = load_experiment("twice")
     share = (10 + 5 + 10) / (10 + 2 * 10)  # the ten seconds until the second run's workers were ready do not count
     assert experiment.utilization == pytest.approx(share)
-    assert experiment.snapshot().utilization == pytest.approx(share)
+    assert read_search(experiment.path).snapshot().utilization == pytest.approx(share)
     assert json.loads(place.typed("show", "twice", "--json").out)["utilization"] == pytest.approx(share)
     words = "83.3 % (start-up 0.0 %, idle 16.7 %)"
     assert f"worker utilization: {words}\n" in place.typed("show", "twice").out

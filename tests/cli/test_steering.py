@@ -20,6 +20,8 @@ from fanwise.cli.app import main
 from fanwise.testing import within
 from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.tune import load_experiment
+from fanwise.tune.experiment import folder_of
+from fanwise.tune.record.overview import read_search
 from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
@@ -86,14 +88,14 @@ class Place:
     def num_reports(self, name: str) -> int:
         if not (self.home / name / SOCKET_NAME).exists():
             return 0
-        return len(load_experiment(name).history().reports)
+        return len(read_search(folder_of(name)).search.reports)
 
     def is_further(self, name: str, num_reports: int) -> bool:
         experiment = load_experiment(name)
-        return experiment.state == "running" and len(experiment.history().reports) > num_reports
+        return experiment.state == "running" and len(read_search(experiment.path).search.reports) > num_reports
 
     def status(self, name: str, trial_id: int) -> str:
-        history = load_experiment(name).history()
+        history = read_search(folder_of(name)).search
         return history.status_of(history.trials[trial_id]) if trial_id in history.trials else "none"
 
 
@@ -125,7 +127,7 @@ def test_a_running_search_is_steered_from_a_second_terminal(place: Place) -> Non
         assert (done.status, done.out) == (0, "the next new trial uses x=0.5, act=1, epochs=1000000\n")
         place.typed("tune", "stop", "lenet", "--trial", "1")
         within(30.0, lambda: place.status("lenet", 3) == "InProgress", "its worker goes on")
-        configs = [trial.config for trial in load_experiment("lenet").history().trials.values()]
+        configs = [trial.config for trial in read_search(folder_of("lenet")).search.trials.values()]
         assert {"x": 0.5, "act": "1", "epochs": 1000000} in configs, "a text that looks like a number is a text here"
         assert "1 paused, " in place.typed("tune", "show", "lenet").out
         done = place.typed("tune", "workers", "lenet", "3")
@@ -158,7 +160,7 @@ def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_r
     for refused in (place.typed("tune", "stop", "killed"), place.typed("tune", "watch", "killed")):
         assert refused.status == 1
         assert "its tuner was killed or has crashed. Resume it with: fanwise tune resume killed" in refused.err
-    before = len(load_experiment("killed").history().reports)
+    before = len(read_search(folder_of("killed")).search.reports)
     with place.running("tune", "resume", "killed", "--workers", "1", "--trials", "3", name="killed") as search:
         within(60.0, lambda: place.is_further("killed", before), "trial 0 goes on")
         assert place.typed("tune", "stop", "killed").status == 0

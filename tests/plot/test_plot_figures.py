@@ -16,14 +16,11 @@ from matplotlib.figure import Figure
 
 from fanwise.plot import (
     FrontData,
-    Hyperparameter,
     ReportPoint,
     SearchData,
     Span,
-    hyperparameters,
     incumbent,
     learning_curves,
-    parallel_coordinates,
     pareto_front,
     rungs,
     save_figure,
@@ -34,7 +31,7 @@ from fanwise.plot.rows import RowScale
 
 PNG = b"\x89PNG\r\n\x1a\n"
 OVER_TIME: list[Callable[[SearchData], Figure]] = [incumbent, learning_curves, workers]
-FIGURES = [*OVER_TIME, rungs, hyperparameters, parallel_coordinates]
+FIGURES = [*OVER_TIME, rungs]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,12 +64,8 @@ def make_search(
             reports.append(ReportPoint(trial, ready_s + i, i, value))
     last_s = max((span.free_s or 0.0 for span in spans), default=0.0)
     first_ready_s = 0.5 if spans else None
-    axes = [
-        Hyperparameter("rate", [(0.0, "0.01"), (1.0, "1")], {i: (i * 0.37) % 1 for i in range(n_trials)}, False),
-        Hyperparameter("$kind", [(0.25, "a$"), (0.75, "b")], dict.fromkeys(range(1, n_trials), 0.25), True),
-    ]
     return SearchData(
-        name, metric, mode, n_workers, asynchronous, reports, spans, first_ready_s, last_s, last_s, "epoch", axes
+        name, metric, mode, n_workers, asynchronous, reports, spans, first_ready_s, last_s, last_s, "epoch"
     )
 
 
@@ -392,69 +385,10 @@ def test_pauses_and_what_is_taken_up_again_are_marked_where_there_is_room() -> N
     assert marks(0.01) == [], "boxes of a hundredth of the axis have no room"
 
 
-# -- hyperparameters ---------------------------------------------------------------------------------------------------
-
-
-def test_each_hyperparameter_has_a_scatter_with_its_values_and_the_best_of_each_trial() -> None:
-    figure = hyperparameters(make_search(6))
-    assert [axes.get_xlabel() for axes in figure.axes] == ["rate", r"\$kind"]
-    (rate,) = figure.axes[0].collections
-    offsets = np.asarray(rate.get_offsets())
-    assert offsets[:, 0] == pytest.approx([(i * 0.37) % 1 for i in range(6)])
-    assert offsets[:, 1] == pytest.approx([1 / (i + 2) + 0.125 for i in range(6)])
-    (kind,) = figure.axes[1].collections
-    assert len(np.asarray(kind.get_offsets())) == 5, "trial 0 does not have it"
-    assert {"0.01", "1", r"a\$", "b"} <= set(texts(figure))
-
-
-def test_trials_that_never_met_the_constraints_are_grey_crosses() -> None:
-    search = make_search(6)
-    reports = [replace(point, feasible=point.trial_id != 1) for point in search.reports]
-    figure = hyperparameters(replace(search, reports=reports))
-    dots, crosses = figure.axes[0].collections
-    assert (len(np.asarray(dots.get_offsets())), len(np.asarray(crosses.get_offsets()))) == (5, 1)
-    assert tuple(np.asarray(crosses.get_offsets())[0]) == pytest.approx((0.37, 1 / 3 + 0.125))
-    assert any("5 trials drawn, 1 without a feasible value" in text for text in texts(figure))
-    assert any(text.endswith("crosses: violate a constraint") for text in texts(figure))
-
-
-def test_where_nothing_is_feasible_the_crosses_are_drawn_alone() -> None:
+def test_without_a_feasible_report_only_infeasible_reports_are_drawn() -> None:
     search = make_search(6)
     none = replace(search, reports=[replace(point, feasible=False) for point in search.reports])
-    (crosses,) = hyperparameters(none).axes[0].collections
-    assert len(np.asarray(crosses.get_offsets())) == 6
-    assert incumbent(none).legends[0].get_texts()[0].get_text() == "reports that are infeasible"
-    assert len(incumbent(none).legends[0].get_texts()) == 1, "there is no best so far"
-
-
-def test_parallel_coordinates_have_an_axis_for_each_hyperparameter_and_the_metric() -> None:
-    figure = parallel_coordinates(make_search(6))
-    assert {"rate", r"\$kind", "error", "0.01", r"a\$"} <= set(texts(figure))
-    _, _, lines = figure.axes[0].collections
-    heights = sorted(tuple(np.asarray(path.vertices)[:2, 1]) for path in lines.get_paths())
-    assert len(heights) == 6
-    assert (0.0, -0.08) in heights, "trial 0 passes below the axis that it does not have"
-
-
-def test_of_many_trials_parallel_coordinates_colour_the_best_hundred() -> None:
-    figure = parallel_coordinates(make_search(150, 8))
-    grey, lost, coloured = figure.axes[0].collections
-    assert [len(c.get_paths()) for c in (grey, lost, coloured)] == [50, 0, 100]
-    errors = [[float(np.asarray(path.vertices)[-1, 1]) for path in c.get_paths()] for c in (grey, coloured)]
-    assert max(errors[1]) < min(errors[0]), "the best, not the worst"
-
-
-def test_trials_without_a_finite_value_are_counted_and_drawn_dashed() -> None:
-    search = make_search(3)
-    lost = [ReportPoint(p.trial_id, p.t_s, p.iter, math.nan if p.trial_id == 1 else p.value) for p in search.reports]
-    search = SearchData(
-        "s", "error", "min", 2, True, lost, search.spans, 0.5, 9.0, 9.0, "epoch", search.hyperparameters
-    )
-    for draw in (hyperparameters, parallel_coordinates):
-        drawn = "as lines" if draw is parallel_coordinates else "drawn"
-        assert any(f"2 trials {drawn}, 1 without a finite value" in text for text in texts(draw(search)))
-    assert any("1 without a finite value (dashed)" in text for text in texts(parallel_coordinates(search)))
-    assert [len(c.get_paths()) for c in parallel_coordinates(search).axes[0].collections] == [0, 1, 2]
+    assert [text.get_text() for text in incumbent(none).legends[0].get_texts()] == ["reports that are infeasible"]
 
 
 # -- Pareto fronts -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.display.table import best_line
+from fanwise.tune.record.overview import read_search
 from fanwise.tune.simulate import FunctionTable, simulate
 
 BOUND = ["latency_ms <= 20"]
@@ -65,7 +66,7 @@ def test_the_best_is_the_best_that_meets_all_constraints_wherever_one_is_named()
     assert "violations" not in repr(best)
     assert list(experiment.trials["feasible"]) == [False, True, True, False]
     assert list(experiment.results["st_feasible"]) == [False, True, True, False]
-    snapshot = experiment.snapshot()
+    snapshot = read_search(experiment.path).snapshot()
     assert (snapshot.best, snapshot.violated) == ((0.5, 2), "")
     data = experiment.search_data()
     assert [point.trial_id for point in incumbent_steps(data)] == [1, 2]
@@ -82,7 +83,7 @@ def test_a_trial_counts_with_its_best_feasible_report() -> None:
             opened.report(trial, loss=loss, latency_ms=latency_ms)
         best = opened.experiment.best
         assert best is not None and (best.value, best.iter) == (0.9, 2)
-        assert opened.experiment.snapshot().best == (0.9, 0)
+        assert read_search(opened.experiment.path).snapshot().best == (0.9, 0)
 
 
 def test_where_nothing_is_feasible_the_nearest_is_shown_as_such() -> None:
@@ -91,7 +92,7 @@ def test_where_nothing_is_feasible_the_nearest_is_shown_as_such() -> None:
     assert best is not None and not best.is_feasible
     assert (best.trial_id, best.value, dict(best.violations)) == (2, 0.2, {"latency_ms <= 20": 5.0})
     assert repr(best).endswith("violations={'latency_ms <= 20': 5.0})")
-    snapshot = experiment.snapshot()
+    snapshot = read_search(experiment.path).snapshot()
     assert (snapshot.best, snapshot.violated) == ((0.2, 2), "latency_ms <= 20 by 5")
     near = "the nearest is 0.2 for trial-id 2, which violates latency_ms <= 20 by 5"
     assert best_line(snapshot) == f"loss: no trial meets all constraints; {near}"

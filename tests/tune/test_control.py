@@ -21,7 +21,7 @@ from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import Experiment, Tuner, report, uniform
-from fanwise.tune.record.overview import overview_of
+from fanwise.tune.record.overview import overview_of, read_search
 from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME, send_command, short_path
 
 ENDLESS = 10**6
@@ -61,8 +61,8 @@ class Running:
         return self.experiment
 
     def status(self, trial_id: int) -> str:
-        trials = Experiment(self.path).history().trials
-        return Experiment(self.path).history().status_of(trials[trial_id]) if trial_id in trials else "none"
+        trials = read_search(self.path).search.trials
+        return read_search(self.path).search.status_of(trials[trial_id]) if trial_id in trials else "none"
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def test_a_configuration_of_a_persons_is_tried_next(pool: Pool, tmp_path: Path) 
         assert send_command(running.path, "enqueue", {"x": 0.5}).startswith("the next new trial uses x=0.5, folder=")
         send_command(running.path, "stop_trial", 0)
         within(20.0, lambda: running.status(2) != "none", "the next trial has begun")
-        assert Experiment(running.path).history().trials[2].config["x"] == 0.5
+        assert read_search(running.path).search.trials[2].config["x"] == 0.5
 
 
 def test_the_number_of_workers_is_raised_and_lowered_by_another_process(pool: Pool, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_search_whose_folder_takes_no_socket_goes_on_and_says_so(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "bind", refused)
         experiment = tuner.run()
-    assert experiment.finished and len(experiment.trials) == 2
+    assert experiment.state == "finished" and len(experiment.trials) == 2
     assert "other processes cannot control the search" in caplog.text
     assert not (tuner.path / KEY_NAME).exists()
 

@@ -1,20 +1,13 @@
 """Pareto fronts and hypervolumes of experiments: of all reports that count, with constraints and reference points."""
 
-import doctest
-import itertools
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
-from fanwise.cli.app import main
-from fanwise.plot import VolumeData, hypervolume, hypervolumes
 from fanwise.plot.canvas import new_figure, png_bytes
-from fanwise.testing.simulated_record import record_simulated
 from fanwise.tune import (
     FIFO,
-    MOASHA,
     Experiment,
     StoppingCriterion,
     load_experiment,
@@ -22,8 +15,7 @@ from fanwise.tune import (
     replay_experiment,
     uniform,
 )
-from fanwise.tune.plot_data import volume_data
-from fanwise.tune.simulate import FunctionTable
+from fanwise.tune.record.overview import read_search
 
 REFERENCE = {"error": 1.0, "speed": 0.0}
 REPORTS = [(0.5, 3.0), (0.4, 2.0), (0.6, 2.5), (0.1, math.inf), (0.3, 1.0), (0.4, 2.0)]
@@ -68,7 +60,7 @@ def test_the_front_has_every_report_that_none_dominates_once_the_best_in_the_fir
         (0, 2, {"error": 0.4, "speed": 2.0}),
         (0, 1, {"error": 0.5, "speed": 3.0}),
     ]
-    assert points[0].config == dict(experiment.history().trials[1].config)
+    assert points[0].config == dict(read_search(experiment.path).search.trials[1].config)
 
 
 def test_what_violates_a_constraint_is_on_no_front_and_adds_no_volume() -> None:
@@ -84,34 +76,12 @@ def test_a_search_in_which_nothing_is_feasible_has_no_front() -> None:
     experiment = told("never", REPORTS[:3], constraints=["speed >= 9"])
     assert (experiment.pareto(), experiment.hypervolume(REFERENCE), experiment.hypervolume()) == ([], 0.0, 0.0)
     assert "no report meets all constraints" in experiment.plot_pareto_front().texts[0].get_text()
-    assert [text.get_text() for text in experiment.plot_hypervolume().axes[0].texts] == [
-        "no report with finite values yet"
-    ]
 
 
-def test_the_hypervolume_grows_with_the_reports() -> None:
-    data = told("grows", REPORTS[:3], REPORTS[3:]).volume_data(REFERENCE)
-    assert dict(data.reference_point) == REFERENCE
-    assert [volume for _, volume in data.steps] == pytest.approx([1.5, 1.7, 1.8])
-    assert all(a[0] <= b[0] for a, b in itertools.pairwise(data.steps)) and data.steps[-1][0] <= data.last_s
-
-
-def test_without_a_reference_point_the_worst_of_the_front_and_a_tenth_of_its_extent_is_taken() -> None:
-    data = told("rule", REPORTS[:3], REPORTS[3:]).volume_data()
-    assert dict(data.reference_point) == pytest.approx({"error": 0.52, "speed": 0.8})
-    assert told("one", [(0.5, 2.0)]).volume_data().reference_point == pytest.approx({"error": 0.55, "speed": 1.8})
-
-
-def test_searches_are_compared_up_to_one_point() -> None:
-    both = told("a", REPORTS[:2]), told("b", REPORTS[2:])
-    parts = [(each.name, each.metadata, each.history()) for each in both]
-    first, second = volume_data(parts, None)
-    assert first.reference_point == second.reference_point
-    figure = hypervolume(first, second, labels=["one", "other"])
-    legend = figure.axes[0].get_legend()
-    assert legend is not None and [text.get_text()[:5] for text in legend.get_texts()] == [" one:", " othe"]
-    with pytest.raises(ValueError, match="different reference points cannot be compared"):
-        hypervolume(first, VolumeData("c", {"error": 9.0, "speed": 0.0}, [(1.0, 1.0)], 2.0))
+def test_the_default_reference_point_is_the_worst_of_the_front_and_a_tenth_of_its_extent() -> None:
+    experiment = told("rule", REPORTS[:3], REPORTS[3:])
+    assert experiment.hypervolume() == pytest.approx(experiment.hypervolume({"error": 0.52, "speed": 0.8}))
+    assert told("one", [(0.5, 2.0)]).hypervolume() == pytest.approx(0.05 * 0.2)
 
 
 @pytest.mark.parametrize("point", [{"error": 1.0}, {"error": 1.0, "speed": math.nan}, {"error": 1.0, "sped": 0.0}])
@@ -150,26 +120,3 @@ def test_a_search_of_two_objectives_ends_when_no_report_adds_to_the_front_and_is
                 opened.tell(trial, {"error": error, "speed": speed})
     assert load_experiment("stays").end_reason == "max_num_trials_without_improvement=2 reached"
     assert not replay_experiment("stays").differences
-
-
-def test_the_command_line_draws_the_hypervolume_of_a_simulated_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def train(config: object, epoch: int) -> tuple[dict[str, float], float]:
-        x = float(config["x"])  # type: ignore[index]
-        return {"error": x + 1 / epoch, "speed": x}, 1.0
-
-    table = FunctionTable(train, {"x": uniform(0, 1), "max_epochs": 3})
-    scheduler = MOASHA(metric=["error", "speed"], mode=["min", "max"], max_t=3, random_seed=0)
-    record_simulated(tmp_path / "e", scheduler, table, StoppingCriterion(max_num_trials_started=20), n_workers=2)
-    monkeypatch.setattr(sys, "argv", ["fanwise", "tune", "plot", str(tmp_path / "e"), "--out", str(tmp_path / "out")])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
-    with pytest.raises(SystemExit):
-        main()
-    assert (tmp_path / "out" / "hypervolume.png").exists()
-    steps = load_experiment(tmp_path / "e").volume_data().steps
-    assert len(steps) > 1 and steps[-1][0] > 1.0, "in virtual seconds"
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(hypervolumes).failed == 0

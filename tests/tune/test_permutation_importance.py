@@ -4,7 +4,6 @@ import doctest
 import json
 import random
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,18 @@ import numpy as np
 import pytest
 
 from fanwise.cli.app import main
-from fanwise.plot import dependences, importances
+from fanwise.plot import importances
 from fanwise.plot.canvas import png_bytes
 from fanwise.testing.late import Late
 from fanwise.tune import (
     FIFO,
     Experiment,
-    Space,
     choice,
     load_experiment,
-    lograndint,
     open_search,
     parameter,
-    randint,
     uniform,
 )
-from fanwise.tune.searchers.encoding import Encoder
 
 ensemble: Any = Late("sklearn.ensemble")
 SPACE = {
@@ -127,59 +122,13 @@ def test_every_configuration_that_the_model_is_asked_about_is_one_of_the_space(
 
     monkeypatch.setattr(ensemble.RandomForestRegressor, "predict", noting)
     experiment.importances()
-    experiment.partial_dependence()
     for _, _, is_a, is_b, only_b, has_only_b in np.concatenate(asked):  # the columns of Encoder.features
         assert is_a + is_b == 1.0
         assert has_only_b == is_b, "only_b exists beside b alone"
         assert has_only_b or only_b == 0.5
 
 
-# -- partial dependence ------------------------------------------------------------------------------------------------
-
-
-def test_partial_dependence_goes_the_way_that_the_loss_goes() -> None:
-    found = told(120).partial_dependence()
-    assert [one.name for one in found.hyperparameters] == ["matters", "noise", "kind", "only_b"]
-    matters, noise, kind, only_b = found.hyperparameters
-    assert matters.values == pytest.approx([(place + 0.5) / 25 for place in range(25)])
-    assert matters.means[0] < 0.35 < 0.65 < matters.means[-1]
-    assert max(noise.means) - min(noise.means) < 0.1 and max(noise.highs) - min(noise.lows) > 0.5
-    assert kind.values == ["a", "b"] and kind.means[0] < kind.means[1], "b adds what only_b costs"
-    assert only_b.means[0] < only_b.means[-1]
-    assert found.quarters == sorted(found.quarters), "rank 0 is the best trial, here the smallest value"
-    assert found.correlation > 0.8
-
-
-def test_partial_dependence_is_the_mean_of_what_the_model_says_of_each_trial_with_that_value() -> None:
-    experiment = told(60)
-    found = experiment.importances()
-    encoder = Encoder(Space(SPACE))
-    configs = experiment.history().trials
-    rows = encoder.rows([configs[trial_id].config for trial_id in found.trials])
-    forest = ensemble.RandomForestRegressor(100, min_samples_leaf=2, random_state=0)
-    forest.fit(encoder.features(rows), found.seen)
-    rows[:, encoder.names.index("matters")] = 0.5
-    by_hand = forest.predict(encoder.features(rows))
-    (matters,) = [one for one in experiment.partial_dependence().hyperparameters if one.name == "matters"]
-    assert matters.values[12] == 0.5 and matters.means[12] == pytest.approx(by_hand.mean())
-    assert (matters.lows[12], matters.highs[12]) == pytest.approx(tuple(np.quantile(by_hand, [0.1, 0.9])))
-
-
-def test_the_values_that_are_looked_at_are_even_on_the_scale_of_the_domain() -> None:
-    with open_search({"width": lograndint(8, 512), "depth": randint(1, 4)}, "loss", name="even") as opened:
-        for _ in range(12):
-            trial = opened.ask()
-            assert trial is not None
-            opened.tell(trial, float(trial.config["width"]))
-    width, depth = load_experiment("even").partial_dependence().hyperparameters
-    assert depth.values == [1, 2, 3, 4]
-    assert all(isinstance(value, int) for value in width.values)
-    numbers = [float(str(value)) for value in width.values]
-    assert 20 <= len(numbers) <= 25
-    assert all(1 < b / a < 1.3 for a, b in pairwise(numbers)), "each about a fifth more than the one before"
-
-
-def test_of_several_objectives_each_has_its_own_importances_and_the_worst_of_it_is_rank_one() -> None:
+def test_each_of_several_objectives_has_its_own_importances() -> None:
     scheduler = FIFO(metric=["loss", "speed"], mode=["min", "max"])
     with open_search(
         {"a": uniform(0, 1), "b": uniform(0, 1)}, scheduler=scheduler, name="two", random_seed=0
@@ -191,17 +140,5 @@ def test_of_several_objectives_each_has_its_own_importances_and_the_worst_of_it_
     experiment = load_experiment("two")
     assert experiment.importances().hyperparameters[0].name == "a"
     assert experiment.importances("speed").hyperparameters[0].name == "b"
-    speed = experiment.partial_dependence("speed")
-    b = speed.hyperparameters[1]
-    assert b.means[0] > 0.7 > 0.3 > b.means[-1], "fast is good"
-    assert list(speed.quarters) == sorted(speed.quarters, reverse=True)
-    with pytest.raises(ValueError, match=r"no objective 'sped'; it has 'loss', 'speed'. Did you mean 'speed'\?"):
-        experiment.partial_dependence("sped")
-
-
-def test_the_picture_of_partial_dependence_has_a_panel_each_and_says_how_good_the_model_is() -> None:
-    figure = told(40).plot_partial_dependence()
-    assert [axes.get_xlabel() for axes in figure.axes] == ["matters", "noise", "kind", r"only_b"]
-    assert "partial dependence of loss\nmodel: correlation 0." in figure.get_suptitle()
-    assert [text.get_text() for text in figure.axes[2].get_xticklabels()] == ["a", "b"]
-    assert doctest.testmod(dependences).failed == 0
+    with pytest.raises(ValueError, match=r"no objective 'sped'; it has 'loss', 'speed'$"):
+        experiment.importances("sped")

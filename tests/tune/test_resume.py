@@ -21,6 +21,7 @@ from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.processes import MARKER, running_processes
 from fanwise.tune import Experiment, Tuner, replay_experiment
+from fanwise.tune.record.overview import read_search
 
 SOURCES = Path(fanwise.__file__).parents[1]
 
@@ -82,7 +83,7 @@ def num_acknowledged(folder: Path) -> int:
 
 def ends_of(experiment: Experiment) -> Ends:
     """Status, number of reports and x of every trial."""
-    history = experiment.history()
+    history = read_search(experiment.path).search
     return {
         trial.trial_id: (history.status_of(trial), trial.num_reports, trial.config["x"])
         for trial in history.trials.values()

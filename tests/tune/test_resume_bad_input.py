@@ -217,7 +217,7 @@ def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool
     finally:
         (tmp_path / "go on").touch()
         thread.join()
-    assert load_experiment("twice").finished
+    assert load_experiment("twice").state == "finished"
 
 
 @pytest.fixture

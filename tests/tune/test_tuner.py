@@ -105,7 +105,7 @@ def test_results_trials_and_best_agree_with_what_the_objective_did(pool: Pool, t
     best = min((entry["loss"], number) for number, diary in diaries.items() for entry in diary)
     assert experiment.best is not None
     assert (experiment.best.value, experiment.best.trial_id) == best
-    assert experiment.finished
+    assert experiment.state == "finished"
     assert load_experiment(experiment.name).results.equals(results)
 
 
@@ -242,7 +242,7 @@ def test_what_a_searcher_raises_comes_out_of_run_in_its_own_type_and_everything_
         search(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, name="broken", n_workers=1)
     experiment = load_experiment("broken")
     assert list(experiment.trials["status"]) == ["Completed", "Completed"]
-    assert experiment.finished
+    assert experiment.state == "finished"
 
 
 def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:

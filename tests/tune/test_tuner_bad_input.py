@@ -326,7 +326,7 @@ def test_a_metric_that_no_trial_reports_ends_the_search_and_says_which_names_the
     )
     experiment = load_experiment("kept")
     assert len(experiment.trials) <= 2
-    assert experiment.finished
+    assert experiment.state == "finished"
 
 
 def test_a_limit_on_a_metric_that_no_trial_reports_ends_the_search_when_a_trial_has_completed(pool: Pool) -> None:
@@ -336,7 +336,7 @@ def test_a_limit_on_a_metric_that_no_trial_reports_ends_the_search_when_a_trial_
         "the StoppingCriterion needs the metric 'los', but a trial completed without reporting it; "
         "it reported 'loss'; did you mean 'loss'?"
     )
-    assert load_experiment("kept").finished
+    assert load_experiment("kept").state == "finished"
 
 
 def test_a_metric_that_is_no_number_fails_its_trial_with_the_name_and_the_value(pool: Pool) -> None:
@@ -375,7 +375,7 @@ def test_a_name_that_was_taken_after_the_tuner_was_made_is_refused_by_run(nothin
     assert isinstance(caught.value, ExperimentExistsError) and caught.value.path == str(nothing_is_made / "kept")
     assert "the experiment 'kept' exists" in str(caught.value) and "Tuner.resume('kept')" in str(caught.value)
     (nothing_is_made / "kept").rmdir()
-    assert tuner.run().finished
+    assert tuner.run().state == "finished"
 
 
 def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_path: Path) -> None:

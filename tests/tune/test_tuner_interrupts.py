@@ -155,7 +155,7 @@ def everything_is_kept() -> Experiment:
     experiment = load_experiment("pressed")
     assert len(experiment.results) == 2
     assert list(experiment.trials["status"]) == ["Stopped", "Stopped"]
-    assert experiment.finished
+    assert experiment.state == "finished"
     return experiment
 
 

@@ -72,14 +72,14 @@ def test_an_experiment_can_be_loaded_while_it_runs(pool: Pool, tmp_path: Path) -
     thread, seen = in_a_thread(tuner.run)
     within(30.0, lambda: num_reports("watched") == 2, "both trials have reported")
     watched = load_experiment("watched")
-    assert not watched.finished
+    assert watched.end_reason is None
     assert list(watched.trials["status"]) == ["InProgress"] * 2
     assert watched.best is not None
     assert watched.best.value == watched.results["loss"].min()
     os.close(os.open(pipe, os.O_WRONLY))  # both readers go on
     thread.join(30.0)
     assert isinstance(seen[0], Experiment)
-    assert watched.finished
+    assert watched.state == "finished"
     assert list(watched.trials["status"]) == ["Completed"] * 2
     assert watched.results.equals(seen[0].results)
 

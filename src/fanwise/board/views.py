@@ -18,10 +18,10 @@ import numpy as np
 from ..plot.axis_scales import value_scale
 from ..plot.data import Timeline, worker_timeline
 from ..plot.rung_figure import rungs_of
-from ..tune.constraints import format_violations
+from ..tune.constraints import format_violations, violated
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
-from ..tune.plot_data import front_data, search_data, search_without_reports
+from ..tune.plot_data import front_data, hyperparameter_axes, search_data, search_without_reports
 from ..tune.record.overview import State
 from ..tune.record.state import SearchState
 from ..tune.record.trials import Trial
@@ -177,7 +177,7 @@ def curves(look: Look) -> Json:
 
 def workers(look: Look) -> Json:
     """What each worker did; what is too short to be seen is merged with its neighbours."""
-    search = search_without_reports(look.name, look.meta, look.history)
+    search = search_without_reports(look.history)
     timeline = worker_timeline(search)
     begin_s = min((one.begin_s for one in timeline.intervals), default=0.0)
     end_s = max((one.end_s for one in timeline.intervals), default=0.0)
@@ -208,7 +208,7 @@ def _shares(timeline: Timeline) -> Json:
 
 def rungs(look: Look) -> Json:
     """Who came to each level where trials were stopped or paused, and who went on."""
-    search = search_data(look.name, look.meta, look.history)
+    search = search_data(look.history)
     found = rungs_of(search)
     scale = value_scale((one.point.value for rung in found for one in rung.arrivals), look.history.mode)
     return {
@@ -257,7 +257,7 @@ def trial_rows(look: Look) -> list[Json]:
 
 def parallel(look: Look) -> Json:
     """An axis for each hyperparameter and a line for each trial with a result, the best ones and a sample."""
-    search = search_without_reports(look.name, look.meta, look.history)
+    axes = hyperparameter_axes(look.history)
     losses = {trial_id: loss for trial_id, loss in look.columns.best_losses().items() if math.isfinite(loss)}
     sign = 1.0 if look.history.mode == "min" else -1.0
     drawn = chosen(losses, (), _MOST_LINES)
@@ -265,16 +265,13 @@ def parallel(look: Look) -> Json:
     return {
         "metric": look.history.metric,
         "num_trials": len(losses),
-        "axes": [
-            {"name": axis.name, "ticks": [[place, text] for place, text in axis.ticks]}
-            for axis in search.hyperparameters
-        ],
+        "axes": [{"name": axis.name, "ticks": [list(tick) for tick in axis.ticks]} for axis in axes],
         "lines": [
             {
                 "trial": trial_id,
                 "rank": rank[trial_id] / max(1, len(drawn) - 1),
                 "value": sign * losses[trial_id],
-                "places": [axis.places.get(trial_id) for axis in search.hyperparameters],
+                "places": [axis.positions.get(trial_id) for axis in axes],
             }
             for trial_id in sorted(drawn, key=lambda one: -rank[one])
         ],
@@ -295,7 +292,7 @@ def importance(experiment: Experiment) -> Json:
 
 def front(look: Look) -> Json:
     """The reports of a search with several objectives, and those that nothing dominates. ValueError: it has one."""
-    data = front_data(look.name, look.meta, look.history)
+    data = front_data(look.history)
     on_front = set(data.front)
     others = [place for place in range(len(data.points)) if place not in on_front]
     return {
@@ -332,7 +329,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         "reports": trial.num_reports,
         "seconds": trial.worker_time_s or 0.0,
         "checkpoint": trial.checkpoint,
-        "violated": format_violations(history.violated(trial.last.last_row)) if trial.last.last_row is not None else "",
+        "violated": _violated(history, trial),
         "values": {name: _series(history, name, rows) for name in names},
         "attempts": [
             {
@@ -352,6 +349,15 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         else {"kind": failure.kind, "text": failure.text, "traceback": failure.traceback or ""},
         "seq": history.last_seq,
     }
+
+
+def _violated(history: SearchState, trial: Trial) -> str:
+    """The constraints that the last report violates."""
+    row = trial.last.last_row
+    if row is None:
+        return ""
+    values = {name: column[row] for name, column in history.reports.values.items()}
+    return format_violations(violated(history.constraints, values))
 
 
 def _series(history: SearchState, name: str, rows: Sequence[int]) -> Json:

@@ -179,7 +179,7 @@ class Watched:
         self._spent(began_s)
         return Look(
             self.folder,
-            self._reader.meta,
+            history.meta,
             history,
             self._columns[1],
             self._reader.state,

@@ -64,7 +64,6 @@ _EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "optuna": ("Optuna's samplers, and Experiment.to_optuna()", ("optuna",)),
     "jax": ("trees of JAX arrays in training and rpc", ("jax",)),
     "tensorflow": ("trees of TensorFlow's tensors in training and rpc", ("tensorflow",)),
-    "parquet": ("results as parquet", ("pyarrow",)),
 }
 
 

@@ -7,21 +7,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..base.errors import NotInstalled
-from ..plot import (
-    SearchData,
-    hyperparameters,
-    hypervolume,
-    incumbent,
-    learning_curves,
-    parallel_coordinates,
-    rungs,
-    save_figure,
-    workers,
-)
+from ..plot import SearchData, incumbent, learning_curves, rungs, save_figure, workers
 from ..plot.canvas import FIGURE_KINDS
 from ..plot.rung_figure import levels_of
 from ..tune import Experiment, load_experiment
-from ..tune.plot_data import volume_data
 from .experiments import folder_for_output
 from .usage import UsageError
 
@@ -48,9 +37,6 @@ def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path
     experiments = [load_experiment(name) for name in names]
     searches = [experiment.search_data() for experiment in experiments]
     figures = {"incumbent": incumbent(*searches), "workers": workers(*searches)}
-    if all(len(experiment.metadata["objectives"]) > 1 for experiment in experiments):
-        parts = [(experiment.name, experiment.metadata, experiment.history()) for experiment in experiments]
-        figures["hypervolume"] = hypervolume(*volume_data(parts, None))
     if len(experiments) == 1:
         figures |= _figures_of_one(experiments[0], searches[0])
     folder_for_output(out)
@@ -60,18 +46,14 @@ def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path
 def _figures_of_one(experiment: Experiment, search: SearchData) -> "dict[str, Figure]":
     """Those that a comparison does not have, and that have something to show."""
     figures = {"learning-curves": learning_curves(search)}
-    if search.hyperparameters:
-        figures["hyperparameters"] = hyperparameters(search)
-        figures["parallel-coordinates"] = parallel_coordinates(search)
     if levels_of(search):
         figures["rungs"] = rungs(search)
     try:
         figures["importance"] = experiment.plot_importances()
-        figures["partial-dependence"] = experiment.plot_partial_dependence()
     except ValueError:
         pass  # too few trials
     except NotInstalled as error:
-        typer.echo(f"not drawn: importance and partial-dependence. {error.message}", err=True)
+        typer.echo(f"not drawn: importance. {error.message}", err=True)
     if len(experiment.metadata["objectives"]) > 1:
         figures["pareto-front"] = experiment.plot_pareto_front()
     return figures

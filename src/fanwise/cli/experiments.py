@@ -8,8 +8,9 @@ from ..base.errors import SearchFailedError, SearchInterrupted
 from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
 from ..pool import Pool
-from ..tune import Best, Experiment, Tuner, load_experiment
+from ..tune import Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
+from ..tune.experiment import Best
 from .usage import UsageError
 
 # Exit status of a program that was ended by Ctrl-C, as shells define it.
@@ -104,7 +105,7 @@ def folder_for_output(out: Path) -> Path:
 
 
 def export(name: str, out: Path) -> Path:
-    """Write all reports of an experiment as CSV, JSON, Parquet or SQLite, by the file's ending.
+    """Write all reports of an experiment as CSV or JSON, by the file's ending.
 
     Raises:
         UsageError: the ending is none of them.

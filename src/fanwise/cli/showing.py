@@ -16,7 +16,8 @@ from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.display.table import method_line, summary_view, text_of
 from ..tune.record.names import output_files
-from ..tune.record.overview import State, overview_of
+from ..tune.record.overview import SearchReader, State, overview_of, read_search
+from ..tune.record.state import SearchState
 from ..tune.record.trials import MAX_ROWS, Attempt, Trial, TrialRow
 from ..tune.runtime.checkpoint_store import checkpoint_root
 from .experiments import best_line, front_lines, shown_config, utilization_of
@@ -35,18 +36,19 @@ _MOST_OUTPUT_BYTES, _MOST_OUTPUT_LINES = 1 << 16, 200
 def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
     """The state, the resource summary, the best configuration, the utilization, and why trials failed."""
     experiment = load_experiment(name)
-    state, snapshot = experiment.state, experiment.snapshot()
+    reader = read_search(experiment.path)
+    state, snapshot, trials = reader.state, reader.snapshot(), reader.search.trials
     shown = printable_line(name)
     ended = f" ({printable_line(experiment.end_reason)})" if experiment.end_reason else ""
     yield f"experiment {printable_line(experiment.name)}: {_STATES[state]}{ended}"
     if method := method_line(experiment.metadata.get("scheduler", {})):
         yield printable_line(method)
     if all_trials:
-        rows = list(_rows(experiment))
+        rows = list(_rows(reader))
         yield text_of(summary_view(replace(snapshot, rows=rows), max_rows=len(rows)))
     else:
         yield text_of(summary_view(snapshot))
-        if len(experiment.history().trials) > MAX_ROWS:
+        if len(trials) > MAX_ROWS:
             yield f"all trials: fanwise tune show {shown} --all"
     if experiment.best is not None:
         yield best_line(experiment.best)
@@ -54,10 +56,10 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
     utilization = utilization_of(experiment)
     if utilization is not None:
         yield f"worker utilization: {utilization}"
-    drawn = sum(trial.fallback for trial in experiment.history().trials.values())
+    drawn = sum(trial.fallback for trial in trials.values())
     if drawn:
         yield f"drawn at random, as the searcher took too long: {counted(drawn, 'trial')}"
-    failed = {i: trial.last.failure for i, trial in experiment.history().trials.items() if trial.last.failure}
+    failed = {i: trial.last.failure for i, trial in trials.items() if trial.last.failure}
     for trial_id, failure in list(failed.items())[:_MOST_FAILURES]:
         first_line = failure.text.partition("\n")[0]
         yield f"trial {trial_id} failed ({printable_line(failure.kind)}): {printable_line(first_line)}"
@@ -93,7 +95,7 @@ def show_json(name: str) -> str:
             "last": dict(row.values),
             "worker_time_s": row.worker_time_s,
         }
-        for row in _rows(experiment)
+        for row in _rows(read_search(experiment.path))
     ]
     return json_text(body)
 
@@ -106,18 +108,19 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     """
     experiment = load_experiment(name)
     failure = experiment.reason(trial_id)
-    trial = experiment.history().trials[trial_id]
-    yield f"trial {trial_id} of {printable_line(experiment.name)}: {_status(experiment, trial)}"
+    reader = read_search(experiment.path)
+    trial = reader.search.trials[trial_id]
+    yield f"trial {trial_id} of {printable_line(experiment.name)}: {_status(reader, trial)}"
     if trial.source is not None:
         yield f"a clone of trial {trial.source}"
     if trial.fallback:
         yield "drawn at random, as the searcher took too long"
     for key, value in trial.config.items():
         yield f"  {printable_line(key)} = {printable_line(str(value))}"
-    yield from _metric_lines(experiment, trial)
+    yield from _metric_lines(reader.search, trial)
     for attempt in trial.attempts:
         yield _attempt_line(trial, attempt)
-    yield from _report_lines(experiment, trial)
+    yield from _report_lines(reader.search, trial)
     yield from _place_lines(experiment, trial)
     if failure is not None:
         yield printable(f"{failure.kind}: {failure.text}")
@@ -136,16 +139,17 @@ def trial_json(name: str, trial_id: int) -> str:
     """One trial with all its reports, for programs. ValueError: there is no such trial."""
     experiment = load_experiment(name)
     failure = experiment.reason(trial_id)
-    history = experiment.history()
+    reader = read_search(experiment.path)
+    history = reader.search
     trial, reports, counts = history.trials[trial_id], history.reports, history.counts()
     best = trial.best
     body = {
         "trial_id": trial_id,
         "experiment": experiment.name,
-        "status": _status(experiment, trial),
+        "status": _status(reader, trial),
         "config": dict(trial.config),
         "source": trial.source,
-        "metric": experiment.metadata["metric"],
+        "metric": history.metric,
         "best": None if best is None else {"value": best.value, "iter": best.iter},
         "worker_time_s": trial.worker_time_s or 0.0,
         "attempts": [
@@ -172,7 +176,7 @@ def trial_json(name: str, trial_id: int) -> str:
                 "decision": reports.decisions[row],
                 "counts": counts[row],
             }
-            for row in _rows_of(experiment, trial_id)
+            for row in _rows_of(history, trial_id)
         ],
         "checkpoint": trial.checkpoint,
         "folder": str(experiment.path / "trials" / str(trial_id)),
@@ -181,31 +185,30 @@ def trial_json(name: str, trial_id: int) -> str:
     return json_text(body)
 
 
-def _rows(experiment: Experiment) -> Iterator[TrialRow]:
+def _rows(reader: SearchReader) -> Iterator[TrialRow]:
     """All trials as rows of the table."""
-    history, dead = experiment.history(), experiment.state == "broken-off"
-    values = history.reports.values
+    history, values = reader.search, reader.search.reports.values
     for trial in history.trials.values():
         row = trial.last.last_row
         last = {} if row is None else {name: column[row] for name, column in values.items()}
-        status, spent_s = history.status_of(trial, dead=dead), trial.worker_time_s
+        status, spent_s = history.status_of(trial, dead=reader.is_dead), trial.worker_time_s
         yield TrialRow(trial.trial_id, status, trial.num_reports or None, trial.config, last, spent_s)
 
 
-def _status(experiment: Experiment, trial: Trial) -> str:
-    return printable_line(experiment.history().status_of(trial, dead=experiment.state == "broken-off"))
+def _status(reader: SearchReader, trial: Trial) -> str:
+    return printable_line(reader.search.status_of(trial, dead=reader.is_dead))
 
 
-def _rows_of(experiment: Experiment, trial_id: int) -> list[int]:
-    return [row for row, of in enumerate(experiment.history().reports.trial_ids) if of == trial_id]
+def _rows_of(history: SearchState, trial_id: int) -> list[int]:
+    return [row for row, report_trial_id in enumerate(history.reports.trial_ids) if report_trial_id == trial_id]
 
 
-def _metric_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
-    metric, best = printable_line(str(experiment.metadata["metric"])), trial.best
+def _metric_lines(history: SearchState, trial: Trial) -> Iterator[str]:
+    metric, best = printable_line(history.metric), trial.best
     if best is None:
         yield f"{metric}: it has not reported it"
         return
-    overall = experiment.best
+    overall = history.best()
     is_best = overall is not None and overall.trial_id == trial.trial_id
     whose = "; the best of all trials" if is_best else ""
     if best.violated:
@@ -227,13 +230,12 @@ def _attempt_line(trial: Trial, attempt: Attempt) -> str:
     return line + "".join(f"\n  it left a thread running: {printable_line(thread)}" for thread in attempt.threads)
 
 
-def _report_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
+def _report_lines(history: SearchState, trial: Trial) -> Iterator[str]:
     """The latest reports that count, one a line."""
-    history = experiment.history()
     reports, counts = history.reports, history.counts()
-    rows = [row for row in _rows_of(experiment, trial.trial_id) if counts[row]]
+    rows = [row for row in _rows_of(history, trial.trial_id) if counts[row]]
     if len(rows) > _MOST_REPORTS:
-        shown = f"fanwise tune show {printable_line(experiment.name)} --trial {trial.trial_id} --json"
+        shown = f"fanwise tune show {printable_line(history.name)} --trial {trial.trial_id} --json"
         yield f"({len(rows) - _MOST_REPORTS} earlier reports: {shown})"
     for row in rows[-_MOST_REPORTS:]:
         values = {name: column[row] for name, column in reports.values.items() if column[row] is not None}

@@ -387,7 +387,7 @@ def tune_plot(
 ) -> None:
     """Draw an experiment, or compare several.
 
-    The best value so far, learning curves, workers, hyperparameters, and rungs or a Pareto front where there are such.
+    The best value so far, learning curves, workers, and rungs, importances or a Pareto front if there are any.
     Several experiments are drawn into one picture of the best value so far, and one of their workers.
 
     \b
@@ -432,12 +432,10 @@ def tune_export(
     name: Name,
     out: Annotated[
         Path,
-        typer.Option(
-            metavar="FILE", help="The file to write: .csv, .json, .parquet or .sqlite, in an existing folder."
-        ),
+        typer.Option(metavar="FILE", help="The file to write: .csv or .json, in an existing folder."),
     ],
 ) -> None:
-    """Write all reports as CSV, JSON, Parquet or SQLite.
+    """Write all reports as CSV or JSON.
 
     \b
     Example:

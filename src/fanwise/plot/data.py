@@ -16,7 +16,7 @@ come in any order.
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -71,22 +71,6 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Hyperparameter:
-    """One axis of the space, whatever its scale: a value lies at 0 to 1 of it.
-
-    Args:
-        ticks: places and what is written there.
-        places: where the value of each trial lies; without the trials that do not have this hyperparameter.
-        is_discrete: so few values that many trials share one.
-    """
-
-    name: str
-    ticks: Sequence[tuple[float, str]]
-    places: Mapping[int, float]
-    is_discrete: bool
-
-
-@dataclass(frozen=True, slots=True)
 class SearchData:
     """All that is drawn of one search.
 
@@ -109,7 +93,6 @@ class SearchData:
     stop_s: float | None
     last_s: float
     resource_name: str = "reports of a trial"
-    hyperparameters: Sequence[Hyperparameter] = ()
     windows: Sequence[tuple[float, float, int]] = ()
 
     def __post_init__(self) -> None:
@@ -262,13 +245,6 @@ def best_of_trials(search: SearchData) -> dict[int, ReportPoint]:
             if known is None or (sign * point.value, point.t_s) < (sign * known.value, known.t_s):
                 best[point.trial_id] = point
     return best
-
-
-def infeasible_of_trials(search: SearchData) -> dict[int, ReportPoint]:
-    """Of each trial that violated a constraint in all its finite reports, the one with the best value."""
-    feasible = best_of_trials(search)
-    lifted = [replace(point, feasible=True) for point in search.reports if point.trial_id not in feasible]
-    return best_of_trials(replace(search, reports=lifted))
 
 
 def incumbent_steps(search: SearchData) -> list[ReportPoint]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .ask_tell import AskedTrial as AskedTrial
     from .ask_tell import OpenSearch as OpenSearch
     from .ask_tell import open_search as open_search
-    from .experiment import Best as Best
     from .experiment import Experiment as Experiment
     from .experiment import load_experiment as load_experiment
     from .objective import from_iter as from_iter

@@ -34,10 +34,9 @@ from .core.search_core import handle
 from .core.validation import problem_with, required_values
 from .experiment import Experiment
 from .program import ASKED, load_program, save_program
-from .record.log import Record
+from .record.log import Record, Recorder
 from .record.names import check_name, new_name
 from .record.reading import read_meta
-from .record.recorder import Recorder
 from .record.restoring import restore
 from .record.state import SearchState
 from .runtime.commands import checked_config

@@ -1,13 +1,9 @@
 """The results of an experiment, read from its record while it runs or at any time after.
 
-    events.jsonl -> SearchReader -> SearchState -> best, utilization, reasons
-                                                -> frames (tables), plot_data (figures)
-
 Every property first reads the events that are new since the last read, so one object can follow a running search.
 Nothing here writes to the record. An `Experiment` must be used from one thread only.
 
-Reports that became void because their trial restarted from an earlier checkpoint are left out everywhere except in
-`results_of(all_attempts=True)`.
+Reports that became void because their trial restarted from an earlier checkpoint are left out everywhere.
 """
 
 import difflib
@@ -20,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import ClosedError, RecordError
 from ..base.home import experiments_folder, list_experiments
+from ..plot import SearchData, importance, incumbent, learning_curves, pareto_front, rungs, workers
 from .display.screen import is_shown
 from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
-from .pareto_results import ParetoPoint, objectives_of, pareto_of
+from .pareto_results import ParetoPoint, hypervolume_of, pareto_of
+from .plot_data import front_data, search_data
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
 from .record.reading import FILE_NAME, read_meta
 from .record.state import SearchState
-from .record.trials import Failure, SearchSnapshot
+from .record.trials import Failure
 from .runtime.checkpoint_owner import conflict_in, delete_owned, is_inside
 from .runtime.checkpoint_store import checkpoint_root
 
@@ -36,9 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ..plot.data import SearchData
-    from ..plot.hypervolumes import VolumeData
-    from .permutation_importance import Dependences, Importances
+    from .permutation_importance import Importances
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +42,7 @@ class Best:
     """The best report of an experiment.
 
     Args:
-        trial_id: id of its trial.
         value: value of the first metric, as reported.
-        config: configuration of the trial.
         iter: number of the report in its trial, from 1.
         violations: the violated constraints, each with its excess in the unit of the metric. Empty if the report is
             feasible. If no report is, the best one is the one closest to meeting all constraints.
@@ -56,7 +50,7 @@ class Best:
 
     trial_id: int
     value: float
-    config: Mapping[str, Any]  # Any: values of the space
+    config: Mapping[str, Any]
     iter: int
     violations: Mapping[str, float] = field(default_factory=dict)
 
@@ -66,9 +60,9 @@ class Best:
         return not self.violations
 
     def __repr__(self) -> str:
-        parts = [f"trial_id={self.trial_id}, value={self.value!r}, config={self.config!r}, iter={self.iter}"]
-        parts += [f"violations={self.violations!r}"] if self.violations else []
-        return f"Best({', '.join(parts)})"
+        violations = f", violations={self.violations!r}" if self.violations else ""
+        report = f"trial_id={self.trial_id}, value={self.value!r}, config={self.config!r}, iter={self.iter}"
+        return f"Best({report}{violations})"
 
 
 class Experiment:
@@ -82,32 +76,31 @@ class Experiment:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        place = Path(path)
-        self.path = place.parent if place.name == FILE_NAME else place
+        folder = Path(path)
+        self.path = folder.parent if folder.name == FILE_NAME else folder
         self._reader = SearchReader(self.path, full=True)
-        self._meta = self._reader.meta
 
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
 
     def _repr_html_(self) -> str | None:
-        """HTML for notebooks. None in the cell that has just displayed this search."""
+        """Return HTML for notebooks; None in the cell that has just displayed this search."""
         if is_shown(self.path):
             return None
         state = self.state if self.end_reason is None else f"ended: {self.end_reason}"
-        method = method_line(self._meta.get("scheduler", {}))
+        method = method_line(self._reader.search.meta.get("scheduler", {}))
         title = f"{self.name} {state} ({method})" if method else f"{self.name} {state}"
-        return html_of(search_view(self.snapshot(), title=title))
+        return html_of(search_view(self._reader.snapshot(), title=title))
 
     @property
     def name(self) -> str:
         """Name of the experiment. The folder has the same name unless it was renamed."""
-        return str(self._meta.get("name", self.path.name))
+        return self._reader.search.name
 
     @property
-    def metadata(self) -> dict[str, Any]:  # Any: JSON
+    def metadata(self) -> dict[str, Any]:
         """Settings at the start: objective, space, scheduler, metric, mode, seed, n_workers, versions, ..."""
-        return dict(self._meta)
+        return dict(self._reader.search.meta)
 
     @property
     def results(self) -> "pd.DataFrame":
@@ -118,22 +111,18 @@ class Experiment:
         st_worker_iter (1, 2, ...), st_decision, st_status (the trial's current status) and, if there are constraints,
         st_feasible.
         """
-        return self.results_of()
-
-    def results_of(self, *, all_attempts: bool = False) -> "pd.DataFrame":
-        """Return `results`. With `all_attempts=True`, include the void reports of attempts that were retried."""
-        return results_frame(self.history(), all_attempts=all_attempts, dead=self._reader.is_dead)
+        return results_frame(self._history(), dead=self._reader.is_dead)
 
     @property
     def trials(self) -> "pd.DataFrame":
         """Table of all trials, one row per trial, in the order of starting.
 
-        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), config_<name>, the last reported
-        values, best_<metric>, feasible (of the best report, if there are constraints), worker_time (seconds inside the
-        objective over all attempts), started_s, ended_s (NaN while it runs), reason (kind of failure) and reason_text.
-        `reason` returns the whole failure.
+        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), source (the trial that it was cloned
+        from), config_<name>, the last reported values, best_<metric>, feasible (of the best report, if there are
+        constraints), worker_time (seconds inside the objective over all attempts), started_s, ended_s (NaN while it
+        runs), reason (kind of failure) and reason_text. `reason` returns the whole failure.
         """
-        return trials_frame(self.history(), dead=self._reader.is_dead)
+        return trials_frame(self._history(), dead=self._reader.is_dead)
 
     @property
     def best(self) -> Best | None:
@@ -142,7 +131,7 @@ class Experiment:
         With constraints, it is the best feasible report. As long as no report is feasible, it is the one closest to
         meeting all constraints, with `violations`.
         """
-        best = self.history().best()
+        best = self._history().best()
         if best is None:
             return None
         return Best(best.trial_id, best.value, dict(best.config), best.iter, best.violations)
@@ -156,7 +145,7 @@ class Experiment:
         >>> [(point.trial_id, point.values) for point in load_experiment("networks").pareto()]
         [(3, {'error': 0.02, 'latency_ms': 9.0}), (7, {'error': 0.05, 'latency_ms': 4.0})]
         """
-        return pareto_of(self.history(), objectives_of(self._meta))
+        return pareto_of(self._history())
 
     def hypervolume(self, reference_point: Mapping[str, float] | None = None) -> float:
         """Return the exact hypervolume dominated by all reports, up to a reference point.
@@ -168,8 +157,7 @@ class Experiment:
         Raises:
             ValueError: the point does not have a finite number for each objective.
         """
-        steps = self.volume_data(reference_point).steps
-        return steps[-1][1] if steps else 0.0
+        return hypervolume_of(self._history(), reference_point)
 
     @property
     def utilization(self) -> float | None:
@@ -179,12 +167,8 @@ class Experiment:
         started (in a running search, until the last event). Start-up and shutdown are excluded. A worker removed by
         `Tuner.set_workers` counts until its last objective ends.
         """
-        return self.history().utilization()
-
-    @property
-    def finished(self) -> bool:
-        """True if the search has finished. False while it runs and after its tuner was killed; see `state`."""
-        return self.history().finished
+        history = self._history()
+        return history.utilization.share(history.last_s)
 
     @property
     def state(self) -> State:
@@ -197,14 +181,14 @@ class Experiment:
 
         The state is derived from a lock that the tuner holds, not from a process id, which could be reused.
         """
-        self.refresh()
+        self._reader.refresh()
         return self._reader.state
 
     @property
     def end_reason(self) -> str | None:
         """Reason for the end, e.g. "max_wallclock_time=60 s is over" or "interrupted". None until it has finished."""
-        state = self.history()
-        return state.reason if state.finished else None
+        history = self._history()
+        return history.reason if history.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
         """Return the failure of a trial, with traceback and last output, or None if it did not fail.
@@ -212,29 +196,22 @@ class Experiment:
         Raises:
             ValueError: there is no such trial.
         """
-        state = self.history()
-        if trial_id not in state.trials:
-            known = f"its trials are {min(state.trials)} to {max(state.trials)}" if state.trials else "it has no trials"
+        trials = self._history().trials
+        if trial_id not in trials:
+            known = f"its trials are {min(trials)} to {max(trials)}" if trials else "it has no trials"
             raise ValueError(f"experiment {self.name!r} has no trial {trial_id!r}; {known}")
-        return state.trials[trial_id].last.failure
-
-    def refresh(self) -> int:
-        """Read new events from the record and return their number."""
-        return self._reader.refresh()
+        return trials[trial_id].last.failure
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write `results` to a .csv, .json or .parquet file, or `results` and `trials` to an .sqlite file.
-
-        The file is written atomically.
+        """Write `results` to a .csv or .json file, atomically. For other formats, use `results.to_...` of pandas.
 
         Raises:
             ValueError: the path has another suffix.
-            NotInstalled: parquet needs `fanwise[parquet]`.
-            OSError: the file cannot be written: the folder is missing or not writable, or the disk is full.
+            OSError: the file cannot be written.
         """
-        write_results(self.results, self.trials, path)
+        write_results(self.results, path)
 
-    def to_optuna(self) -> Any:  # Any: an optuna.Study, checked alike without Optuna
+    def to_optuna(self) -> Any:
         """Return an in-memory Optuna study with the distributions of this space and all finished trials.
 
         The value of a trial is its last report. Stopped trials become pruned trials.
@@ -245,60 +222,27 @@ class Experiment:
         """
         from .with_optuna_study import study_of
 
-        return study_of(self.history(), self.metadata)
+        return study_of(self._history())
 
-    def search_data(self) -> "SearchData":
+    def search_data(self) -> SearchData:
         """Return plain data for `fanwise.plot`. Reports whose metric is not a number are left out."""
-        from .plot_data import search_data
-
-        return search_data(self.name, self._meta, self.history())
-
-    def volume_data(self, reference_point: Mapping[str, float] | None = None) -> "VolumeData":
-        """Return the hypervolume over time, for `fanwise.plot.hypervolume`. Arguments and errors as `hypervolume`."""
-        from .plot_data import volume_data
-
-        return volume_data([(self.name, self._meta, self.history())], reference_point)[0]
-
-    def snapshot(self) -> SearchSnapshot:
-        """Return the data of the terminal display, as while the search runs."""
-        self.refresh()
-        return self._reader.snapshot()
+        return search_data(self._history())
 
     def plot(self) -> "Figure":
         """The best value so far over wall-clock time, as a matplotlib figure."""
-        from ..plot import figures
-
-        return figures.incumbent(self.search_data())
+        return incumbent(self.search_data())
 
     def plot_learning_curves(self) -> "Figure":
         """The metric of every trial over wall-clock time, as a matplotlib figure."""
-        from ..plot import figures
-
-        return figures.learning_curves(self.search_data())
+        return learning_curves(self.search_data())
 
     def plot_workers(self) -> "Figure":
         """The trials and idle times of each worker over wall-clock time, as a matplotlib figure."""
-        from ..plot import figures
-
-        return figures.workers(self.search_data())
-
-    def plot_hyperparameters(self) -> "Figure":
-        """The best value of each trial over each hyperparameter, one scatter plot each, as a matplotlib figure."""
-        from ..plot import landscapes
-
-        return landscapes.hyperparameters(self.search_data())
-
-    def plot_parallel_coordinates(self) -> "Figure":
-        """Parallel coordinates of the hyperparameters and the metric, one line per trial, as a matplotlib figure."""
-        from ..plot import landscapes
-
-        return landscapes.parallel_coordinates(self.search_data())
+        return workers(self.search_data())
 
     def plot_rungs(self) -> "Figure":
         """The trials that reached each rung, and those that were promoted from it, as a matplotlib figure."""
-        from ..plot import ladder
-
-        return ladder.rungs(self.search_data())
+        return rungs(self.search_data())
 
     def plot_pareto_front(self) -> "Figure":
         """The reports of a search with several objectives and their Pareto front, as a matplotlib figure.
@@ -306,10 +250,7 @@ class Experiment:
         Raises:
             ValueError: the search has one objective (see `plot`), or more than four.
         """
-        from ..plot import fronts
-        from .plot_data import front_data
-
-        return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
+        return pareto_front(front_data(self._history()))
 
     def importances(self, metric: str | None = None) -> "Importances":
         """Return the importance of each hyperparameter with its deviation, and the model's accuracy on unseen trials.
@@ -326,43 +267,16 @@ class Experiment:
         """
         from .permutation_importance import importances_of
 
-        return importances_of(self._meta, self.history(), metric)
+        return importances_of(self._history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
         """Importances and predicted against actual values, as a matplotlib figure. Arguments as `importances`."""
-        from ..plot.importances import importance
-
         result = self.importances(metric)
-        bars = [(one.name, one.mean, one.deviation) for one in result.hyperparameters]
+        bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
         return importance(self.name, result.metric, bars, result.predicted, result.seen, result.correlation)
 
-    def partial_dependence(self, metric: str | None = None) -> "Dependences":
-        """Return the partial dependence on each hyperparameter: the mean prediction at each value, and its spread.
-
-        Uses the same model as `importances`. Arguments and errors as `importances`.
-        """
-        from .permutation_importance import dependences_of
-
-        return dependences_of(self._meta, self.history(), metric)
-
-    def plot_partial_dependence(self, metric: str | None = None) -> "Figure":
-        """`partial_dependence` as a matplotlib figure, one panel per hyperparameter. Arguments as `importances`."""
-        from ..plot.dependences import partial_dependence
-        from .plot_data import dependence_data
-
-        result = self.partial_dependence(metric)
-        panels = dependence_data(self._meta, self.history(), result.hyperparameters)
-        return partial_dependence(self.name, result.metric, panels, result.quarters, result.correlation)
-
-    def plot_hypervolume(self, reference_point: Mapping[str, float] | None = None) -> "Figure":
-        """The hypervolume over wall-clock time, as a matplotlib figure. Arguments and errors as `hypervolume`."""
-        from ..plot import hypervolumes
-
-        return hypervolumes.hypervolume(self.volume_data(reference_point))
-
-    def history(self) -> SearchState:
-        """Return the state after all events so far, the data behind the tables. Do not modify it."""
-        self.refresh()
+    def _history(self) -> SearchState:
+        self._reader.refresh()
         return self._reader.search
 
 
@@ -382,16 +296,17 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
 
 def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
     """Return the folder of an experiment, given its name or path. Errors as for `load_experiment`."""
-    place = Path(name_or_path)
-    named = experiments_folder() / place
-    if not place.is_absolute() and len(place.parts) == 1 and named.exists():
-        return named
-    if place.exists():
-        return place.parent if place.name == FILE_NAME else place
-    raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_what_there_is(place.name)}")
+    path = Path(name_or_path)
+    named_folder = experiments_folder() / path
+    if not path.is_absolute() and len(path.parts) == 1 and named_folder.exists():
+        return named_folder
+    if path.exists():
+        return path.parent if path.name == FILE_NAME else path
+    raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_hint(path.name)}")
 
 
-def _what_there_is(name: str) -> str:
+def _hint(name: str) -> str:
+    """Return similar names, or what is in the folder of experiments."""
     names, folder = list_experiments(), experiments_folder()
     if not names:
         return f"{folder} holds none yet. Give the path of its folder if it is somewhere else."
@@ -425,15 +340,15 @@ def remove_experiment(folder: Path) -> None:
     try:
         _delete_checkpoints(folder, meta)
         # Renaming frees the name, and the folder no longer counts as an experiment.
-        doomed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
-        os.rename(folder, doomed)
-        (doomed / FILE_NAME).unlink()
-        shutil.rmtree(doomed)
+        renamed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
+        os.rename(folder, renamed)
+        (renamed / FILE_NAME).unlink()
+        shutil.rmtree(renamed)
     finally:
         release(lock)
 
 
-def _delete_checkpoints(folder: Path, meta: Mapping[str, Any]) -> None:  # Any: JSON
+def _delete_checkpoints(folder: Path, meta: Mapping[str, Any]) -> None:
     """Delete the checkpoints of an experiment, unless they are in its folder."""
     setting = meta.get("settings", {}).get("checkpoints")
     if setting is None:

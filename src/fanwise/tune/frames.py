@@ -1,207 +1,130 @@
-"""The tables of an experiment as pandas data frames, and as CSV, JSON, Parquet or SQLite files.
+"""The tables of an experiment as pandas data frames, and as CSV or JSON files.
 
 A reported value that has the name of another column is renamed to `reported_<name>`. pandas is imported inside the
 functions, because the import takes a third of a second and a search does not need it.
 """
 
-import errno
-import json
 import math
 import os
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import NotInstalled
+from ..base.plain_json import json_bytes
 from .record.state import SearchState
 from .record.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_RESULTS_BEFORE = ("trial_id",)
-_RESULTS_AFTER = (
-    "st_attempt",
-    "st_tuner_time",
-    "st_worker_time",
-    "st_worker_iter",
-    "st_decision",
-    "st_status",
-    "st_feasible",
-)
-_TRIALS_BEFORE = ("trial_id", "status", "attempt", "iter")
-_ENDINGS = (".csv", ".json", ".parquet", ".sqlite")
-_TRIALS_AFTER = ("feasible", "worker_time", "started_s", "ended_s", "reason", "reason_text")
 
-
-def results_frame(history: SearchState, *, all_attempts: bool, dead: bool = False) -> "pd.DataFrame":
-    """Return a table with one row per report, in the order of reporting; see `Experiment.results`.
-
-    Args:
-        history: the search, with all reports.
-        all_attempts: include reports that do not count.
-        dead: the tuner was killed, so running trials are lost.
-    """
+def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
+    """Return `Experiment.results`. `dead`: the tuner was killed, so running trials are lost."""
     import numpy as np
     import pandas as pd
 
     reports, trials = history.reports, list(history.trials.values())
-    mask = np.ones(len(reports), bool) if all_attempts else np.array(history.counts(), bool)
+    mask = np.array(history.counts(), bool)
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
-    configs = _configs(trials)
-    reserved = (*_RESULTS_BEFORE, *_RESULTS_AFTER, *configs)
-    ids = np.array([trial.trial_id for trial in trials], np.int64)
-    order = np.argsort(ids)
-    of_trial = order[np.searchsorted(ids[order], trial_ids)] if len(trials) else np.zeros(0, np.int64)
-    columns: dict[str, Any] = {"trial_id": trial_ids}  # Any: columns of any type
-    for name, values in reports.values.items():
-        columns[_reported(name, reserved)] = _series(values if all_attempts else list(compress(values, mask)))
-    for name, values in configs.items():
-        columns[name] = _series(values).take(of_trial).reset_index(drop=True)
-    columns["st_attempt"] = np.array(reports.attempts, np.int64)[mask]
-    columns["st_tuner_time"] = np.array(reports.t_s, float)[mask]
-    columns["st_worker_time"] = np.array(reports.worker_times, float)[mask]
-    columns["st_worker_iter"] = np.array(reports.iters, np.int64)[mask]
-    columns["st_decision"] = _series(list(compress(reports.decisions, mask)))
-    statuses = _series([history.status_of(trial, dead=dead) for trial in trials])
-    columns["st_status"] = statuses.take(of_trial).reset_index(drop=True)
+    ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
+    order = np.argsort(ids_of_trials)
+    # The index in `trials` of the trial of each report.
+    trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
+    statuses = [history.status_of(trial, dead=dead) for trial in trials]
+    columns: dict[str, Any] = {
+        name: _series(values).take(trial_indices).reset_index(drop=True) for name, values in _configs(trials).items()
+    }
+    columns |= {
+        "st_attempt": np.array(reports.attempts, np.int64)[mask],
+        "st_tuner_time": np.array(reports.t_s, float)[mask],
+        "st_worker_time": np.array(reports.worker_times, float)[mask],
+        "st_worker_iter": np.array(reports.iters, np.int64)[mask],
+        "st_decision": _series(list(compress(reports.decisions, mask))),
+        "st_status": _series(statuses).take(trial_indices).reset_index(drop=True),
+    }
     if history.constraints:
         columns["st_feasible"] = np.array(history.infeasibilities())[mask] == 0.0
-    return pd.DataFrame(columns)
+    reserved = {"trial_id", *columns}
+    reported = {
+        _reported(name, reserved): _series(list(compress(values, mask))) for name, values in reports.values.items()
+    }
+    return pd.DataFrame({"trial_id": trial_ids, **reported, **columns})
 
 
-def trials_frame(history: SearchState, *, dead: bool = False) -> "pd.DataFrame":
-    """Return a table with one row per trial, in the order of starting; see `Experiment.trials`. `dead` as above."""
+def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
+    """Return `Experiment.trials`. `dead`: the tuner was killed, so running trials are lost."""
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
-    last_rows = [trial.last.last_row for trial in trials]
-    configs, best_name = _configs(trials), f"best_{history.metric}"
-    reserved = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
-    columns: dict[str, Any] = {  # Any: columns of any type
+    bests, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
+    first: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
         "iter": [trial.num_reports for trial in trials],
-        **configs,
+        "source": [trial.source for trial in trials],
+        **_configs(trials),
     }
-    for name, values in reports.values.items():
-        columns[_reported(name, reserved)] = [None if row is None else values[row] for row in last_rows]
-    columns[best_name] = [math.nan if trial.best is None else trial.best.value for trial in trials]
+    last: dict[str, list[Any]] = {
+        f"best_{history.metric}": [math.nan if best is None else best.value for best in bests]
+    }
     if history.constraints:
-        columns["feasible"] = [None if trial.best is None else not trial.best.infeasibility for trial in trials]
-    columns["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
-    columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
-    columns["ended_s"] = [
-        math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials
-    ]
-    columns["reason"] = [trial.last.failure.kind if trial.last.failure else None for trial in trials]
-    columns["reason_text"] = [trial.last.failure.text if trial.last.failure else None for trial in trials]
-    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
+        last["feasible"] = [None if best is None else not best.infeasibility for best in bests]
+    last["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
+    last["started_s"] = [trial.attempts[0].started_s for trial in trials]
+    last["ended_s"] = [math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials]
+    last["reason"] = [failure.kind if failure else None for failure in failures]
+    last["reason_text"] = [failure.text if failure else None for failure in failures]
+    last_rows = [trial.last.last_row for trial in trials]
+    reported = {
+        _reported(name, {*first, *last}): [None if row is None else values[row] for row in last_rows]
+        for name, values in reports.values.items()
+    }
+    return pd.DataFrame({name: _series(values) for name, values in {**first, **reported, **last}.items()})
 
 
-def _configs(trials: Iterable[Trial]) -> Mapping[str, list[Any]]:  # Any: JSON
+def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
     """Return a column for every name in a configuration; None for trials that do not have it."""
-    rows = [trial.config for trial in trials]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {f"config_{name}": [row.get(name) for row in rows] for name in names}
+    configs = [trial.config for trial in trials]
+    names = dict.fromkeys(name for config in configs for name in config)
+    return {f"config_{name}": [config.get(name) for config in configs] for name in names}
 
 
-def _reported(name: str, reserved: Sequence[str]) -> str:
+def _reported(name: str, reserved: Container[str]) -> str:
     return f"reported_{name}" if name in reserved else name
 
 
-def _series(values: Sequence[Any]) -> "pd.Series[Any]":  # Any: cells of any type
+def _series(values: Sequence[Any]) -> "pd.Series[Any]":
     import pandas as pd
 
     return pd.Series(list(values)) if values else pd.Series([], dtype=object)
 
 
-def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the results to a file in the format of its suffix. An existing file is replaced atomically.
+def write_results(results: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
+    """Write the results to a .csv or .json file. An existing file is replaced atomically.
 
-    Missing values are `nan` in CSV and null in JSON, which is a list with one object per row. SQLite contains both
-    tables, with lists and dicts as JSON.
+    Missing values are `nan` in CSV and null in JSON, which is a list with one object per row.
 
     Raises:
         ValueError: the path has another suffix.
-        NotInstalled: parquet needs pyarrow.
         OSError: the folder is missing or not writable, or the disk is full.
     """
-    target = Path(os.path.abspath(path))  # "." has no name
-    ending = target.suffix.lower()
-    if ending not in _ENDINGS and not target.is_dir():
-        raise ValueError(f"results are written as {', '.join(_ENDINGS)}, by the file's ending; got {target.name!r}")
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in (".csv", ".json"):
+        raise ValueError(f"the file must end in .csv or .json, got {target.name!r}")
+    if suffix == ".csv":
+        data = results.to_csv(index=False, na_rep="nan").encode()
+    else:
+        data = json_bytes(results.to_dict(orient="records"))  # with all digits, unlike the JSON writer of pandas
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-        with partial.open("wb") as file:
-            if ending == ".csv":
-                results.to_csv(file, index=False, na_rep="nan")
-            elif ending == ".json":
-                file.write(_json(results))
-            elif ending == ".parquet":
-                file.write(_parquet(results))
-        if ending == ".sqlite":
-            _write_sqlite({"results": results, "trials": trials}, partial)
+        partial.write_bytes(data)
         os.replace(partial, target)
     except OSError as error:
-        raise OSError(error.errno, _reason(target, error), str(target)) from error
+        raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-
-
-def _json(frame: "pd.DataFrame") -> bytes:
-    """Encode with all digits, unlike the JSON writer of pandas."""
-    rows = [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict(orient="records")]
-    return json.dumps(rows, allow_nan=False, default=str).encode()
-
-
-def _plain(value: Any) -> Any:  # Any: a cell
-    """Convert to JSON types. Missing values, NaN and infinities become None."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _parquet(frame: "pd.DataFrame") -> bytes:
-    try:
-        import pyarrow  # noqa: F401  # pandas' own message names no extra
-    except ImportError as error:
-        raise NotInstalled("parquet needs pyarrow. Install it: pip install 'fanwise[parquet]'.") from error
-    for name, column in frame.items():
-        if column.dtype == object and len(set(map(type, column.dropna()))) > 1:  # a column of parquet has one type
-            frame = frame.assign(**{str(name): column.map(str, na_action="ignore")})
-    written: bytes = frame.to_parquet(None, index=False, engine="pyarrow")
-    return written
-
-
-def _sqlite_cell(value: Any) -> Any:  # Any: a cell
-    return json.dumps(_plain(value)) if isinstance(value, Mapping | list | tuple) else value
-
-
-def _write_sqlite(frames: Mapping[str, "pd.DataFrame"], file: Path) -> None:
-    with closing(sqlite3.connect(file)) as connection:
-        for name, frame in frames.items():
-            plain = frame.map(_sqlite_cell)
-            plain.to_sql(name, connection, index=False)
-        connection.commit()
-
-
-def _reason(target: Path, error: OSError) -> str:
-    problem = "the results cannot be written"
-    if target.is_dir():
-        return f"{problem}: that is a folder; name a file in it, such as {target / 'results.csv'}"
-    if not target.parent.is_dir():
-        return f"{problem}: there is no folder {target.parent}; make it first, or name another"
-    return f"{problem}: {error.strerror or error}; name a file in a folder that you may write to"

@@ -4,8 +4,9 @@ A point dominates another if no loss is larger and at least one is smaller. Poin
 reference in every loss add no hypervolume. The hypervolume of one or two losses is a sum of boxes; for more, the
 algorithm is WFG (While, Bradstreet and Barone, 2012), which is exponential in the number of losses. Sums have a fixed
 order, so all results are bit-identical on every machine.
+
+Functions take an array or a sequence of points, one per row, with a column per loss.
 """
-# N: points, M: losses
 
 import math
 from bisect import bisect_right
@@ -17,15 +18,17 @@ Points: TypeAlias = Any  # array or sequence of rows; NumPy is imported on first
 _REFERENCE_MARGIN = 0.1  # of the extent of the front, as in BoTorch's infer_reference_point
 
 
-def non_dominated_sort(losses_NM: Points) -> list[int]:
+def non_dominated_sort(losses: Points) -> list[int]:
     """Return the rank of each point's front, 0 for non-dominated points (Deb et al. 2002, NSGA-II, section III.A).
 
     >>> non_dominated_sort([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 0, 1, 0, 2]
     """
-    points = _matrix(losses_NM)
+    points = _matrix(losses)
+    if points.shape[1] == 2:
+        return _sort_2d(points.tolist())
     ranks = [0] * len(points)
-    for rank, front in enumerate(_fronts(points)):
+    for rank, front in enumerate(_peel(points)):
         for index in front:
             ranks[index] = rank
     return ranks
@@ -84,16 +87,16 @@ def _front_mask(points: Any) -> Any:
     return mask
 
 
-def first_front(losses_NM: Points) -> list[int]:
+def first_front(losses: Points) -> list[int]:
     """Return the indices of the non-dominated points, in increasing order and including duplicates.
 
     >>> first_front([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 1, 3]
     """
-    return sorted(next(_fronts(_matrix(losses_NM)), []))
+    return sorted(next(_fronts(_matrix(losses)), []))
 
 
-def best_of(losses_NM: Points, number: int) -> list[int]:
+def best_of(losses: Points, number: int) -> list[int]:
     """Return the indices of the best `number` points, best first.
 
     Points are ordered by front. Within a front, the first point has the smallest first loss, and the next
@@ -105,7 +108,7 @@ def best_of(losses_NM: Points, number: int) -> list[int]:
     """
     import numpy as np
 
-    points = _matrix(losses_NM)
+    points = _matrix(losses)
     finite = np.isfinite(points).all(axis=1)
     finite_indices = np.flatnonzero(finite)
     chosen: list[int] = []
@@ -138,7 +141,7 @@ def _squared_distances(points: Any, index: int) -> Any:
     return total
 
 
-def crowding_distances(losses_NM: Points) -> list[float]:
+def crowding_distances(losses: Points) -> list[float]:
     """Return the crowding distances of the points of one front (Deb et al. 2002, NSGA-II, section III.B).
 
     Losses must be finite. The distance of the extreme points is infinite.
@@ -148,39 +151,29 @@ def crowding_distances(losses_NM: Points) -> list[float]:
     """
     import numpy as np
 
-    points = _matrix(losses_NM)
+    points = _matrix(losses)
+    if not len(points):
+        return []
     total = np.zeros(len(points))
     for column in points.T:
         order = np.argsort(column, kind="stable")
-        if len(order):
-            total[order[[0, -1]]] = np.inf
-        extent = column.max() - column.min() if len(order) else 0.0
-        if len(order) > 2 and extent > 0:
+        total[order[[0, -1]]] = np.inf
+        extent = column.max() - column.min()
+        if extent > 0:
             total[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / extent
     distances: list[float] = total.tolist()
     return distances
 
 
-def _matrix(losses_NM: Points) -> Any:
+def _matrix(losses: Points) -> Any:
     import numpy as np
 
-    points = np.asarray(losses_NM, float)
+    points = np.asarray(losses, float)
     if points.size == 0 and points.ndim < 2:
         points = points.reshape(0, 1)
     if points.ndim != 2 or np.isnan(points).any():
-        raise ValueError(f"points must be rows of losses without NaN, got {losses_NM!r}")
+        raise ValueError(f"points must be rows of losses without NaN, got {losses!r}")
     return points
-
-
-def volume(points: Iterable[Sequence[float]], reference: Sequence[float]) -> float:
-    """Return the hypervolume of the points.
-
-    >>> volume([(1, 3), (2, 2), (3, 1), (9, 9)], (4, 4))
-    6.0
-    """
-    limits = tuple(map(float, reference))
-    tuples = [tuple(map(float, point)) for point in points]
-    return _volume(_non_dominated([point for point in tuples if _is_inside(point, limits)]), limits)
 
 
 @final
@@ -191,8 +184,6 @@ class ParetoFront:
     >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (2.0, 2.0)]], front.points
     ([True, False, True, False], [(2.0, 2.0), (1.0, 3.0)])
     """
-
-    __slots__ = ("points",)
 
     def __init__(self) -> None:
         self.points: list[tuple[float, ...]] = []
@@ -214,8 +205,6 @@ class HypervolumeFront:
     >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (5.0, 0.0)]], front.volume
     ([True, False, True, False], 5.0)
     """
-
-    __slots__ = ("_front", "reference", "volume")
 
     def __init__(self, reference: Sequence[float]) -> None:
         self.reference = tuple(map(float, reference))

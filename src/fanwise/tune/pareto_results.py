@@ -5,13 +5,12 @@ them. Infeasible reports are on no front and add no volume.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from .pareto import HypervolumeFront, default_reference, first_front
 from .record.state import SearchState
-from .searchers.searcher import Objective
 from .values import is_number
 
 
@@ -29,24 +28,17 @@ class ParetoPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A report with finite values for all objectives."""
+    """A report with finite values for all objectives. `row`: its row in `SearchState.reports`."""
 
     row: int
-    trial_id: int
-    t_s: float
     values: tuple[float, ...]
     losses: tuple[float, ...]
     feasible: bool
 
 
-def objectives_of(meta: Mapping[str, Any]) -> tuple[Objective, ...]:
-    """Return the objectives from the metadata of a record."""
-    return tuple(Objective(str(metric), mode) for metric, mode in meta["objectives"])
-
-
-def results_of(history: SearchState, objectives: Sequence[Objective]) -> tuple[list[Result], int]:
+def results_of(history: SearchState) -> tuple[list[Result], int]:
     """Return the results in the order of the reports, and the number of reports skipped for non-finite values."""
-    reports = history.reports
+    objectives = history.objectives
     results, num_skipped = [], 0
     for row, infeasibility, values in history.counted_rows(*(objective.metric for objective in objectives)):
         if not all(map(is_number, values)):
@@ -55,8 +47,7 @@ def results_of(history: SearchState, objectives: Sequence[Objective]) -> tuple[l
             num_skipped += 1
             continue
         losses = tuple(objective.loss(float(value)) for objective, value in zip(objectives, values, strict=True))
-        place = row, reports.trial_ids[row], reports.t_s[row]
-        results.append(Result(*place, tuple(map(float, values)), losses, feasible=not infeasibility))
+        results.append(Result(row, tuple(map(float, values)), losses, feasible=not infeasibility))
     return results, num_skipped
 
 
@@ -66,49 +57,44 @@ def front_of(results: Sequence[Result]) -> list[int]:
     return [feasible[i] for i in first_front([results[index].losses for index in feasible])] if feasible else []
 
 
-def pareto_of(history: SearchState, objectives: Sequence[Objective]) -> list[ParetoPoint]:
+def pareto_of(history: SearchState) -> list[ParetoPoint]:
     """Return the Pareto front, ordered by the first objective; the first of equal reports."""
-    results, _ = results_of(history, objectives)
+    results, _ = results_of(history)
     first: dict[tuple[float, ...], Result] = {}
     for index in front_of(results):
         first.setdefault(results[index].losses, results[index])
-    names = [objective.metric for objective in objectives]
+    names, reports = [objective.metric for objective in history.objectives], history.reports
     return [
         ParetoPoint(
-            result.trial_id,
-            history.reports.iters[result.row],
+            trial_id := reports.trial_ids[result.row],
+            reports.iters[result.row],
             dict(zip(names, result.values, strict=True)),
-            dict(history.trials[result.trial_id].config),
+            dict(history.trials[trial_id].config),
         )
         for _, result in sorted(first.items())
     ]
 
 
-def reference_losses(
-    objectives: Sequence[Objective], point: Mapping[str, float] | None, searches: Iterable[Sequence[Result]]
-) -> tuple[float, ...] | None:
-    """Return the reference point as losses.
-
-    The default is `pareto.default_reference` of the joint front of all searches, so that they are comparable; None
-    if there are no results.
-
-    Raises:
-        ValueError: the given point lacks an objective or has a non-finite value.
-    """
-    if point is not None:
-        names = [objective.metric for objective in objectives]
-        if sorted(point) != sorted(names) or not all(is_number(v) and math.isfinite(v) for v in point.values()):
+def hypervolume_of(history: SearchState, reference_point: Mapping[str, float] | None) -> float:
+    """Return the hypervolume of all reports; see `Experiment.hypervolume`."""
+    objectives = history.objectives
+    names = [objective.metric for objective in objectives]
+    results, _ = results_of(history)
+    if reference_point is not None:
+        if sorted(reference_point) != sorted(names) or not all(
+            is_number(value) and math.isfinite(value) for value in reference_point.values()
+        ):
             raise ValueError(
                 f"reference_point must have a finite number for each objective, {', '.join(map(repr, names))}; "
-                f"got {dict(point)!r}"
+                f"got {dict(reference_point)!r}"
             )
-        return tuple(objective.loss(float(point[objective.metric])) for objective in objectives)
-    results = [result for search in searches for result in search]
-    front = [results[index].losses for index in front_of(results)]
-    return default_reference(front) if front else None
-
-
-def volumes_of(results: Sequence[Result], reference: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the (time, hypervolume) steps of a search."""
+        reference = tuple(objective.loss(float(reference_point[objective.metric])) for objective in objectives)
+    elif pareto_front := front_of(results):
+        reference = default_reference([results[index].losses for index in pareto_front])
+    else:
+        return 0.0
     front = HypervolumeFront(reference)
-    return [(result.t_s, front.volume) for result in results if result.feasible and front.add(result.losses)]
+    for result in results:
+        if result.feasible:
+            front.add(result.losses)
+    return front.volume

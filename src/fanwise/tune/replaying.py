@@ -7,11 +7,11 @@ The objective is not called, and nothing is written.
 
 import os
 
-from .core.replay import Replayed
+from .core.replay import Replayed, replay
 from .experiment import folder_of
 from .program import load_program
 from .record.reading import read_meta
-from .record.restoring import recorded_versions, rehearse
+from .record.restoring import recorded_versions, rows_of
 from .schedulers.scheduler import Scheduler
 from .search_settings import SearchSettings
 
@@ -47,6 +47,6 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         for name in scheduler.searcher.libraries
         if name in recorded and recorded[name] != [installed.get(name)]
     }
-    replayed = rehearse(folder, settings.new_core(scheduler), scheduler.searcher, asks_anew=not changed)
+    replayed = replay(settings.new_core(scheduler), scheduler.searcher, rows_of(folder), asks_anew=not changed)
     replayed.other_versions = changed
     return replayed

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 from ..base.text import counted
 from .core.events import Earlier
 from .experiment import Experiment, load_experiment
+from .record.overview import read_search
 from .search_settings import SearchSettings
 from .space import Space
 from .space.parameters import exists, parents_first
@@ -90,19 +91,19 @@ def _read_source(item: object, index: int, space: Space) -> _Source:
 
 
 def _from_experiment(experiment: Experiment) -> _Source:
-    history = experiment.history()
-    is_dead = experiment.state == "broken-off"
-    reports: dict[int, list[dict[str, object]]] = {trial_id: [] for trial_id in history.trials}
-    for row, (trial_id, is_valid) in enumerate(zip(history.reports.trial_ids, history.counts(), strict=True)):
-        if is_valid:
-            values = {name: column[row] for name, column in history.reports.values.items()}
-            reports[trial_id].append({name: value for name, value in values.items() if is_number(value)})
+    reader = read_search(experiment.path)
+    history = reader.search
+    columns = history.reports.values
+    reports = {
+        trial_id: [{name: column[row] for name, column in columns.items() if is_number(column[row])} for row in rows]
+        for trial_id, rows in history.valid_rows().items()
+    }
     trials = [
-        _trial(trial.config, reports[trial_id], history.status_of(trial, dead=is_dead))
+        _trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))
         for trial_id, trial in history.trials.items()
     ]
-    modes = {str(metric): str(mode) for metric, mode in experiment.metadata["objectives"]}
-    return _Source(f"the experiment {experiment.name!r}", trials, modes)
+    modes = {objective.metric: str(objective.mode) for objective in history.objectives}
+    return _Source(f"the experiment {history.name!r}", trials, modes)
 
 
 def _from_frame(frame: Any, index: int, space: Space) -> _Source:

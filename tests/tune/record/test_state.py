@@ -11,7 +11,6 @@ from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.event_codec import RecordedEvent
 from fanwise.tune.record.state import SearchState
-from fanwise.tune.searchers import Objective
 
 N_WORKERS = 3
 # Few values, so that there are ties.
@@ -203,7 +202,7 @@ class Runs(RuleBasedStateMachine):
             if trial.last.ended_s is not None:
                 assert trial.worker_time_s == pytest.approx(model_time_s(events, trial_id, math.inf))
         expected = model_utilization(events)
-        found = history.utilization()
+        found = history.utilization.share(history.last_s)
         assert found == (None if expected is None else pytest.approx(min(1.0, expected)))
 
     def every_attempt_is_free_once_its_slot_is(self) -> None:
@@ -288,12 +287,11 @@ def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
     for number, value in enumerate([math.nan, 2.0, 1.0, 1.0, -math.inf, math.inf], 1):
         search.report(0, number=number, loss=value)
     search.report(1, loss=math.nan)
-    for mode, row in (("min", 2), ("max", 1)):
+    for mode, iter in (("min", 3), ("max", 2)):
         history = search.folded(mode=mode)
         first, second = history.trials[0].best, history.trials[1].best
-        assert first is not None and second is None
-        assert history.best_rows(Objective("loss", mode)) == {0: first.iter - 1} == {0: row}  # type: ignore[arg-type]
-    assert search.folded().best_rows(Objective("nothing", "min")) == {}
+        assert first is not None and first.iter == iter
+        assert second is None
 
 
 def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> None:

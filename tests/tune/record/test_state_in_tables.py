@@ -1,22 +1,12 @@
 """The state of a search while it runs: news, counts, best report and utilization."""
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from fanwise.testing.learning_curves import curves
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.testing.simulated_record import record_simulated
-from fanwise.tune import StoppingCriterion
-from fanwise.tune.record.reading import read_events, read_meta
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.record.trials import MAX_ROWS
-from fanwise.tune.schedulers import ASHA
-from fanwise.tune.schedulers.scheduler import Status
-from fanwise.tune.simulate import Faults
-
-Kind = Literal["stopping", "promotion"]
 
 META = {"name": "digits", "metric": "loss", "mode": "min", "space": {"depth": {}}, "n_workers": 2}
 REASON = {"kind": "exception", "text": "ValueError: wrong\nand more", "traceback": "T", "last_output": ""}
@@ -53,7 +43,7 @@ def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
     rows.ready(8.0, 0, attempt=1)
     rows.end(10.0, 0, "Completed", 1.0, attempt=1)
     rows.stop(12.0, "enough")  # 1 s of 4 s
-    assert state.utilization() == pytest.approx(5 / 8)
+    assert state.utilization.share(state.last_s) == pytest.approx(5 / 8)
 
 
 def test_another_number_of_workers_counts_from_when_it_holds() -> None:
@@ -64,7 +54,7 @@ def test_another_number_of_workers_counts_from_when_it_holds() -> None:
     rows.add(4.0, "resumed", None, {"n_workers": 3, "stop": None})
     rows.start(4.0, 0, {}, attempt=1)
     rows.ready(4.0, 0, attempt=1)
-    assert state.utilization(8.0) == pytest.approx(8 / (4 + 12))
+    assert state.utilization.share(8.0) == pytest.approx(8 / (4 + 12))
 
 
 def test_a_worker_that_is_no_longer_wanted_counts_until_its_objective_ends() -> None:
@@ -80,13 +70,13 @@ def test_a_worker_that_is_no_longer_wanted_counts_until_its_objective_ends() -> 
     rows.end(40.0, 1, "Completed", 30.0)
     rows.end(45.0, 2, "Completed", 35.0)
     rows.stop(50.0, "enough")
-    assert progress.utilization_windows() == [
+    assert progress.utilization.windows(progress.last_s) == [
         (0.0, 10.0, 1),
         (10.0, 30.0, 3),
         (30.0, 40.0, 2),
         (40.0, 50.0, 1),
     ]
-    assert progress.utilization() == pytest.approx((30 + 30 + 35) / (10 + 60 + 20 + 10))
+    assert progress.utilization.share(progress.last_s) == pytest.approx((30 + 30 + 35) / (10 + 60 + 20 + 10))
     assert [line for line in progress.news.take() if "at a time" in line] == [
         "3 trials at a time from now on",
         "1 trial at a time from now on",
@@ -227,35 +217,18 @@ def test_of_a_dead_tuner_the_running_trials_are_lost_and_paused_ones_wait() -> N
     assert (dead.running, dead.paused, dead.lost) == (0, 1, 1)
 
 
-def counted_anew(state: SearchState) -> tuple[object, ...]:
-    """Best, running and paused, looked for among all trials."""
-    alive = state.trials.values()
-    best = min([one.best for one in alive if one.best] + ([state._best] if state._best else []), default=None)
-    running = sum(state.living_status(one.trial_id) is Status.IN_PROGRESS for one in alive)
-    return best, running, sum(one.status is Status.PAUSED for one in alive)
-
-
-@pytest.mark.parametrize("kind", ["stopping", "promotion"])
-def test_what_is_counted_along_is_what_a_count_of_all_trials_gives(tmp_path: Path, kind: Kind) -> None:
-    scheduler = ASHA(metric="loss", resource_attr="epoch", max_resource_attr="max_epochs", type=kind, random_seed=2)
-    record_simulated(
-        tmp_path / "e",
-        scheduler,
-        curves(27),
-        StoppingCriterion(max_num_trials_started=60),
-        n_workers=5,
-        retries=1,
-        checkpoints=kind == "promotion",
-        max_equal_failures=None,
-        faults=Faults(crashes_per_hour=400.0),
-    )
-    state, num_retried = SearchState(read_meta(tmp_path / "e")), 0
-    for event in read_events(tmp_path / "e"):
-        state.add(event.t_s, event.kind, event.trial_id, event.body)
-        summary, best = state.summary(), state.best()
-        assert (best, summary["num_running"], summary["num_paused"]) == counted_anew(state)
-        num_retried += sum(action.get("will_retry", False) for action in event.body.get("actions", ()))
-    assert num_retried > 5
+def test_the_best_leaves_out_what_became_void_when_the_search_was_resumed() -> None:
+    state, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    rows.report(1.0, 0, 1, {"loss": 0.5}, checkpoint="0-0-1")
+    rows.report(2.0, 0, 2, {"loss": 0.001})
+    rows.stop(3.0, "enough")
+    rows.end(3.0, 0, "Stopped", None)
+    rows.finish(3.0, "enough")
+    rows.add(4.0, "resumed", None, {"n_workers": None, "stop": None})
+    assert state.snapshot().best == (0.001, 0)
+    rows.start(4.0, 0, {}, attempt=1, from_iter=1, checkpoint="0-0-1")
+    assert state.snapshot().best == (0.5, 0)
 
 
 def test_a_look_at_many_trials_has_the_latest_rows_and_counts_all() -> None:

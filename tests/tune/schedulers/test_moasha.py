@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.testing.played_search import PlayedSearch
-from fanwise.tune.pareto import best_of, volume
+from fanwise.tune.pareto import HypervolumeFront, best_of
 from fanwise.tune.schedulers import ASHA, FIFO, MOASHA, Decision, Scheduler, Status
 from fanwise.tune.searchers import Observation
 from fanwise.tune.space import Space, uniform
@@ -100,7 +100,10 @@ def searched(scheduler: Scheduler, num_trials: int, seed: int = 0) -> PlayedSear
 def volume_of(search: PlayedSearch) -> float:
     last = [values[-1] for values in search.values.values()]
     points = [(float(str(values["error"])), -float(str(values["speed"]))) for values in last]
-    return volume(points, (2.5, 2.5))
+    front = HypervolumeFront((2.5, 2.5))
+    for point in points:
+        front.add(point)
+    return front.volume
 
 
 def test_it_finds_more_of_the_front_than_random_search_with_the_same_epochs() -> None:

@@ -1,9 +1,7 @@
 """Output of a running search: a live table in a terminal or notebook, plain lines elsewhere.
 
 The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot. Nothing here
-runs on the hub's thread, so drawing does not delay decisions. A terminal or notebook redraws one table in place. A log
-gets one line per event, unless `logging` already writes these lines there, and a table every `print_update_interval`
-seconds.
+runs on the hub's thread, so drawing does not delay decisions.
 """
 
 import logging
@@ -12,13 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, final
+from typing import Protocol, final
 
 from ..record.trials import SearchSnapshot
 from .table import search_view, summary_view, text_of
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
@@ -51,7 +46,6 @@ class Screen:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next call of `show`."""
         return 0.25 if self._output is None else self._output.pause_s
 
     @property
@@ -60,11 +54,10 @@ class Screen:
         return self._output is None
 
     def say(self, *lines: str) -> None:
-        """Print lines at once, above a live table."""
+        """Print lines, above a live table."""
         self._try(lambda _: _print(lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        """Show the news and the current table."""
         self._try(lambda output: output.show(news, snapshot))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
@@ -117,7 +110,7 @@ def _notebook_cell() -> int | None:
 
 @final
 class LogOutput:
-    """Prints one line per event, and a table at intervals."""
+    """Prints one line per event, and a table every `interval_s` seconds."""
 
     pause_s = 0.25
 
@@ -142,29 +135,22 @@ class LiveOutput:
     """Redraws a table in place, in at most 1/200 of the time of a core, and prints the resource summary at the end."""
 
     def __init__(self) -> None:
+        from rich.live import Live
+
         self.pause_s = _LEAST_PAUSE_S
-        self._live: Live | None = None
+        self._live = Live(auto_refresh=False, transient=True)
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        live = self._start()
+        self._live.start()  # has an effect once
         began_s = time.thread_time()
-        width, height = live.console.size
+        width, height = self._live.console.size
         max_rows = max(1, height - _LIVE_OVERHEAD)
-        live.update(search_view(snapshot, title=snapshot.name, max_rows=max_rows, width=width), refresh=True)
+        self._live.update(search_view(snapshot, title=snapshot.name, max_rows=max_rows, width=width), refresh=True)
         self.pause_s = min(max(_LEAST_PAUSE_S, 200 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
 
     def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        live = self._start()
-        live.stop()
-        live.console.print(summary_view(snapshot, width=live.console.width))
-
-    def _start(self) -> "Live":
-        from rich.live import Live
-
-        if self._live is None:
-            self._live = Live(auto_refresh=False, transient=True)
-            self._live.start()
-        return self._live
+        self._live.stop()
+        self._live.console.print(summary_view(snapshot, width=self._live.console.width))
 
 
 def _print_news(news: Sequence[str]) -> None:

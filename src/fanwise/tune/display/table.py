@@ -1,7 +1,5 @@
 """The table of a search, drawn by rich: the same in a terminal, a log, a notebook and `fanwise tune show`.
 
-    SearchSnapshot --search_view, summary_view--> table, counts and best report --text_of, html_of--> text or HTML
-
 Names and texts come from users. Control characters are shown as escapes, and nothing is read as markup. rich is
 imported on first use, because a search that prints nothing does not need it.
 """
@@ -33,7 +31,7 @@ class _Column(NamedTuple):
 def search_view(
     snapshot: SearchSnapshot, *, title: str = "", max_rows: int = MAX_ROWS, width: int | None = None
 ) -> "RenderableType":
-    """Return a table with one row per trial, in order of trial ids and the best in bold, and lines below it.
+    """Return a table with a row per trial, in the order of trial ids and the best in bold, and lines below it.
 
     Args:
         title: a line above the table.
@@ -60,8 +58,8 @@ def search_view(
     notes = [f"{number} more {noun}{'s' if number > 1 else ''}" for noun, number in hidden.items() if number > 0]
     lines = [f"({' and '.join(notes)} not shown)"] if notes else []
     lines += [*usage_lines(snapshot), footer(snapshot), best_line(snapshot)]
-    above = [Text(printable_line(title), style="bold")] if title else []
-    return Group(*above, table, *map(Text, lines))
+    header = [Text(printable_line(title), style="bold")] if title else []
+    return Group(*header, table, *map(Text, lines))
 
 
 def summary_view(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS, width: int | None = None) -> "RenderableType":
@@ -69,8 +67,8 @@ def summary_view(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS, width: i
     from rich.console import Group
     from rich.text import Text
 
-    head = Text(f"{_RULE}\nResource summary (last result is reported):")
-    return Group(head, search_view(snapshot, max_rows=max_rows, width=width), Text(_RULE))
+    header = Text(f"{_RULE}\nResource summary (last result is reported):")
+    return Group(header, search_view(snapshot, max_rows=max_rows, width=width), Text(_RULE))
 
 
 def text_of(view: "RenderableType") -> str:
@@ -134,7 +132,7 @@ def best_line(snapshot: SearchSnapshot) -> str:
     return line
 
 
-def method_line(scheduler: Mapping[str, Any]) -> str:  # Any: JSON
+def method_line(scheduler: Mapping[str, Any]) -> str:
     """Return the names of a search's searcher and scheduler, if the description in its record has them.
 
     >>> method_line({"name": "ASHA", "searcher": {"name": "OptunaSearcher", "sampler": "TPESampler"}})
@@ -167,13 +165,13 @@ def _fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
     """Return the columns without the least important ones, so that they fit side by side."""
     from rich.cells import cell_len
 
-    kept = list(columns)
-    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in kept) - _GAP > width:
-        column = max(reversed(kept), key=lambda column: column.rank)
+    fitting = list(columns)
+    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in fitting) - _GAP > width:
+        column = max(reversed(fitting), key=lambda column: column.rank)
         if not column.rank:
             break
-        kept.remove(column)
-    return kept
+        fitting.remove(column)
+    return fitting
 
 
 def _cell(value: object) -> str:

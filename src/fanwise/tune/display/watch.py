@@ -1,12 +1,9 @@
 """Displays a running search in the calling thread, and forwards Ctrl-C to it.
 
-    hub's thread:     Search ------------------------------------> finished
-                        ^ interrupt      | look
-    caller's thread:  Ctrl-C ---------> watch() --> Screen          leave(): ends the search in any case
-
-The first Ctrl-C stops the trials and keeps all results, the second kills the trials, the third raises KeyboardInterrupt
-at once. A search that fails or is killed gets a few seconds to end. If it does not, for example because a process
-cannot be killed or an import hangs, `watch` returns, and closing the pool ends the remaining processes.
+The search runs on the hub's thread. The first Ctrl-C stops the trials and keeps all results, the second kills the
+trials, the third raises KeyboardInterrupt at once. A search that fails or is killed gets a few seconds to end. If it
+does not, for example because a process cannot be killed or an import hangs, `watch` returns, and closing the pool ends
+the remaining processes.
 """
 
 import signal
@@ -96,8 +93,7 @@ def watch(
 def call_on(hub: Hub, function: Callable[[], T]) -> T:
     """Call a function on the hub's thread, block until it has ended, and return its result or raise its exception.
 
-    Raises:
-        ClosedError: the hub's thread has ended.
+    Raises ClosedError if the hub's thread has ended.
     """
     if hub.is_loop_thread:
         return function()

@@ -1,1 +1,1 @@
-"""The record of an experiment: events and what followed from them, in one SQLite file, and the folds that read it."""
+"""The record of an experiment: a log of its events, and the state that follows from them."""

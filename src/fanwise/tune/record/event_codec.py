@@ -30,7 +30,7 @@ from ..core.actions import (
 from ..core.events import Event, Outcome
 from ..schedulers.scheduler import Decision, Status
 
-Body = dict[str, Any]  # Any: JSON
+Body = dict[str, Any]  # JSON
 
 _EVENTS: Final[Mapping[str, type[Event]]] = {
     "earlier": events.Earlier,
@@ -75,7 +75,7 @@ _ACTION_FIELDS: Final = {
 }
 _OPTIONAL: Final = ("error", "versions")  # fields of events that are not written if they are None
 _TEXTS: Final = ("why", "reason", "error")
-_NONE: Final[list[Any]] = []  # Any: JSON
+_NONE: Final[list[Any]] = []
 
 
 @frozen
@@ -86,7 +86,7 @@ class RecordedEvent:
     t_s: float
     kind: str
     trial_id: int | None
-    body: Mapping[str, Any]  # Any: JSON
+    body: Mapping[str, Any]
 
 
 def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
@@ -128,7 +128,7 @@ def _report_body(event: events.Reported, actions: list[Action]) -> Body:
     return body
 
 
-def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]) -> Event:  # Any: JSON
+def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]) -> Event:
     """Return the event of a row. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
     if kind == "report":
         trial_id = -1 if trial_id is None else trial_id
@@ -155,20 +155,19 @@ class RecordedActions:
 
     __slots__ = ("_body", "_is_report", "_trial_id")
 
-    def __init__(self, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def __init__(self, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:
         self._is_report = kind == "report" and trial_id is not None
         self._trial_id = trial_id
         self._body = body
 
     def matches(self, actions: Sequence[Action]) -> bool:
         """Return True if these actions would have been recorded in the same way."""
-        body, rest = self._body, actions
         if self._is_report:
-            if not actions or not _is_answer(actions[0], body):
+            if not actions or not _is_answer(actions[0], self._body):
                 return False
-            rest = actions[1:]
-        recorded = body.get("actions", _NONE)
-        return list(map(_decision, _action_bodies(rest))) == list(map(_decision, recorded))
+            actions = actions[1:]
+        recorded = self._body.get("actions", _NONE)
+        return list(map(_decision, _action_bodies(actions))) == list(map(_decision, recorded))
 
     def actions(self) -> list[Action]:
         """Return the actions. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
@@ -183,7 +182,7 @@ class RecordedActions:
         return actions + [_action_of(action) for action in body.get("actions", _NONE)]
 
 
-def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:  # Any: JSON
+def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
     """Return True if the body of a report has this answer."""
     if type(action) is Answer:
         return bool(
@@ -196,8 +195,8 @@ def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:  # Any: JSON
     return type(action) is Reject and "rejected" in body
 
 
-def _decision(action: Mapping[str, Any]) -> Body:  # Any: JSON
-    """Return a recorded action without its texts. Of the reason of a failed trial, its kind remains."""
+def _decision(action: Mapping[str, Any]) -> Body:
+    """Return a recorded action without its texts, and with only the kind of the reason why a trial failed."""
     recorded = {key: value for key, value in action.items() if key not in _TEXTS}
     if action["action"] == "judged" and "reason" in action:
         recorded["reason_kind"] = action["reason"][0]
@@ -205,7 +204,6 @@ def _decision(action: Mapping[str, Any]) -> Body:  # Any: JSON
 
 
 def _action_bodies(actions: Sequence[Action]) -> list[Body]:
-    """Return the recorded form of actions, without Suggest."""
     return [_action_body(action) for action in actions if type(action) is not Suggest]
 
 
@@ -224,7 +222,7 @@ def _action_body(action: Action) -> Body:
     return body
 
 
-def _action_of(body: Mapping[str, Any]) -> Action:  # Any: JSON
+def _action_of(body: Mapping[str, Any]) -> Action:
     action = _ACTIONS[body["action"]]
     fields: Body = {name: body[key] for name, key, _ in _ACTION_FIELDS[action] if key in body}
     if action is Start:

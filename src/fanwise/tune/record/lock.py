@@ -1,11 +1,8 @@
 """The lock of a record, which its writer holds while it lives.
 
-    writer:  hold(folder) ------------ the record is open ------------ release(...), or the process dies
-    reader:  is_held(folder)   True                                    False
-
 The lock is a flock on a separate file in the experiment's folder. The kernel releases it with the last descriptor,
 however the process ends. Unlike a pid it cannot be reused by another process, and it works across containers and over
-NFS. The file is removed when the record is closed without an error.
+NFS. The file stays in the folder.
 """
 
 import fcntl
@@ -15,8 +12,7 @@ from pathlib import Path
 
 LOCK_NAME = "writer.lock"
 
-# A reader that checks the lock holds it for a few microseconds.
-_READERS_S = 0.2
+_READERS_S = 0.2  # a reader that checks the lock holds it for a few microseconds
 _PAUSE_S = 0.01
 
 
@@ -33,42 +29,25 @@ def hold(folder: Path) -> int | None:
         HeldError: another writer holds it.
         OSError: the file cannot be created.
     """
-    file = folder / LOCK_NAME
     give_up_s = time.monotonic() + _READERS_S
+    descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
         except BlockingIOError:
-            os.close(descriptor)
             if time.monotonic() > give_up_s:
+                os.close(descriptor)
                 raise HeldError from None
             time.sleep(_PAUSE_S)
-            continue
         except OSError:
             os.close(descriptor)
             return None
-        if _is_same(descriptor, file):
-            return descriptor
-        os.close(descriptor)  # another writer has just closed its record and removed the file
-
-
-def _is_same(descriptor: int, file: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(file))
-    except FileNotFoundError:
-        return False
 
 
 def release(descriptor: int | None) -> None:
-    """Release the lock, or in the child of a fork, the child's share of it."""
     if descriptor is not None:
         os.close(descriptor)
-
-
-def remove(folder: Path) -> None:
-    """Remove the lock file of a record that was closed without an error."""
-    (folder / LOCK_NAME).unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool | None:

@@ -46,17 +46,17 @@ def check_name(name: str) -> str:
 
 
 def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
-    """Return a name for a new experiment from the objective's name, the local time and three random bytes.
+    """Return a name for a new experiment.
 
     Args:
-        objective_name: name of the user's function; invalid characters are replaced.
+        objective_name: name of the user's function. Invalid characters are replaced.
         wall_s: Unix time in seconds.
-        entropy: at least three random bytes, so that searches that begin in the same second differ.
+        entropy: at least three random bytes, so that the names of searches that begin in the same second differ.
     """
     timestamp = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
     return check_name(f"{_sanitize(objective_name)[:60]}-{timestamp}-{entropy[:3].hex()}")
 
 
 def _sanitize(text: str) -> str:
-    """Return a valid name: replace each run of invalid characters with a hyphen, and shorten the result."""
+    """Replace each run of invalid characters with a hyphen, and shorten the result."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_NAME_CHARS] or "experiment"

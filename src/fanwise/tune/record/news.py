@@ -24,16 +24,15 @@ class News:
 
     def add(self, line: Callable[[], str], *, is_failure: bool = False) -> None:
         """Add a line. `line` is called only if the text is used, because texts double the time to read a record."""
-        if self.on_line is None and len(self._lines) >= _MAX_LINES:
-            self._num_left_out += 1
+        is_kept = len(self._lines) < _MAX_LINES
+        self._num_left_out += not is_kept
+        if not is_kept and self.on_line is None:
             return
         shown = printable(line())
+        if is_kept:
+            self._lines.append(shown)
         if self.on_line is not None:
             self.on_line(shown, is_failure)
-        if len(self._lines) < _MAX_LINES:
-            self._lines.append(shown)
-        else:
-            self._num_left_out += 1
 
     def take(self) -> list[str]:
         """Return the lines since the last call, and the number of lines left out."""
@@ -44,7 +43,7 @@ class News:
         return lines
 
 
-def start_line(trial: Trial, action: Mapping[str, Any]) -> str:  # Any: JSON
+def start_line(trial: Trial, action: Mapping[str, Any]) -> str:
     settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
     attempt, from_iter = action["attempt"], action.get("from_iter", 0)
     suffix = f" again, attempt {attempt}" if attempt else ""

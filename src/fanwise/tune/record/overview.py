@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 from .lock import is_held
 from .reading import EventReader, read_meta
@@ -27,7 +27,6 @@ class SearchReader:
         full: keep all trials and reports.
 
     Attributes:
-        meta: metadata of the record.
         search: state of the search after the events that have been read.
         state: "running", "finished", ... at the last refresh; see `Experiment.state`.
 
@@ -37,24 +36,21 @@ class SearchReader:
 
     def __init__(self, folder: Path, *, full: bool = False) -> None:
         self.folder = folder
-        self.meta = read_meta(folder)
-        self.search = SearchState(self.meta, full=full)
+        self.search = SearchState(read_meta(folder), full=full)
         self.state: State = "unknown"
         self._reader = EventReader(folder)
         # Time of the search when it was known last: of the last event or, at first, of the summary.
-        self._known_s: float = self.meta.get("summary", {}).get("last_s", 0.0)
+        self._known_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
         self._known_at_s = time.monotonic()
 
-    def refresh(self) -> int:
-        """Add the new events and update `state`. Return the number of events."""
+    def refresh(self) -> None:
+        """Add the new events and update `state`."""
         is_locked = is_held(self.folder)  # before the events, so that none of an ended search are missed
-        before = self.search.last_seq
         for events in self._reader.read():
             self.search.fold(events)
         if self.search.last_s > self._known_s:
             self._known_s, self._known_at_s = self.search.last_s, time.monotonic()
-        self.state = state_of(finished=self.search.finished, locked=is_locked)
-        return self.search.last_seq - before
+        self.state = _state(is_finished=self.search.finished, is_locked=is_locked)
 
     @property
     def is_dead(self) -> bool:
@@ -71,6 +67,13 @@ class SearchReader:
         if self.state in ("finished", "broken-off"):
             return self.search.last_s
         return self._known_s + time.monotonic() - self._known_at_s
+
+
+def read_search(folder: Path) -> SearchReader:
+    """Return a reader that has read all events so far, with all trials and reports. Errors as for `SearchReader`."""
+    reader = SearchReader(folder, full=True)
+    reader.refresh()
+    return reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +103,19 @@ class Overview:
 
 
 def overview_of(folder: Path) -> Overview:
-    """Return the overview of an experiment. Reads the events only if its tuner was killed or wrote no summary yet.
+    """Return the overview of an experiment. Raises RecordError if its record is missing or cannot be read.
 
-    Raises:
-        RecordError: the record is missing or cannot be read.
+    Reads the events only if the tuner was killed or has not written a summary yet.
     """
-    locked = is_held(folder)  # before the summary, so that the last one of an ended search is not missed
+    is_locked = is_held(folder)  # before the summary, so that the last one of an ended search is not missed
     meta = read_meta(folder)
-    summary: Mapping[str, Any] | None = meta.get("summary")  # Any: JSON
-    if summary is None or (not summary["finished"] and not locked):
+    summary = meta.get("summary")
+    if summary is None or (not summary["finished"] and not is_locked):
         reader = SearchReader(folder)
         reader.refresh()
         summary = reader.search.summary()
-    state = state_of(finished=summary["finished"], locked=locked)
+    state = _state(is_finished=summary["finished"], is_locked=is_locked)
+    is_dead = state == "broken-off"
     return Overview(
         name=str(meta.get("name", folder.name)),
         path=folder,
@@ -121,9 +124,9 @@ def overview_of(folder: Path) -> Overview:
         metric=str(meta["metric"]),
         mode=str(meta["mode"]),
         num_trials=summary["num_trials"],
-        num_running=0 if state == "broken-off" else summary["num_running"],
+        num_running=0 if is_dead else summary["num_running"],
         num_paused=summary["num_paused"],
-        num_lost=summary["num_running"] if state == "broken-off" else 0,
+        num_lost=summary["num_running"] if is_dead else 0,
         num_over=summary["num_over"],
         best=None if summary["best"] is None else (summary["best"][0], summary["best"][1]),
         elapsed_s=summary["last_s"],
@@ -131,8 +134,8 @@ def overview_of(folder: Path) -> Overview:
     )
 
 
-def state_of(*, finished: bool, locked: bool | None) -> State:
-    """Return the state of a search. `locked`: True if a tuner holds the lock; None if the file system has no locks."""
-    if finished:
+def _state(*, is_finished: bool, is_locked: bool | None) -> State:
+    """Return the state of a search. `is_locked` is None if the file system has no locks."""
+    if is_finished:
         return "finished"
-    return "running" if locked else "unknown" if locked is None else "broken-off"
+    return "running" if is_locked else "unknown" if is_locked is None else "broken-off"

@@ -32,29 +32,25 @@ META_NAME: Final = "meta.json"
 SUMMARY_NAME: Final = "summary.json"
 
 _CHUNK_BYTES = 4 << 20
-_OLD_NAME = "record.sqlite"
 _HEAD: Final = re.compile(rb'\{"seq":(\d+),"t":[^,]+,"kind":"(\w+)"')
 _CRC_BYTES: Final = len(b',"crc":"1c291ca3"}')
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
 
 
-def line_of(seq: int, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> bytes:  # Any: JSON
+def line_of(seq: int, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> bytes:
     """Return the line of an event, with its line break. Raises TypeError if `body` is not JSON."""
     trial = "null" if trial_id is None else trial_id
     text = f'{{"seq":{seq},"t":{float(t_s)!r},"kind":"{kind}","trial":{trial},"body":{_encode(body)}'.encode()
     return b'%b,"crc":"%08x"}\n' % (text, zlib.crc32(text))
 
 
-def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:  # Any: JSON
+def read_meta(folder: Path) -> dict[str, Any]:
     """Return `meta.json` (name, space, metric, seed, ...), and `summary.json` as the key `summary` if it exists.
-
-    Args:
-        path: the experiment's folder, or its `events.jsonl`.
 
     Raises:
         RecordError: there is no record, or it is damaged, foreign or of another version.
     """
-    folder = _file_of(path).parent
+    _check_folder(folder)
     meta = _read_json(folder / META_NAME)
     if meta is None:
         raise RecordError(f"{folder} is not an experiment: it has no {META_NAME}.")
@@ -70,19 +66,15 @@ def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:  # Any: JSON
     return meta if summary is None else {**meta, "summary": summary}
 
 
-def read_events(path: str | os.PathLike[str]) -> list[RecordedEvent]:
+def read_events(folder: Path) -> list[RecordedEvent]:
     """Return all events. Errors as for `read_meta`."""
-    return [event for chunk in iter_events(path) for event in chunk]
+    return list(iter_events(folder))
 
 
-def iter_events(path: str | os.PathLike[str], kinds: Sequence[str] = ()) -> Iterator[list[RecordedEvent]]:
-    """Yield all events in lists, so that a large record needs little memory. Errors as for `read_meta`.
-
-    Args:
-        path: the experiment's folder, or its `events.jsonl`.
-        kinds: kinds of events to decode. Empty: all.
-    """
-    yield from EventReader(path).read(kinds)
+def iter_events(folder: Path, kinds: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+    """Iterate over all events with little memory, or over those of some kinds. Errors as for `read_meta`."""
+    for events in EventReader(folder).read(kinds):
+        yield from events
 
 
 @final
@@ -95,14 +87,18 @@ class EventReader:
         torn_bytes: number of bytes after the last intact line, when the last `read` came to its end.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.file = _file_of(path)
+    def __init__(self, folder: Path) -> None:
+        _check_folder(folder)
+        self.file = folder / FILE_NAME
         self.last_seq = 0
         self.offset = 0
         self.torn_bytes = 0
 
     def read(self, kinds: Sequence[str] = ()) -> Iterator[list[RecordedEvent]]:
-        """Yield the new events in lists. `kinds` as for `iter_events`.
+        """Yield the new events in lists.
+
+        Args:
+            kinds: kinds of events to decode. Empty: all.
 
         Raises:
             RecordError: the file cannot be read, or is damaged; the message names the line.
@@ -115,13 +111,13 @@ class EventReader:
                     raise RecordError(f"{self.file} is shorter than before: it was replaced or cut.")
                 log.seek(self.offset)
                 partial = b""  # a line whose end has not been read or written yet
-                while more := log.read(_CHUNK_BYTES):
-                    *lines, partial = (partial + more).split(b"\n")
+                while chunk := log.read(_CHUNK_BYTES):
+                    *lines, partial = (partial + chunk).split(b"\n")
                     num_intact = next((index for index, line in enumerate(lines) if not _is_intact(line)), len(lines))
                     if num_intact < len(lines):
                         # A crash leaves no intact line after a torn one.
-                        after = [*lines[num_intact + 1 :], *(partial + log.read()).split(b"\n")]
-                        if any(map(_is_intact, after)):
+                        later_lines = [*lines[num_intact + 1 :], *(partial + log.read()).split(b"\n")]
+                        if any(map(_is_intact, later_lines)):
                             raise self._damaged(num_intact, "its checksum is wrong")
                     if events := self._decode(lines[:num_intact], kinds):
                         yield events
@@ -136,15 +132,15 @@ class EventReader:
         if not lines:
             return []
         for index in (0, len(lines) - 1):
-            head = _HEAD.match(lines[index])
-            if head is None:
+            match = _HEAD.match(lines[index])
+            if match is None:
                 raise self._damaged(index, "it is not an event")
-            if int(head[1]) != self.last_seq + 1 + index:
-                raise self._damaged(index, f"it has the number {int(head[1])}. Have two programs written to it?")
-        wanted = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
+            if int(match[1]) != self.last_seq + 1 + index:
+                raise self._damaged(index, f"it has the number {int(match[1])}. Have two programs written to it?")
+        selected = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
         try:
-            decoded = json.loads(b"[%b]" % b",".join(wanted))  # three times as fast as one call for each line
-            events = [RecordedEvent(one["seq"], one["t"], one["kind"], one["trial"], one["body"]) for one in decoded]
+            decoded = json.loads(b"[%b]" % b",".join(selected))  # three times as fast as one call for each line
+            events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in decoded]
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(0, f"a line from there on is not an event ({error})") from None
         self.last_seq += len(lines)
@@ -164,30 +160,18 @@ def _is_intact(line: bytes) -> bool:
 
 
 def _kind_of(line: bytes) -> str:
-    head = _HEAD.match(line)
-    return "" if head is None else head[2].decode()
+    match = _HEAD.match(line)
+    return "" if match is None else match[2].decode()
 
 
-def _file_of(path: str | os.PathLike[str]) -> Path:
-    place = Path(path)
-    if not place.is_dir():
-        if not place.is_file():
-            raise RecordError(f"There is no experiment at {place}: no such file or folder.")
-        if place.name != FILE_NAME:
-            raise RecordError(f"{place} is not the record of an experiment, which is called {FILE_NAME}.")
-        return place
-    file = place / FILE_NAME
-    if file.is_file():
-        return file
-    if (place / _OLD_NAME).is_file():
-        raise RecordError(
-            f"{place} is a record of fanwise 0.2, which this version does not read. Export its results with 0.2: "
-            f"fanwise tune export {place.name} results.csv."
-        )
-    raise RecordError(f"{place} is not an experiment: the folder has no {FILE_NAME}.")
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise RecordError(f"There is no experiment at {folder}: no such folder.")
+    if not (folder / FILE_NAME).is_file():
+        raise RecordError(f"{folder} is not an experiment: the folder has no {FILE_NAME}.")
 
 
-def _read_json(file: Path) -> dict[str, Any] | None:  # Any: JSON
+def _read_json(file: Path) -> dict[str, Any] | None:
     """Return the object in a file, or None if there is no file."""
     try:
         content = json.loads(file.read_bytes())

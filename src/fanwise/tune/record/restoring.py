@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import RecordError
-from ..core.replay import Replayed, Row, replay
+from ..core.replay import Row, replay
 from ..core.search_core import SearchCore
 from ..searchers.searcher import Searcher
 from ..stopping import StoppingCriterion
@@ -15,17 +15,13 @@ from .state import SearchState
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
-    """Bring a new SearchCore to the end of the record, and return the state of the search without news.
-
-    Args:
-        folder: the experiment's folder.
-        core, searcher: of `SearchSettings.new_core`.
+    """Bring a new SearchCore and its searcher to the end of the record. Return the state of the search without news.
 
     Raises:
         RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.
     """
     state = SearchState(read_meta(folder))
-    replayed = replay(core, searcher, _rows(folder, state), asks_anew=False)
+    replayed = replay(core, searcher, rows_of(folder, state), asks_anew=False)
     state.news.take()
     if replayed.differences:
         first = replayed.differences[0]
@@ -38,47 +34,37 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
     return state
 
 
-def rehearse(folder: Path, core: SearchCore, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
-    """Make all decisions again and compare. Arguments and errors as for `restore`, but differences are returned.
-
-    `asks_anew`: call the searcher again. False: take its suggestions from the record.
-    """
-    return replay(core, searcher, _rows(folder, None), asks_anew=asks_anew)
-
-
-def _rows(folder: Path, state: SearchState | None) -> Iterator[Row]:
-    for recorded_events in iter_events(folder):
-        for recorded in recorded_events:
-            kind, body = recorded.kind, recorded.body
-            if state is not None:
-                state.add(recorded.t_s, kind, recorded.trial_id, body)
-            try:
-                event = event_of(kind, recorded.t_s, recorded.trial_id, body)
-            except (KeyError, TypeError, ValueError) as error:
-                raise RecordError(
-                    f"event {recorded.seq} ({kind}) of {folder} is invalid ({type(error).__name__}: {error}). "
-                    f"Was it written by a newer version of fanwise?"
-                ) from error
-            yield recorded.seq, event, RecordedActions(kind, recorded.trial_id, body)
+def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
+    """Yield the rows of a record for a replay, and add their events to `state`. Raises RecordError."""
+    for recorded in iter_events(folder):
+        kind, body = recorded.kind, recorded.body
+        if state is not None:
+            state.add(recorded.t_s, kind, recorded.trial_id, body)
+        try:
+            event = event_of(kind, recorded.t_s, recorded.trial_id, body)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(
+                f"event {recorded.seq} ({kind}) of {folder} is invalid ({type(error).__name__}: {error}). "
+                f"Was it written by a newer version of fanwise?"
+            ) from error
+        yield recorded.seq, event, RecordedActions(kind, recorded.trial_id, body)
 
 
-def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON
+def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the versions of each library with which the search ran, in order; a resumed search may have several."""
     versions = {name: [version] for name, version in meta.get("versions", {}).items()}
-    for events in iter_events(folder, kinds=("resumed",)):
-        for event in events:
-            for name, version in (event.body.get("versions") or {}).items():
-                known = versions.setdefault(name, [])
-                if version not in known:
-                    known.append(version)
+    for event in iter_events(folder, kinds=("resumed",)):
+        for name, version in (event.body.get("versions") or {}).items():
+            known = versions.setdefault(name, [])
+            if version not in known:
+                known.append(version)
     return versions
 
 
-def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
+def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:
     """Return the last number of workers and the last stopping criterion."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
-    for events in iter_events(folder, kinds=("resumed", "workers")):
-        for event in events:
-            n_workers = event.body["n_workers"] or n_workers
-            stop = event.body.get("stop") or stop
+    for event in iter_events(folder, kinds=("resumed", "workers")):
+        n_workers = event.body["n_workers"] or n_workers
+        stop = event.body.get("stop") or stop
     return n_workers, StoppingCriterion(**stop)

@@ -4,9 +4,9 @@
                                 --> trials, reports                  data frames, figures, the board, callbacks
 
 Counts, the best report, statuses and utilization are computed here only. There are two modes. A live search and lists
-of experiments keep trials that may still run, the latest that ended, the best report, and sums: memory and the time of
-a snapshot do not depend on the number of trials. Analysis (`full=True`) also keeps all trials with their attempts, and
-all reports as columns.
+of experiments keep trials that may still run, the latest that ended, the best report, and sums, so that memory does not
+depend on the number of trials that are over. Analysis (`full=True`) also keeps all trials with their attempts, and all
+reports as columns.
 
 A report counts unless it came late, was repeated after a pause, or became void: a trial that resumes from a checkpoint,
 other than after a pause, rolls back to the report of that checkpoint.
@@ -16,8 +16,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import compress, islice
-from typing import Any, Final, final
+from itertools import compress
+from typing import Any, final
 
 from ...base.errors import RecordError
 from ...base.text import counted
@@ -29,10 +29,6 @@ from .event_codec import RecordedEvent
 from .news import News
 from .trials import MAX_ROWS, Attempt, Failure, RankedReport, Reports, SearchSnapshot, Trial, TrialRow
 from .utilization import Utilization
-
-_OVER: Final = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
-# Statuses of trials that run or may run again. Failed: it waits for its next attempt.
-_ALIVE: Final = (Status.IN_PROGRESS, Status.PAUSED, Status.FAILED)
 
 
 @final
@@ -49,33 +45,30 @@ class SearchState:
         n_workers, stop: the current settings.
         num_trials: number of trials that have started. num_over: number of trials that are over, by status.
         reason: why no more trials are started, or why the search ended; None while trials are started.
-        finished: True if the search has ended.
         stop_s: time since which no more trials are started, or None.
         last_s, last_seq: time and sequence number of the last event.
         news: the events as lines of text.
     """
 
-    def __init__(self, meta: Mapping[str, Any], *, full: bool = False) -> None:  # Any: JSON
+    def __init__(self, meta: Mapping[str, Any], *, full: bool = False) -> None:
+        self.meta = meta
         self.name = str(meta["name"])
         self.metric, self.mode = str(meta["metric"]), str(meta["mode"])
         self.constraints = checked_constraints(meta.get("constraints", []))
         self._sign = 1.0 if self.mode == "min" else -1.0
-        self._config_names = tuple(meta["space"])
         self.n_workers, self.stop = int(meta["n_workers"]), meta.get("stop") or {}
-        self._utilization = Utilization(self.n_workers)
+        self.utilization = Utilization(self.n_workers)
         self._full = full
         self.trials: dict[int, Trial] = {}
         self._alive: dict[int, Trial] = {} if full else self.trials
-        self._by_status: dict[Status, dict[int, Trial]] = {status: {} for status in _ALIVE}  # the latest is the last
         self._ended_rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
         self.reports = Reports()
         self._value_names: dict[str, None] = {}
         self._num_counted = 0  # reports
         self._best: RankedReport | None = None  # of trials that are over
         self._best_row: TrialRow | None = None
-        self._best_alive: RankedReport | None = None  # of trials that may still run, or of some that are over
         self.num_trials = 0
-        self.num_over = dict.fromkeys(map(str, _OVER), 0)
+        self.num_over = dict.fromkeys(("Completed", "Stopped", "Failed"), 0)
         self.reason: str | None = None
         self.finished = False
         self.stop_s: float | None = None
@@ -84,14 +77,8 @@ class SearchState:
         self.news = News()
         self._warned_of_clones = False
 
-    # -- events ----------------------------------------------------------------------------------------------------
-
     def fold(self, events: Iterable[RecordedEvent]) -> None:
-        """Add events that follow those added before.
-
-        Raises:
-            RecordError: an event lacks a field or belongs to a trial that never started, so the record is damaged.
-        """
+        """Add events that follow those added before. Raises RecordError if an event does not fit them."""
         for event in events:
             try:
                 self.add(event.t_s, event.kind, event.trial_id, event.body)
@@ -102,14 +89,14 @@ class SearchState:
                 ) from error
             self.last_seq = event.seq
 
-    def add(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def add(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:
         """Add one event that follows those added before."""
         trial_id = -1 if trial_id is None else trial_id
         if kind == "report":
             if "decision" in body and "late" not in body:
                 self._add_report(t_s, trial_id, body)
         elif kind == "ready":
-            self._utilization.ready(trial_id, body["attempt"], t_s)
+            self.utilization.ready(trial_id, body["attempt"], t_s)
             if attempt := self._attempt(trial_id, body["attempt"]):
                 attempt.ready_s = t_s
         elif kind == "ended":
@@ -133,7 +120,7 @@ class SearchState:
         trial = self.trials.get(trial_id)
         return trial.last if trial is not None and trial.last.number == number else None
 
-    def _add_report(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def _add_report(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
         trial, values = self.trials.get(trial_id), body["values"]
         if trial is None:
             if self._full:
@@ -147,8 +134,7 @@ class SearchState:
         trial.num_reports, trial.values = body["iter"], values
         trial.worker_time_s = trial.earlier_s + body["worker_time"]
         for name in values:
-            if name not in self._value_names:
-                self._value_names[name] = None
+            self._value_names.setdefault(name)
         if "repeated" not in body:
             self._num_counted += 1
             self._rank(trial, values)
@@ -158,39 +144,35 @@ class SearchState:
             if trial.best is None or trial.best.iter <= trial.num_reports:
                 trial.best_at_checkpoint = trial.best
 
-    def _rank(self, trial: Trial, values: Mapping[str, Any]) -> None:  # Any: JSON
+    def _rank(self, trial: Trial, values: Mapping[str, Any]) -> None:
         value, constraints = values.get(self.metric), self.constraints
-        # NaN and infinities say that something went wrong.
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return
-        loss, distance = self._sign * value, 0.0
-        if constraints:
-            distance = infeasibility(constraints, violations_of(constraints, values))
+        loss = self._sign * value
+        distance = infeasibility(constraints, violations_of(constraints, values)) if constraints else 0.0
         if math.isfinite(distance) and (trial.best is None or (distance, loss) < trial.best[:2]):
             violations = violated(constraints, values) if distance else {}
             trial.best = RankedReport(
                 distance, loss, self._num_counted, value, trial.trial_id, trial.num_reports, trial.config, violations
             )
-            if trial.best.is_before(self._best_alive):
-                self._best_alive = trial.best
 
-    def _end(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def _end(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
         threads = tuple(body.get("outcome", {}).get("threads", ()))
-        took_s = self._utilization.ended(trial_id, body["attempt"], t_s, body["objective_s"])
+        duration_s = self.utilization.ended(trial_id, body["attempt"], t_s, body["objective_s"])
         if attempt := self._attempt(trial_id, body["attempt"]):
             trial = self.trials[trial_id]
             attempt.ended_s, attempt.objective_s, attempt.threads = t_s, body["objective_s"], threads
-            trial.earlier_s += took_s
+            trial.earlier_s += duration_s
             if attempt is trial.last:
                 trial.worker_time_s = trial.earlier_s
         for thread in threads:
             self.news.add(partial(news.thread_line, trial_id, thread))
 
-    def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:
         """A new tuner resumes the search. Trials that were running were lost with the previous tuner."""
-        for trial_id, took_s in self._utilization.resumed(self.last_s).items():
+        for trial_id, duration_s in self.utilization.resumed(self.last_s).items():
             if trial_id in self.trials:
-                self.trials[trial_id].earlier_s += took_s
+                self.trials[trial_id].earlier_s += duration_s
         for trial in self.trials.values():
             attempt = trial.last
             if attempt.ended_s is None:
@@ -206,9 +188,9 @@ class SearchState:
 
     def _set_workers(self, t_s: float, n_workers: int) -> None:
         self.n_workers = n_workers
-        self._utilization.workers(n_workers, t_s)
+        self.utilization.workers(n_workers, t_s)
 
-    def _action(self, action: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def _action(self, action: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:
         kind = action["action"]
         if kind == "start":
             self._start(action, t_s)
@@ -217,12 +199,12 @@ class SearchState:
         elif kind == "stop":
             self.reason = action["reason"]
             self.stop_s = t_s if self.stop_s is None else self.stop_s
-            self._utilization.stopped(t_s)
+            self.utilization.stopped(t_s)
             self.news.add(lambda: f"no more trials are started: {action['reason']}")
         elif kind == "finish":
             self.finished, self.reason = True, action["reason"]
 
-    def _start(self, action: Mapping[str, Any], t_s: float) -> None:  # Any: JSON
+    def _start(self, action: Mapping[str, Any], t_s: float) -> None:
         trial_id, from_iter, checkpoint = action["trial"], action.get("from_iter", 0), action.get("checkpoint")
         attempt = Attempt(action["attempt"], action["slot"], t_s, from_iter, checkpoint)
         trial = self._alive.get(trial_id)
@@ -236,32 +218,22 @@ class SearchState:
         else:
             if trial.status is Status.STOPPED:  # with the search, which was resumed
                 self.num_over[Status.STOPPED] -= 1
-            if trial.status is not Status.PAUSED:
-                self._roll_back(trial, from_iter)
+            if trial.status is not Status.PAUSED:  # it rolls back to a checkpoint, and later reports become void
+                trial.best = trial.best_at_checkpoint
+                for earlier in trial.attempts:
+                    earlier.valid_to = from_iter if earlier.valid_to is None else min(earlier.valid_to, from_iter)
             if self._full:
                 trial.attempts.append(attempt)
             else:
                 trial.attempts[0] = attempt
-        self._set_status(trial, Status.IN_PROGRESS)
+        trial.status = Status.IN_PROGRESS
         trial.num_reports = from_iter
         self.news.add(lambda: news.start_line(trial, action))
         if "source" in action and "checkpoint" not in action and not self._warned_of_clones:
             self._warned_of_clones = True
             self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
-    def _roll_back(self, trial: Trial, to_iter: int) -> None:
-        """Void the reports of a trial after a checkpoint."""
-        for attempt in trial.attempts:
-            attempt.valid_to = to_iter if attempt.valid_to is None else min(attempt.valid_to, to_iter)
-        before, trial.best = trial.best, trial.best_at_checkpoint
-        if before is not None and before is self._best_alive and trial.best is not before:
-            self._best_alive = None
-            for one in self._alive.values():
-                if one.best is not None and one.best.is_before(self._best_alive):
-                    self._best_alive = one.best
-
-    def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:  # Any: JSON
-        """Set the status of an attempt that has ended."""
+    def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         trial = self._alive.get(action["trial"])
         if trial is None:
             if self._full:
@@ -273,7 +245,7 @@ class SearchState:
         if reason is not None:
             outcome = body.get("outcome", {})
             attempt.failure = Failure(reason[0], reason[1], outcome.get("traceback"), outcome.get("last_output"))
-        self._set_status(trial, Status(action["status"]))
+        trial.status = Status(action["status"])
         row = _row(trial, str(trial.status))
         self.news.add(
             lambda: news.end_line(row, self.metric, reason, will_retry=attempt.will_retry),
@@ -282,33 +254,28 @@ class SearchState:
         if attempt.will_retry or trial.status is Status.PAUSED:
             return
         self.num_over[trial.status] += 1
-        # A trial that was stopped with the search may run again after a resume.
-        if trial.status is not Status.STOPPED or self.reason is None:
-            del self._alive[trial.trial_id]
-            self._by_status.get(trial.status, {}).pop(trial.trial_id, None)
         self._ended_rows.append(row)
-        if trial.best is not None and trial.best.is_before(self._best):
+        if trial.status is Status.STOPPED and self.reason is not None:
+            return  # it was stopped with the search, and may run again after a resume
+        del self._alive[trial.trial_id]
+        if trial.best is not None and (self._best is None or trial.best < self._best):
             self._best, self._best_row = trial.best, row
 
-    def _set_status(self, trial: Trial, status: Status) -> None:
-        if trial.status in self._by_status:
-            self._by_status[trial.status].pop(trial.trial_id, None)
-        trial.status = status
-        if status in self._by_status:
-            self._by_status[status][trial.trial_id] = trial
-
-    # -- queries ---------------------------------------------------------------------------------------------------
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return tuple(Objective(str(metric), mode) for metric, mode in self.meta["objectives"])
 
     def best(self) -> RankedReport | None:
         """Return the best feasible report, else the one closest to feasible, or None if no report is finite."""
-        alive = self._best_alive
-        return alive if alive is not None and alive.is_before(self._best) else self._best
+        bests = [trial.best for trial in self._alive.values() if trial.best is not None]
+        return min(bests if self._best is None else [self._best, *bests], default=None)
 
     def living_status(self, trial_id: int) -> Status | None:
         """Return the status of a trial that may still run; None if it is over or has not started."""
         trial = self._alive.get(trial_id)
-        if trial is None:
-            return None
+        return None if trial is None else self._current_status(trial)
+
+    def _current_status(self, trial: Trial) -> Status:
         is_retried = trial.status is Status.FAILED and self.reason is None
         return Status.IN_PROGRESS if is_retried else trial.status
 
@@ -318,30 +285,18 @@ class SearchState:
         `dead`: the tuner was killed, so running trials are lost.
         """
         attempt = trial.last
-        if attempt.status == Status.IN_PROGRESS or (attempt.will_retry and self.stop_s is None and not self.finished):
+        if attempt.status == Status.IN_PROGRESS or (attempt.will_retry and self.reason is None):
             return "Lost" if dead else Status.IN_PROGRESS.value
         return attempt.status
 
-    def utilization(self, now_s: float | None = None) -> float | None:
-        """Return `Utilization.share` at `now_s`, or at the last event if it is None."""
-        return self._utilization.share(self.last_s if now_s is None else now_s)
-
-    def utilization_windows(self) -> list[tuple[float, float, int]]:
-        """Return `Utilization.windows` up to the last event."""
-        return self._utilization.windows(self.last_s)
-
-    @property
-    def first_ready_s(self) -> float | None:
-        """Time at which the first objective began, or None."""
-        return self._utilization.first_ready_s
-
-    def summary(self, *, now_s: float | None = None) -> dict[str, Any]:  # Any: JSON
+    def summary(self, *, now_s: float | None = None) -> dict[str, Any]:
         """Return the values for lists of experiments, which need not read the events then."""
+        running, paused = self._running_and_paused()
         best = self.best()
         return {
             "num_trials": self.num_trials,
-            "num_running": self._num_running(),
-            "num_paused": len(self._by_status[Status.PAUSED]),
+            "num_running": len(running),
+            "num_paused": len(paused),
             "num_over": dict(self.num_over),
             "best": None if best is None else [best.value, best.trial_id],
             "violated": "" if best is None else best.violated,
@@ -350,8 +305,16 @@ class SearchState:
             "last_s": self.last_s if now_s is None else now_s,
         }
 
-    def _num_running(self) -> int:
-        return len(self._by_status[Status.IN_PROGRESS]) + (0 if self.reason else len(self._by_status[Status.FAILED]))
+    def _running_and_paused(self) -> tuple[list[Trial], list[Trial]]:
+        """Return the trials that run or wait for their next attempt, and the paused ones, in the order of starting."""
+        running, paused = list[Trial](), list[Trial]()
+        for trial in self._alive.values():
+            status = self._current_status(trial)
+            if status is Status.IN_PROGRESS:
+                running.append(trial)
+            elif status is Status.PAUSED:
+                paused.append(trial)
+        return running, paused
 
     def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
         """Return the values of a table, with rows for the best and for the latest running, paused and ended trials.
@@ -359,39 +322,36 @@ class SearchState:
         `dead`: the tuner was killed, so running trials are lost.
         """
         at_s, limit_s = self.last_s if now_s is None else now_s, self.stop.get("max_wallclock_time")
+        running, paused = self._running_and_paused()
         rows = {row.trial_id: row for row in self._ended_rows}
-        running, running_status = self._num_running(), "Lost" if dead else str(Status.IN_PROGRESS)
-        for status in _ALIVE if not self.reason else (Status.IN_PROGRESS, Status.PAUSED):
-            for trial in islice(reversed(self._by_status[status].values()), MAX_ROWS):
-                rows[trial.trial_id] = _row(trial, "Paused" if status is Status.PAUSED else running_status)
+        rows |= {trial.trial_id: _row(trial, "Lost" if dead else "InProgress") for trial in running[-MAX_ROWS:]}
+        rows |= {trial.trial_id: _row(trial, "Paused") for trial in paused[-MAX_ROWS:]}
         best = self.best()
         if best is not None and best.trial_id not in rows:
-            if best.trial_id in self._alive:
-                rows[best.trial_id] = _row(self._alive[best.trial_id], str(self._alive[best.trial_id].status))
-            elif self._best_row is not None:
-                rows[best.trial_id] = self._best_row
+            trial = self._alive.get(best.trial_id)
+            best_row = self._best_row if trial is None else _row(trial, str(trial.status))
+            if best_row is not None:
+                rows[best.trial_id] = best_row
         return SearchSnapshot(
             name=self.name,
             metric=self.metric,
             rows=[rows[trial_id] for trial_id in sorted(rows)],
-            config_names=self._config_names,
+            config_names=tuple(self.meta["space"]),
             value_names=tuple(self._value_names),
-            running=0 if dead else running,
+            running=0 if dead else len(running),
             finished=sum(self.num_over.values()),
             completed=self.num_over[Status.COMPLETED],
             failed=self.num_over[Status.FAILED],
-            paused=len(self._by_status[Status.PAUSED]),
-            lost=running if dead else 0,
+            paused=len(paused),
+            lost=len(running) if dead else 0,
             total=self.num_trials,
             best=None if best is None else (best.value, best.trial_id),
             violated="" if best is None else best.violated,
             constraints=list(map(str, self.constraints)),
             elapsed_s=at_s,
             limit_s=limit_s if limit_s is not None and math.isfinite(limit_s) else None,
-            utilization=self.utilization(at_s),
+            utilization=self.utilization.share(at_s),
         )
-
-    # -- all reports -----------------------------------------------------------------------------------------------
 
     def counts(self) -> list[bool]:
         """Return for each report whether it counts; see the module."""
@@ -411,38 +371,28 @@ class SearchState:
                     counts[row] = False
         return counts
 
+    def valid_rows(self) -> dict[int, list[int]]:
+        """Return the rows of the reports that count, by trial id. Trials without such a report are left out."""
+        rows: dict[int, list[int]] = {}
+        for row, trial_id in compress(enumerate(self.reports.trial_ids), self.counts()):
+            rows.setdefault(trial_id, []).append(row)
+        return rows
+
     def infeasibilities(self) -> list[float]:
         """Return the distance of each report from meeting all constraints; 0 if it does."""
         if not self.constraints:
             return [0.0] * len(self.reports)
-        names = list(dict.fromkeys(constraint.metric for constraint in self.constraints))
-        rows = zip(*(self._column(name) for name in names), strict=True)
-        all_violations = (violations_of(self.constraints, dict(zip(names, row, strict=True))) for row in rows)
-        return [infeasibility(self.constraints, violations) for violations in all_violations]
+        columns = {constraint.metric: self._column(constraint.metric) for constraint in self.constraints}
+        all_values = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return [infeasibility(self.constraints, violations_of(self.constraints, values)) for values in all_values]
 
-    def violated(self, row: int) -> dict[str, float]:
-        """Return the constraints that a report violates, each with its excess."""
-        return violated(self.constraints, {name: column[row] for name, column in self.reports.values.items()})
-
-    def best_rows(self, objective: Objective) -> dict[int, int]:
-        """Return the row of the best report of each trial in one of several objectives, as `best` does for the first.
-
-        Trials without a finite value are left out.
-        """
-        best: dict[int, tuple[float, float, int]] = {}
-        for row, distance, (value,) in self.counted_rows(objective.metric):
-            if isinstance(value, (int, float)) and math.isfinite(value) and math.isfinite(distance):
-                trial_id, rank = self.reports.trial_ids[row], (distance, objective.loss(value), row)
-                best[trial_id] = min(best.get(trial_id, rank), rank)
-        return {trial_id: row for trial_id, (_, _, row) in best.items()}
-
-    def counted_rows(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:  # Any: values of reports
+    def counted_rows(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
         """Yield row, infeasibility and the values of these names for each report that counts."""
         values = zip(*map(self._column, names), strict=True)
         rows = zip(range(len(self.reports)), self.infeasibilities(), values, strict=True)
         return compress(rows, self.counts())
 
-    def _column(self, metric: str) -> Sequence[Any]:  # Any: values of reports
+    def _column(self, metric: str) -> Sequence[Any]:
         return self.reports.values.get(metric) or [None] * len(self.reports)
 
     def attempts(self) -> Iterator[tuple[Trial, Attempt]]:

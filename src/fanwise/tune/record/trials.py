@@ -1,4 +1,4 @@
-"""Trials, attempts and reports as the events of a record describe them, and the rows that a table shows of them."""
+"""Trials, attempts and reports of a record, and the rows and values that a table shows."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..constraints import format_violations
-from ..schedulers.scheduler import Status
+from ..schedulers.scheduler import Decision, Status
 
 MAX_ROWS: Final = 50  # trials that a snapshot and a table hold
+_DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # so that equal texts share memory
 
 
 class RankedReport(NamedTuple):
-    """A report that is ordered by its first fields: the smallest is the best, and the first of equal ones.
+    """A report. The smallest is the best: of two equal ones, the first.
 
-    `violations`: the violated constraints, each with its excess.
+    Attributes:
+        number: the reports of all trials are numbered, so no two are equal.
+        violations: the violated constraints, each with its excess.
     """
 
     infeasibility: float
@@ -23,21 +26,18 @@ class RankedReport(NamedTuple):
     value: float
     trial_id: int
     iter: int
-    config: Mapping[str, Any]  # Any: JSON
+    config: Mapping[str, Any]
     violations: Mapping[str, float]
-
-    def is_before(self, other: "RankedReport | None") -> bool:
-        return other is None or self[:3] < other[:3]
 
     @property
     def violated(self) -> str:
-        """The violations as text; "" if there are none."""
+        """The violations as text."""
         return format_violations(self.violations)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
+    """Reason why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
 
     kind: str
     text: str
@@ -91,14 +91,14 @@ class Trial:
     """
 
     trial_id: int
-    config: Mapping[str, Any]  # Any: JSON
+    config: Mapping[str, Any]
     attempts: list[Attempt]
     source: int | None = None
     fallback: bool = False
     checkpoint: str | None = None
     status: Status = Status.IN_PROGRESS
     num_reports: int = 0
-    values: Mapping[str, Any] | None = None  # Any: JSON
+    values: Mapping[str, Any] | None = None
     worker_time_s: float | None = None
     earlier_s: float = 0.0
     best: RankedReport | None = None
@@ -109,7 +109,6 @@ class Trial:
         return self.attempts[-1]
 
     def attempt(self, number: int) -> Attempt:
-        """Return an attempt by its number. Raises KeyError."""
         for attempt in reversed(self.attempts):
             if attempt.number == number:
                 return attempt
@@ -126,14 +125,13 @@ class Reports:
     t_s: "array[float]" = field(default_factory=lambda: array("d"))
     worker_times: "array[float]" = field(default_factory=lambda: array("d"))
     decisions: list[str] = field(default_factory=list)
-    values: dict[str, list[Any]] = field(default_factory=dict)  # Any: values of reports
+    values: dict[str, list[Any]] = field(default_factory=dict)
     repeated: "array[int]" = field(default_factory=lambda: array("q"))  # rows of reports repeated after a pause
-    _decisions: dict[str, str] = field(default_factory=dict)  # so that equal decisions share one string
 
     def __len__(self) -> int:
         return len(self.decisions)
 
-    def add(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
+    def add(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:
         row = len(self.decisions)
         values = body["values"]
         for name, value in values.items():
@@ -150,14 +148,14 @@ class Reports:
         self.iters.append(body["iter"])
         self.t_s.append(t_s)
         self.worker_times.append(body["worker_time"])
-        self.decisions.append(self._decisions.setdefault(body["decision"], body["decision"]))
+        self.decisions.append(_DECISIONS.get(body["decision"], body["decision"]))
         if "repeated" in body:
             self.repeated.append(row)
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial in a table: its last report in `values`, and its number of reports. Missing values are None or absent."""
+    """A trial in a table. `iter`: its number of reports. `values`: its last report."""
 
     trial_id: int
     status: str
@@ -173,11 +171,10 @@ class SearchSnapshot:
 
     Attributes:
         rows: the latest trials.
-        running, paused, finished, total: numbers of trials. completed, failed: how many of the finished ones.
+        running, paused, finished, total: numbers of trials. `finished` includes `completed` and `failed`.
         lost: number of trials that were running when their tuner was killed.
         best: value and trial id. violated: the constraints that it violates, if no report meets all.
         limit_s: the wall-clock limit, or None.
-        utilization: share of worker time spent inside the objective, 0 to 1.
     """
 
     name: str

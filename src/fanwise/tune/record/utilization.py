@@ -1,8 +1,7 @@
 """The share of the worker time that was spent in objectives.
 
-Each run of the tuner counts from the beginning of its first objective until no more trials are started; a resumed
-search has several runs. The start-up of the first trials and the shutdown do not count. Tables, simulated searches and
-`Experiment.utilization` use `share`; figures clip the workers' timeline to `windows`.
+Each run of the tuner counts from the beginning of its first objective until no more trials are started. A resumed
+search has several runs. The start-up of the first trials and the shutdown do not count.
 """
 
 from typing import final
@@ -12,14 +11,14 @@ from typing import final
 class Utilization:
     """Sums the time in which workers were available, and the time they spent in objectives.
 
-    All times are seconds since the search began.
+    All times are seconds since the search began. A window is a time in which the number of workers was constant.
     """
 
     def __init__(self, n_workers: int) -> None:
         self._n_workers = n_workers
-        self._windows: list[tuple[float, float, int]] = []  # closed windows: begin, end, number of workers
-        self._began_s: float | None = None  # of the open window
-        self._width = n_workers  # of the open window; more than n_workers while more trials run
+        self._windows: list[tuple[float, float, int]] = []  # closed: begin, end, number of workers
+        self._window_begin_s: float | None = None  # of the open window
+        self._window_workers = n_workers  # of the open window; more than n_workers while more trials run
         self._stop_s: float | None = None
         self._busy_s = 0.0
         self._ready: dict[tuple[int, int], float] = {}
@@ -28,9 +27,9 @@ class Utilization:
     def ready(self, trial_id: int, attempt: int, now_s: float) -> None:
         """An objective begins."""
         self._ready[trial_id, attempt] = now_s
-        self._set_width(now_s)
-        if self._began_s is None:
-            self._began_s = now_s
+        self._update_window(now_s)
+        if self._window_begin_s is None:
+            self._window_begin_s = now_s
         if self.first_ready_s is None:
             self.first_ready_s = now_s
 
@@ -39,43 +38,43 @@ class Utilization:
         ready_s = self._ready.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
-        self._set_width(now_s)
-        took_s = now_s - ready_s if objective_s is None else objective_s
+        self._update_window(now_s)
+        duration_s = now_s - ready_s if objective_s is None else objective_s
         # The objective begins a moment before the message arrives, so the worker may measure slightly more.
-        self._busy_s += max(0.0, took_s if self._stop_s is None else min(took_s, self._stop_s - ready_s))
-        return max(0.0, took_s)
+        self._busy_s += max(0.0, duration_s if self._stop_s is None else min(duration_s, self._stop_s - ready_s))
+        return max(0.0, duration_s)
 
     def stopped(self, now_s: float) -> None:
-        """No trial is started from now on."""
+        """No more trials are started."""
         if self._stop_s is None:
             self._stop_s = now_s
 
     def workers(self, n_workers: int, now_s: float) -> None:
         """The number of workers changes. A removed worker counts until its objective ends."""
         self._n_workers = n_workers
-        self._set_width(now_s)
+        self._update_window(now_s)
 
-    def _set_width(self, now_s: float) -> None:
-        width = max(self._n_workers, len(self._ready)) if self._n_workers else 0
-        if width != self._width:
+    def _update_window(self, now_s: float) -> None:
+        n_workers = max(self._n_workers, len(self._ready)) if self._n_workers else 0
+        if n_workers != self._window_workers:
             windows = self.windows(now_s)
-            if self._began_s is not None:
-                self._windows, self._began_s = windows, now_s
-            self._width = width
+            if self._window_begin_s is not None:
+                self._windows, self._window_begin_s = windows, now_s
+            self._window_workers = n_workers
 
     def resumed(self, last_s: float) -> dict[int, float]:
         """A new run of the tuner begins; the previous one ended at `last_s`. Return the seconds of each lost trial."""
-        took_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
+        durations_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
         self._windows = self.windows(last_s)
-        self._began_s = self._stop_s = None
-        return took_s
+        self._window_begin_s = self._stop_s = None
+        return durations_s
 
     def windows(self, now_s: float) -> list[tuple[float, float, int]]:
         """Return the time that counts, as (begin_s, end_s, number of workers) in order."""
         end_s = now_s if self._stop_s is None else self._stop_s
-        if self._began_s is None or end_s <= self._began_s:
+        if self._window_begin_s is None or end_s <= self._window_begin_s:
             return self._windows
-        return [*self._windows, (self._began_s, end_s, self._width)]
+        return [*self._windows, (self._window_begin_s, end_s, self._window_workers)]
 
     def share(self, now_s: float) -> float | None:
         """Return busy over available time, 0 to 1; None before the first objective began."""

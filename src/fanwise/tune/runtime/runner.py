@@ -30,9 +30,8 @@ from ..core import events
 from ..core.actions import Action, Answer, Discard, Finish, Judged, Kill, Reject, Start, Suggest, Terminate
 from ..core.events import Event
 from ..core.search_core import SearchCore
-from ..record.log import Record
+from ..record.log import Record, Recorder
 from ..record.names import output_stem
-from ..record.recorder import Recorder
 from ..record.state import SearchState
 from ..record.trials import SearchSnapshot
 from ..schedulers.scheduler import Decision

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from curve_tables import fcnet_final, lcbench_curves
 from measuring import ROOT
 
 from fanwise.tune.searchers import Mode
-from fanwise.tune.simulate import CurveTable, fcnet_final, from_frame, lcbench_curves
+from fanwise.tune.simulate import CurveTable, from_frame
 
 DATA = ROOT.parent / "shared" / "data"
 _KINDS = {
@@ -86,7 +87,7 @@ def named(name: str, data: Path = DATA) -> Task:
     kind, _, stem = name.partition("/")
     pattern, metric, mode, reader = _KINDS[kind]
     path = data / pattern.replace("*", stem)
-    table = reader(path)  # type: ignore[operator]  # one of the two readers
+    table = reader(path)
     with np.load(path) as arrays:
         values_CR = arrays["val_accuracy"] if kind == "lcbench" else arrays["val_mse"].mean(axis=1)[:, None]
         elapsed_CR = arrays["elapsed_s"] if kind == "lcbench" else np.full(values_CR.shape, 100.0)

@@ -151,6 +151,7 @@ QUIET_MAY_IMPORT = {
         "operator",
         "random",
         "re",
+        "reprlib",
         "signal",
         "statistics",
         "string",

@@ -45,7 +45,7 @@ from .runtime.commands import check_may_enqueue, completed
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
-from .space import Space
+from .space import Space, space_objects
 from .stopping import StoppingCriterion
 from .transfer import Taken
 from .values import with_objects
@@ -96,7 +96,7 @@ class OpenSearch:
         """`stop` and `seed` are the user's, which an existing experiment must agree with. None: not given."""
         self.path = path
         self._settings = settings
-        self._objects = settings.space.objects
+        self._objects = space_objects(settings.space)
         self._scheduler = settings.copy_scheduler()
         self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
         self._reported: set[int] = set()  # ids of trials in flight that have reported

@@ -151,7 +151,7 @@ def run_objective(
     Args:
         objective: the user's objective.
         metric: name of a number that the objective returns.
-        objects: the objects of the space (`Space.objects`), which replace their names in the configuration.
+        objects: the objects of the space (`space_objects`), which replace their names in the configuration.
         config: the configuration.
 
     Raises:

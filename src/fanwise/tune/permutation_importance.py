@@ -19,7 +19,7 @@ from .pareto_results import objectives_of
 from .record.state import SearchState
 from .searchers.searcher import Objective
 from .searchers.with_sklearn import check_sklearn, k_fold, random_forest
-from .space import Space
+from .space import space_from_json
 
 if TYPE_CHECKING:
     from .searchers.encoding import Encoder, Floats, Rows
@@ -175,7 +175,7 @@ def _data(meta: Mapping[str, Any], history: SearchState, metric: str | None) -> 
     from .searchers.encoding import Encoder
 
     objective = _objective(objectives_of(meta), metric)
-    encoder = Encoder(Space.from_json(meta["space"]))
+    encoder = Encoder(space_from_json(meta["space"]))
     infeasibilities = history.infeasibilities()
     rows = {
         trial_id: row

@@ -16,7 +16,7 @@ from .pareto_results import front_of, objectives_of, reference_losses, results_o
 from .permutation_importance import Dependence
 from .record.state import SearchState
 from .record.trials import Trial
-from .space import Space
+from .space import Space, space_from_json
 from .space.domains import Domain
 from .values import is_number, round_resource
 
@@ -64,7 +64,7 @@ def search_without_reports(name: str, meta: Mapping[str, Any], history: SearchSt
         last_s=history.last_s,
         windows=windows,
         resource_name="reports of a trial" if resource_attr is None else str(resource_attr),
-        hyperparameters=_hyperparameters(Space.from_json(meta["space"]), list(history.trials.values())),
+        hyperparameters=_hyperparameters(space_from_json(meta["space"]), list(history.trials.values())),
     )
 
 
@@ -116,7 +116,7 @@ def dependence_data(
     dependences: Sequence[Dependence],
 ) -> list[DependenceData]:
     """Return the partial dependences with the axes of the hyperparameters."""
-    space = Space.from_json(meta["space"])
+    space = space_from_json(meta["space"])
     axes = {axis.name: axis for axis in _hyperparameters(space, list(history.trials.values()))}
     return [
         DependenceData(

@@ -36,7 +36,7 @@ from .runtime.search_run import RunOptions, SearchRun, check_name_is_free
 from .schedulers.scheduler import Scheduler
 from .search_settings import SearchSettings, as_space, check_devices
 from .searchers.searcher import Mode, Searcher
-from .space import Space
+from .space import Space, space_from_json, space_objects
 from .stopping import StoppingCriterion
 from .trial_resources import divided, resolve_devices, trial_resources
 from .values import check_bool, checked_int, is_number
@@ -139,7 +139,7 @@ class Tuner:
         _check_objective(objective)
         _check_display(name, print_update_interval, board=board, quiet=quiet)
         check_signature(objective, space.names, sometimes=space.conditions)
-        _ = space.objects  # raises without them
+        space_objects(space)  # raises without them
         capacity = _capacity_of(pool)
         if devices_per_trial is not None:
             check_devices(devices_per_trial)
@@ -254,14 +254,14 @@ class Tuner:
             objective = program.objective if objective is None else objective
             scheduler = program.scheduler if scheduler is None else scheduler
             space = program.space if space is None else space
-        space = Space.from_json(meta["space"]) if space is None else as_space(space)
+        space = space_from_json(meta["space"]) if space is None else as_space(space)
         _check_objective(objective)
         settings = SearchSettings.from_json(meta, scheduler, space)
         if constraints := constraints_of(scheduler):  # else those that were passed to the Tuner remain valid
             settings = replace(settings, constraints=constraints)
         settings.check_equal(meta, objective=name_of(objective))
         check_signature(objective, space.names, sometimes=space.conditions)
-        _ = space.objects  # raises without them
+        space_objects(space)  # raises without them
         last_n_workers, last_stop = last_settings(folder, meta)
         n_workers = last_n_workers if n_workers is None else checked_int("n_workers", n_workers, 1)
         settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)

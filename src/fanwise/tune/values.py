@@ -69,7 +69,7 @@ def plain_json(label: str, value: object) -> object:
 
 
 def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-    """Return a copy of a configuration with objects in place of their names. See `Space.objects`.
+    """Return a copy of a configuration with objects in place of their names. See `space_objects`.
 
     Lists, tuples and dicts are copied, so that the objective may modify them.
     """

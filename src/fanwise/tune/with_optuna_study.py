@@ -11,7 +11,7 @@ from ..base.errors import NotInstalled
 from .constraints import violations_of
 from .record.state import SearchState
 from .record.trials import Trial
-from .space import Space
+from .space import space_from_json
 
 try:
     import optuna
@@ -31,12 +31,12 @@ def study_of(history: SearchState, meta: dict[str, Any]) -> "optuna.Study":
         meta: metadata of its record.
 
     Raises:
-        ValueError: a domain, prior or constant of the space has no counterpart in Optuna.
+        ValueError: a domain or constant of the space has no counterpart in Optuna.
     """
     objectives = [(str(metric), str(mode)) for metric, mode in meta["objectives"]]
     directions = ["minimize" if mode == "min" else "maximize" for _, mode in objectives]
     study = optuna.create_study(directions=directions, study_name=str(meta["name"]))
-    space = distributions(Space.from_json(meta["space"]))
+    space = distributions(space_from_json(meta["space"]))
     start = datetime.fromtimestamp(meta["created_s"])
     reports = _reports(history)
     for trial in history.trials.values():

@@ -25,7 +25,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.simulate import Curve, Faults, FunctionTable, incumbent_spread, repeat, simulate
+from fanwise.tune.simulate import Curve, Faults, FunctionTable, simulate
 
 FOREVER = StoppingCriterion(max_wallclock_time=math.inf)
 
@@ -269,20 +269,6 @@ def test_the_scheduler_that_was_given_is_left_as_it_was() -> None:
     first, second = (simulate(scheduler, TABLE, FOREVER) for _ in range(2))
     assert first == second
     assert first.num_trials_completed == 3
-
-
-def test_repetitions_differ_by_their_seeds_and_their_spread_is_right() -> None:
-    table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
-    searches = repeat(FIFO(metric="loss"), table, StoppingCriterion(max_wallclock_time=5), seeds=range(3))
-    finals = [search.incumbent_at(1.0) for search in searches]
-    assert len({repr(final) for final in finals}) == 3
-    before, after = incumbent_spread(searches, [0.5]), incumbent_spread(searches, [1.0])
-    assert before == []
-    values = [final for final in finals if final is not None]
-    assert after[0].mean == pytest.approx(sum(values) / 3)
-    assert (after[0].least, after[0].greatest, after[0].num_searches) == (min(values), max(values), 3)
-    deviation = math.sqrt(sum((value - after[0].mean) ** 2 for value in values) / 2)
-    assert after[0].deviation == pytest.approx(deviation)
 
 
 def test_a_maximum_is_a_maximum() -> None:

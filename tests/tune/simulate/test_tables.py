@@ -135,15 +135,9 @@ def test_a_frame_becomes_curves() -> None:
         ("sgd", 0.2, 1, 5.0, 11.0),
     ]
     frame = pd.DataFrame(rows, columns=["optimizer", "rate", "epoch", "loss", "seconds"])
-    table = from_frame(
-        frame,
-        hyperparameters=["optimizer", "rate"],
-        metrics="loss",
-        resource_attr="epoch",
-        elapsed_attr="seconds",
-    )
-    expected = Space({"optimizer": choice(["sgd", "adam"]), "rate": uniform(0.1, 0.3), "max_epochs": 2})
-    assert table.space == expected
+    space = {"optimizer": choice(["sgd", "adam"]), "rate": uniform(0.1, 0.3)}
+    table = from_frame(frame, space, metrics="loss", resource_attr="epoch", elapsed_attr="seconds")
+    assert table.space == Space({**space, "max_epochs": 2})
     assert steps(table, optimizer="adam", rate=0.3) == [
         ({"loss": 7.0, "epoch": 1}, 5.0),
         ({"loss": 6.0, "epoch": 2}, 7.0),
@@ -157,15 +151,14 @@ def test_a_frame_becomes_curves() -> None:
 def test_a_curve_of_a_frame_ends_at_a_gap_and_one_without_a_begin_is_left_out() -> None:
     rows = [(1, 1, 9.0, 1.0), (1, 3, 8.0, 3.0), (1, 2, 8.5, 2.0), (2, 2, 1.0, 2.0), (3, 1, 7.0, 1.0), (3, 3, 6.0, 3.0)]
     frame = pd.DataFrame(rows, columns=["x", "epoch", "loss", "seconds"])
-    options = {"hyperparameters": ["x"], "metrics": ["loss"], "resource_attr": "epoch", "elapsed_attr": "seconds"}
-    table = from_frame(frame, **options, space={"x": randint(1, 3)})  # type: ignore[arg-type]  # text and lists
+    table = from_frame(frame, {"x": randint(1, 3)}, metrics=["loss"], resource_attr="epoch", elapsed_attr="seconds")
     assert len(table) == 2
     assert [len(steps(table, x=x)) for x in (1, 2, 3)] == [3, 3, 1]
 
 
 def test_a_frame_without_a_column_or_rows_is_refused() -> None:
-    frame = pd.DataFrame({"x": [1.0], "epoch": [1], "loss": [1.0]})
+    frame, space = pd.DataFrame({"x": [1.0], "epoch": [1], "loss": [1.0]}), {"x": uniform(0, 2)}
     with pytest.raises(ValueError, match="has no column 'seconds'; its columns are 'x', 'epoch', 'loss'"):
-        from_frame(frame, hyperparameters=["x"], metrics="loss", resource_attr="epoch", elapsed_attr="seconds")
+        from_frame(frame, space, metrics="loss", resource_attr="epoch", elapsed_attr="seconds")
     with pytest.raises(ValueError, match="the data frame has no rows"):
-        from_frame(frame[:0], hyperparameters=["x"], metrics="loss", resource_attr="epoch", elapsed_attr="epoch")
+        from_frame(frame[:0], space, metrics="loss", resource_attr="epoch", elapsed_attr="epoch")

@@ -21,7 +21,7 @@ from ..core.events import Event
 from ..record.state import SearchState
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import Status
-from ..space import Space
+from ..space import Space, check_part
 from ..values import checked_int
 
 
@@ -65,7 +65,9 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    return space.complete(config, KeyedRandom(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
+    return space.complete(
+        config, KeyedRandom(f"{seed}/enqueued/{sorted(check_part(space, config).items(), key=str)!r}")
+    )
 
 
 def check_may_enqueue(state: SearchState) -> None:

@@ -40,6 +40,7 @@ from ..record.restoring import restore
 from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
+from ..space import space_objects
 from ..transfer import Taken
 from ..trial_resources import divided, trial_resources
 from ..warm_start import summaries_to_json
@@ -323,7 +324,7 @@ class SearchRun:
         """Wrap the objective so that its return value is reported, and pack it for the workers."""
         pack(self._objective, caller="Tuner")  # so that an error names the objective and not the wrapper
         metric = self._scheduler.objectives[0].metric
-        wrapped = functools.partial(run_objective, self._objective, metric, self._settings.space.objects)
+        wrapped = functools.partial(run_objective, self._objective, metric, space_objects(self._settings.space))
         packed = pack(wrapped, caller="Tuner")
         return replace(packed, name=name_of(self._objective), modules=modules_needed(self._objective))
 

@@ -2,9 +2,6 @@
 
 from .result import Incumbent as Incumbent
 from .result import SimulatedSearch as SimulatedSearch
-from .result import Spread as Spread
-from .result import incumbent_spread as incumbent_spread
-from .simulation import repeat as repeat
 from .simulation import simulate as simulate
 from .tables import Curve as Curve
 from .tables import CurveTable as CurveTable

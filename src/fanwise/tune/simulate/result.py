@@ -1,6 +1,5 @@
 """Results of simulated searches."""
 
-import statistics
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,31 +64,3 @@ class SimulatedSearch:
         """Return the best value up to this virtual time, or None."""
         index = bisect_right(self.incumbents, time_s, key=lambda incumbent: incumbent.time_s)
         return self.incumbents[index - 1].value if index else None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Statistics of the incumbents of several searches at one virtual time."""
-
-    time_s: float
-    mean: float
-    deviation: float
-    least: float
-    greatest: float
-    num_searches: int
-
-
-def incumbent_spread(searches: Sequence[SimulatedSearch], times_s: Sequence[float]) -> list[Spread]:
-    """Return mean and spread of the incumbents of several searches at each virtual time.
-
-    Times without reports are omitted. `deviation` is the sample standard deviation, 0 for a single search.
-    """
-    spreads = []
-    for time_s in times_s:
-        values = [value for search in searches if (value := search.incumbent_at(time_s)) is not None]
-        if values:
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            mean = statistics.fmean(values)
-            spreads.append(Spread(time_s, mean, deviation, min(values), max(values), len(values)))
-    return spreads

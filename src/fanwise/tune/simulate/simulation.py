@@ -1,10 +1,9 @@
-"""Searches on a virtual clock: `simulate`, and `repeat` for several seeds."""
+"""Searches on a virtual clock."""
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
 
 from ...base.errors import SearchFailedError
+from ..record.utilization import Utilization
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
 from ..stopping import StoppingCriterion
@@ -12,7 +11,7 @@ from ..values import check_bool, checked_int, checked_seconds
 from ..warm_start import WarmStart, read_warm_start
 from .result import SimulatedSearch
 from .tables import Table
-from .workers import Faults, OnEvent, SimulatedWorkers, Tally
+from .workers import Faults, OnEvent, SimulatedWorkers
 
 
 def simulate(
@@ -87,13 +86,13 @@ def simulate(
     earlier, _ = read_warm_start(warm_start, settings)
     scheduler = settings.copy_scheduler()
     core = settings.new_core(scheduler)
-    objective = scheduler.objectives[0]
-    tally = Tally(objective, settings.constraints, n_workers)
     workers = SimulatedWorkers(
         core=core,
         searcher=scheduler.searcher,
         table=table,
-        tally=tally,
+        objective=scheduler.objectives[0],
+        constraints=settings.constraints,
+        utilization=Utilization(n_workers),
         seed=settings.seed,
         checkpoints=check_bool("checkpoints", checkpoints),
         startup_s=checked_seconds("startup_s", startup_s),
@@ -111,39 +110,20 @@ def simulate(
         raise SearchFailedError(finish.error)
     counts = core.counts
     return SimulatedSearch(
-        objective=objective,
+        objective=workers.objective,
         n_workers=n_workers,
         duration_s=duration_s,
         reason=finish.reason,
         best=core.best,
-        incumbents=tally.incumbents,
+        incumbents=workers.incumbents,
         num_trials_started=counts.num_trials_started,
         num_trials_completed=counts.num_trials_completed,
         num_trials_stopped=counts.num_trials_stopped,
         num_trials_failed=counts.num_trials_failed,
-        num_attempts=tally.num_attempts,
+        num_attempts=workers.num_attempts,
         num_reports=counts.num_evaluations,
-        num_events=tally.num_events,
-        decisions=tally.decisions,
-        training_s=tally.training_s,
-        utilization=tally.utilization.share(duration_s) or 0.0,
+        num_events=workers.num_events,
+        decisions=workers.decisions,
+        training_s=workers.training_s,
+        utilization=workers.utilization.share(duration_s) or 0.0,
     )
-
-
-def repeat(
-    scheduler: Scheduler,
-    table: Table,
-    stop: StoppingCriterion,
-    *,
-    seeds: Iterable[int] = range(10),
-    **settings: Any,
-) -> list[SimulatedSearch]:
-    """Call `simulate` for each seed. `incumbent_spread` aggregates the results.
-
-    >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
-    >>> table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
-    >>> searches = repeat(FIFO(metric="loss"), table, StoppingCriterion(max_wallclock_time=100), seeds=range(3))
-    >>> [search.num_trials_completed for search in searches]
-    [400, 400, 400]
-    """
-    return [simulate(scheduler, table, stop, seed=seed, **settings) for seed in seeds]

@@ -7,13 +7,13 @@ computes curves. Curves are deterministic, so a retried trial repeats its report
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from ...pool.reporting import plain_metrics
-from ..space import Space, choice, randint, uniform
+from ..space import Space, space_objects
 from ..values import with_objects
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class FunctionTable:
                 f"or pass another name as max_resource_attr"
             )
         self._objective = objective
-        self._objects = self.space.objects
+        self._objects = space_objects(self.space)
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
 
@@ -96,7 +96,7 @@ class FunctionTable:
 
 @final
 class CurveTable:
-    """Measured learning curves of C configurations; other configurations get the curve of the nearest one.
+    """Measured learning curves of C configurations with R reports; other configurations get the nearest one's curve.
 
     The distance is Euclidean in the units of the domains; different categories of a choice have distance 1. Ties are
     broken by index.
@@ -145,35 +145,6 @@ class CurveTable:
         self.space = space
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
-        self._nearest = _NearestNeighbor(self.space, max_resource_attr, configs)
-
-    def __len__(self) -> int:
-        """Number of configurations."""
-        return len(self._elapsed_CR)
-
-    def curve(self, config: Mapping[str, object]) -> Curve:
-        row = self._nearest.row(config)
-        last = config[self._max_resource_attr]
-        names, resource_attr, resources = list(self._values_CR), self._resource_attr, self._resources
-        columns = [self._values_CR[name][row].tolist() for name in names]
-        elapsed_s = [0.0, *self._elapsed_CR[row].tolist()]
-
-        def step(iter: int) -> Step | None:
-            if iter >= len(elapsed_s) or resources[iter - 1] > last or elapsed_s[iter] != elapsed_s[iter]:  # type: ignore[operator]  # a number
-                return None
-            values: dict[str, object] = {name: column[iter - 1] for name, column in zip(names, columns, strict=True)}
-            values[resource_attr] = resources[iter - 1]
-            return values, elapsed_s[iter] - elapsed_s[iter - 1]
-
-        return step
-
-
-class _NearestNeighbor:
-    """Finds the row of the nearest configuration: by lookup if the table contains it, otherwise by distance."""
-
-    # C: configurations of the table
-
-    def __init__(self, space: Space, max_resource_attr: str, configs: Mapping[str, Sequence[object]]) -> None:
         self._domains = {name: domain for name, domain in space.domains.items() if name != max_resource_attr}
         missing = [name for name in self._domains if name not in configs]
         if missing:
@@ -189,9 +160,29 @@ class _NearestNeighbor:
         self._rows: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
         for row, config in enumerate(zip(*self._columns, strict=True)):
             self._rows.setdefault(config, row)
-        self._units_C: list[_Floats] = []
+        self._units_C: list[_Floats] = []  # of each domain
 
-    def row(self, config: Mapping[str, object]) -> int:
+    def __len__(self) -> int:
+        """Number of configurations."""
+        return len(self._elapsed_CR)
+
+    def curve(self, config: Mapping[str, object]) -> Curve:
+        row = self._nearest_row(config)
+        last = config[self._max_resource_attr]
+        names, resource_attr, resources = list(self._values_CR), self._resource_attr, self._resources
+        columns = [self._values_CR[name][row].tolist() for name in names]
+        elapsed_s = [0.0, *self._elapsed_CR[row].tolist()]
+
+        def step(iter: int) -> Step | None:
+            if iter >= len(elapsed_s) or resources[iter - 1] > last or elapsed_s[iter] != elapsed_s[iter]:  # type: ignore[operator]  # a number
+                return None
+            values: dict[str, object] = {name: column[iter - 1] for name, column in zip(names, columns, strict=True)}
+            values[resource_attr] = resources[iter - 1]
+            return values, elapsed_s[iter] - elapsed_s[iter - 1]
+
+        return step
+
+    def _nearest_row(self, config: Mapping[str, object]) -> int:
         values = [config[name] for name in self._domains]
         row = self._rows.get(tuple(values))
         if row is not None:
@@ -199,7 +190,7 @@ class _NearestNeighbor:
         if not self._units_C:
             self._units_C = list(map(self._units, self._domains, self._columns))
         # A fixed order of summation, for bit-identical results.
-        distances_C = np.zeros(len(self._columns[0]))
+        distances_C = np.zeros(len(self))
         for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):
             difference_C = units_C - domain.to_unit(value)
             distances_C += difference_C * difference_C if domain.ordered else difference_C != 0.0
@@ -216,40 +207,38 @@ class _NearestNeighbor:
 
 def from_frame(
     frame: "pd.DataFrame",
+    space: Space | Mapping[str, object],
     *,
-    hyperparameters: Sequence[str],
     metrics: str | Sequence[str],
     resource_attr: str,
     elapsed_attr: str,
-    space: Mapping[str, object] | Space | None = None,
     max_resource_attr: str = "max_epochs",
 ) -> CurveTable:
     """Return learning curves from a data frame with one row per report.
 
-    Rows with equal hyperparameters form a curve, which ends at the first missing resource. If several
-    rows have the same resource, the last is used. Configurations without a row for the smallest resource are omitted.
+    Rows with equal hyperparameters form a curve, which ends at the first missing resource. If several rows have the
+    same resource, the last is used. Configurations without a row for the smallest resource are omitted.
 
     Args:
-        frame: a pandas data frame.
-        hyperparameters: columns of the configuration.
+        frame: a pandas data frame with a column for each hyperparameter of the space.
+        space: the search space.
         metrics: reported columns, one or several.
         resource_attr: column with the resource, e.g. "epoch".
         elapsed_attr: column with the seconds of training so far.
-        space: search space, e.g. with log scales; None: infer it. Columns with one value
-            become constants, numeric columns `randint` or `uniform`, and all others `choice`.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial; added to the
             space with the largest resource if missing.
 
     Raises:
         ValueError: a column is missing, or the frame has no rows.
     """
-    required = [*hyperparameters, *([metrics] if isinstance(metrics, str) else metrics), resource_attr, elapsed_attr]
-    missing = [name for name in required if name not in frame.columns]
+    space = space if isinstance(space, Space) else Space(space)
+    hyperparameters = [name for name in space.domains if name != max_resource_attr]
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    missing = [name for name in (*hyperparameters, *names, resource_attr, elapsed_attr) if name not in frame.columns]
     if missing or frame.empty:
         columns_text = ", ".join(map(repr, frame.columns)) or "none"
         missing_text = f"has no column {', '.join(map(repr, missing))}; its columns are {columns_text}"
         raise ValueError(f"the data frame {missing_text if missing else 'has no rows'}")
-    names = required[len(hyperparameters) : -2]
     resources, column_of = np.unique(frame[resource_attr].to_numpy(), return_inverse=True)
     rows: dict[tuple[object, ...], int] = {}
     configs = list(zip(*(frame[name].tolist() for name in hyperparameters), strict=True))
@@ -259,30 +248,13 @@ def from_frame(
         tables[name] = np.full((len(rows), len(resources)), np.nan)
         tables[name][row_of, column_of] = frame[name].to_numpy(np.float64)
     has_first_report = ~np.isnan(tables[elapsed_attr][:, 0])
-    valid_configs = [config for config, is_kept in zip(rows, has_first_report, strict=True) if is_kept]
-    columns = {name: [config[i] for config in valid_configs] for i, name in enumerate(hyperparameters)}
+    valid_configs = [config for config, is_valid in zip(rows, has_first_report, strict=True) if is_valid]
     return CurveTable(
-        _infer_space(columns) if space is None else space,
-        columns,
+        space,
+        {name: [config[i] for config in valid_configs] for i, name in enumerate(hyperparameters)},
         {name: tables[name][has_first_report] for name in names},
         tables[elapsed_attr][has_first_report],
         resources=resources.tolist(),
         resource_attr=resource_attr,
         max_resource_attr=max_resource_attr,
     )
-
-
-def _infer_space(columns: Mapping[str, Sequence[Any]]) -> dict[str, object]:
-    """Return the smallest space that contains the values."""
-    space: dict[str, object] = {}
-    for name, column in columns.items():
-        values = list(dict.fromkeys(column))
-        if len(values) == 1:
-            space[name] = values[0]
-        elif all(type(value) is int for value in values):
-            space[name] = randint(min(values), max(values))
-        elif all(type(value) in (int, float) for value in values):
-            space[name] = uniform(min(values), max(values))
-        else:
-            space[name] = choice(values)
-    return space

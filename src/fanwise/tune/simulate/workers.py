@@ -24,7 +24,7 @@ from ..record.utilization import Utilization
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import CONTINUE, Decision
 from ..searchers.searcher import Objective, Searcher
-from ..values import checked_seconds, is_number
+from ..values import is_number
 from .result import Incumbent
 from .tables import Curve, Table
 
@@ -58,13 +58,12 @@ class Faults:
     slowdown: Callable[[KeyedRandom], float] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("crashes_per_hour", "losses_per_hour"):
-            rate = getattr(self, name)
-            if not is_number(rate):
-                raise TypeError(f"{name} must be a number, got {rate!r} of type {type(rate).__name__}")
-            if not 0 <= rate < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0, got {rate!r}")
-        checked_seconds("repair_s", self.repair_s)
+        for name in ("crashes_per_hour", "losses_per_hour", "repair_s"):
+            value = getattr(self, name)
+            if not is_number(value):
+                raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
 
     def _sample_slowdown(self, rng: KeyedRandom) -> float:
         slowdown = 1.0 if self.slowdown is None else self.slowdown(rng)
@@ -99,44 +98,16 @@ class _Attempt:
 
 
 @final
-class Tally:
-    """Collects the results of a simulated search."""
-
-    def __init__(self, objective: Objective, constraints: Sequence[Constraint], n_workers: int) -> None:
-        self.objective = objective
-        self.incumbents: list[Incumbent] = []
-        self.decisions = dict.fromkeys(Decision, 0)
-        self.num_events = 0
-        self.num_attempts = 0
-        self.training_s = 0.0
-        self.utilization = Utilization(n_workers)
-        self._sign = 1.0 if objective.mode == "min" else -1.0
-        self._best_loss = math.inf
-        self._constraints = constraints
-
-    def add_report(self, event: events.Reported, answer: Answer) -> None:
-        self.decisions[answer.decision] += 1
-        value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
-        is_better = self._sign * value < self._best_loss and math.isfinite(value)
-        if is_better and not violated(self._constraints, event.values):
-            self._best_loss = self._sign * value
-            self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, answer.iter))
-
-    def add_attempt(self, start: Start, end_s: float) -> None:
-        """Add an attempt that has ended."""
-        self.num_attempts += 1
-        self.training_s += self.utilization.ended(start.trial_id, start.attempt, end_s, None)
-
-
-@final
 @dataclass(slots=True, eq=False, kw_only=True)
 class SimulatedWorkers:
-    """The simulated workers of one search. See `simulate` for the settings."""
+    """The simulated workers of one search, and its results. See `simulate` for the settings."""
 
     core: SearchCore
     searcher: Searcher
     table: Table
-    tally: Tally
+    objective: Objective
+    constraints: Sequence[Constraint]
+    utilization: Utilization
     seed: int
     checkpoints: bool
     startup_s: float
@@ -144,11 +115,17 @@ class SimulatedWorkers:
     faults: Faults | None
     on_event: OnEvent | None
     queue: deque[Event]  # events at the current time; at first those of the warm start
+    incumbents: list[Incumbent] = field(default_factory=list)
+    decisions: dict[Decision, int] = field(default_factory=lambda: dict.fromkeys(Decision, 0))
+    num_events: int = 0
+    num_attempts: int = 0
+    training_s: float = 0.0
     _running: dict[int, _Attempt] = field(default_factory=dict)
     _now_s: float = 0.0
     _heap: list[tuple[float, int, Event]] = field(default_factory=list)
     _num_scheduled: int = 0
     _searcher_free_s: float = 0.0
+    _best_loss: float = math.inf
     _finish: Finish | None = None
 
     def run(self) -> tuple[float, Finish]:
@@ -179,7 +156,7 @@ class SimulatedWorkers:
                 return
             if isinstance(event, events.Ready):
                 attempt.ready_s = event.now_s
-                self.tally.utilization.ready(event.trial_id, event.attempt, event.now_s)
+                self.utilization.ready(event.trial_id, event.attempt, event.now_s)
                 self.queue.append(event)
                 self._train(attempt, event.now_s)
                 return
@@ -191,11 +168,11 @@ class SimulatedWorkers:
 
     def _process_queue(self) -> None:
         """Pass queued events to the state machine and carry out its actions, until the queue is empty."""
-        queue, handle, on_event, tally = self.queue, self.core.handle, self.on_event, self.tally
+        queue, handle, on_event = self.queue, self.core.handle, self.on_event
         while queue:
             event = queue.popleft()
             actions = handle(event)
-            tally.num_events += 1
+            self.num_events += 1
             if on_event is not None:
                 on_event(event, actions)
             for action in actions:
@@ -211,7 +188,7 @@ class SimulatedWorkers:
                 elif kind is Reject:
                     self._end(action.trial_id, event.now_s, Outcome("exception", f"ValueError: {action.message}"))  # type: ignore[union-attr]
                 elif kind is StopStarting:
-                    tally.utilization.stopped(event.now_s)
+                    self.utilization.stopped(event.now_s)
                 elif kind is Finish:
                     self._finish = action  # type: ignore[assignment]
 
@@ -244,8 +221,9 @@ class SimulatedWorkers:
         attempt = self._running.pop(trial_id, None)
         if attempt is None:
             return
-        self.tally.add_attempt(attempt.start, now_s)
         number = attempt.start.attempt
+        self.num_attempts += 1
+        self.training_s += self.utilization.ended(trial_id, number, now_s, None)
         self.queue.append(events.Ended(now_s, trial_id, number, outcome, now_s - attempt.ready_s))
         if outcome.kind == "lost" and self.faults is not None:
             free_s = now_s + self.faults.repair_s
@@ -265,16 +243,24 @@ class SimulatedWorkers:
         attempt = self._running[action.trial_id]
         attempt.iter += 1
         if not action.repeated:
-            self.tally.add_report(event, action)
+            self.decisions[action.decision] += 1
+            self._update_incumbent(event, action.iter)
         if action.decision is CONTINUE:
             self._train(attempt, event.now_s)
         else:
             self._end(action.trial_id, event.now_s, _STOPPED)
 
+    def _update_incumbent(self, event: events.Reported, iter: int) -> None:
+        value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
+        loss = value if self.objective.mode == "min" else -value
+        if loss < self._best_loss and math.isfinite(value) and not violated(self.constraints, event.values):
+            self._best_loss = loss
+            self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, iter))
+
     def _suggest(self, action: Suggest) -> None:
         # Suggestions are sequential. Each is based on the events at the time of the request, as in a real search.
         self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s
-        event = suggested(self.searcher, action, at_s, seen=self.tally.num_events)
+        event = suggested(self.searcher, action, at_s, seen=self.num_events)
         if at_s > self._now_s:
             self._schedule(at_s, event)
         else:

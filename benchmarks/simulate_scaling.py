@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from curve_tables import lcbench_curves
 from measuring import finish, machine, peak_mib, say, spread, table
 
 from fanwise.testing.learning_curves import curves
@@ -31,7 +32,7 @@ from fanwise.tune.core.actions import Action
 from fanwise.tune.core.events import Event
 from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.simulate import lcbench_curves, simulate
+from fanwise.tune.simulate import simulate
 
 MAX_EPOCHS = 64
 TARGET = 0.034  # of the family's least loss of 0.0039: one in some 100,000 configurations gets there

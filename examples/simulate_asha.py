@@ -6,13 +6,14 @@ several seeds; trials take a while to start, some workers are slow, and trials c
 """
 
 import random
+import statistics
 from typing import Any
 
 import pandas as pd
 
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion, loguniform, uniform
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.simulate import Faults, from_frame, incumbent_spread, repeat
+from fanwise.tune.simulate import Faults, SimulatedSearch, from_frame, simulate
 
 CONFIGURATIONS = 300
 EPOCHS = 81
@@ -34,13 +35,17 @@ def logs() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["learning_rate", "dropout", "epoch", "validation_error", "seconds"])
 
 
+def mean_error(searches: list[SimulatedSearch], time_s: float) -> str:
+    errors = [error for search in searches if (error := search.incumbent_at(time_s)) is not None]
+    return f"{statistics.fmean(errors):12.4f}" if errors else f"{'-':>12}"
+
+
 table = from_frame(
     logs(),
-    hyperparameters=["learning_rate", "dropout"],
+    {"learning_rate": loguniform(1e-4, 1), "dropout": uniform(0, 0.9)},
     metrics="validation_error",
     resource_attr="epoch",
     elapsed_attr="seconds",
-    space={"learning_rate": loguniform(1e-4, 1), "dropout": uniform(0, 0.9)},
 )
 asha: dict[str, Any] = {
     "metric": "validation_error",
@@ -66,8 +71,7 @@ for name, scheduler in schedulers.items():
         "retries": 2,
         "max_equal_failures": None,
     }
-    searches = repeat(scheduler, table, stop, seeds=SEEDS, **settings)
-    means = {spread.time_s: f"{spread.mean:12.4f}" for spread in incumbent_spread(searches, times_s)}
+    searches = [simulate(scheduler, table, stop, seed=seed, **settings) for seed in SEEDS]
     trials = sum(search.num_trials_started for search in searches) // len(searches)
     busy = sum(search.utilization for search in searches) / len(searches)
-    print(f"{name:16}" + "".join(means.get(time_s, f"{'-':>12}") for time_s in times_s) + f"{trials:9}{busy:14.1%}")
+    print(f"{name:16}" + "".join(mean_error(searches, time_s) for time_s in times_s) + f"{trials:9}{busy:14.1%}")

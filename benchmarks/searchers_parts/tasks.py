@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from curve_tables import fcnet_final, lcbench_curves
 from measuring import ROOT
 
+from fanwise.tune import choice, randint, uniform
 from fanwise.tune.searchers import Mode
-from fanwise.tune.simulate import CurveTable, fcnet_final, from_frame, lcbench_curves
+from fanwise.tune.simulate import CurveTable, from_frame
 
 DATA = ROOT.parent / "shared" / "data"
 _KINDS = {
@@ -86,7 +88,7 @@ def named(name: str, data: Path = DATA) -> Task:
     kind, _, stem = name.partition("/")
     pattern, metric, mode, reader = _KINDS[kind]
     path = data / pattern.replace("*", stem)
-    table = reader(path)  # type: ignore[operator]  # one of the two readers
+    table = reader(path)
     with np.load(path) as arrays:
         values_CR = arrays["val_accuracy"] if kind == "lcbench" else arrays["val_mse"].mean(axis=1)[:, None]
         elapsed_CR = arrays["elapsed_s"] if kind == "lcbench" else np.full(values_CR.shape, 100.0)
@@ -98,6 +100,18 @@ def of_csv(path: Path, hyperparameters: Sequence[str], metric: str, mode: Mode, 
     """A task from a file of a user: a row for each report, as `from_frame` takes them."""
     frame = pd.read_csv(path)
     columns = list(hyperparameters)
-    table = from_frame(frame, hyperparameters=columns, metrics=metric, resource_attr=resource, elapsed_attr=elapsed)
+    space = {name: _smallest_domain(frame[name].unique().tolist()) for name in columns}
+    table = from_frame(frame, space, metrics=metric, resource_attr=resource, elapsed_attr=elapsed)
     curves = frame.pivot_table(index=columns, columns=resource, values=[metric, elapsed], aggfunc="last")
     return task(path.stem, table, metric, mode, values_CR=curves[metric], elapsed_CR=curves[elapsed])
+
+
+def _smallest_domain(values: list[Any]) -> object:
+    """Return the smallest domain that contains the values, or the constant if there is only one."""
+    if len(values) == 1:
+        return values[0]
+    if all(type(value) is int for value in values):
+        return randint(min(values), max(values))
+    if all(type(value) in (int, float) for value in values):
+        return uniform(min(values), max(values))
+    return choice(values)

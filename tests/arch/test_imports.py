@@ -150,6 +150,7 @@ QUIET_MAY_IMPORT = {
         "operator",
         "random",
         "re",
+        "reprlib",
         "signal",
         "statistics",
         "string",

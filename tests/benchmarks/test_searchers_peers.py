@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from searchers_parts.methods import METHODS, Method
 from searchers_parts.peers import PEERS, PeerScheduler
+from simulated_attempts import SimulatedAttempts
 
 from fanwise.tune import StoppingCriterion, uniform
 from fanwise.tune.simulate import FunctionTable, SimulatedSearch, simulate
@@ -46,7 +47,7 @@ serve(Search)
 """
 
 
-def play(peer: str, folder: Path) -> tuple[SimulatedSearch, PeerScheduler]:
+def play(peer: str, folder: Path) -> tuple[SimulatedSearch, PeerScheduler, SimulatedAttempts]:
     """One search of ten virtual seconds with two workers: an epoch takes a second, the loss is x + 1 / epoch."""
     program = folder / "peer.py"
     program.write_text(peer)
@@ -66,25 +67,26 @@ def play(peer: str, folder: Path) -> tuple[SimulatedSearch, PeerScheduler]:
     )
     try:
         stop = StoppingCriterion(max_wallclock_time=10)
-        return simulate(scheduler, table, stop, n_workers=2, keep="attempts"), scheduler
+        attempts = SimulatedAttempts()
+        return simulate(scheduler, table, stop, n_workers=2, on_event=attempts.add), scheduler, attempts
     finally:
         scheduler.close()
 
 
 def test_a_peer_pauses_a_trial_and_goes_on_with_it_when_it_says_so(tmp_path: Path) -> None:
-    found, _ = play(PEER, tmp_path)
-    of = [tuple(one) for one in found.attempts()[["trial_id", "start_s", "from_iter", "iter"]].itertuples(index=False)]
+    _, _, attempts = play(PEER, tmp_path)
+    rows = [(attempt.trial_id, attempt.start_s, attempt.from_iter, attempt.iter) for attempt in attempts.ended]
     # trial 0 begins, trial 1 begins and is stopped at 2 s; from then on trial 0 runs from where it was, to its end
-    assert of == [(0, 0.0, 0, 1), (1, 0.0, 0, 2), (0, 2.0, 1, 4)]
+    assert rows == [(0, 0.0, 0, 1), (1, 0.0, 0, 2), (0, 2.0, 1, 4)]
 
 
 def test_a_peer_is_told_how_many_workers_there_are(tmp_path: Path) -> None:
-    found, _ = play(PEER, tmp_path)
+    found, _, _ = play(PEER, tmp_path)
     assert found.best is not None and found.best.config["x"] == 2.0  # trial 0 with 2 workers
 
 
 def test_suggestions_are_timed_and_a_word_to_wait_or_to_go_on_is_not(tmp_path: Path) -> None:
-    _, scheduler = play(PEER, tmp_path)
+    _, scheduler, _ = play(PEER, tmp_path)
     assert len(scheduler.suggest_s) == 2
 
 

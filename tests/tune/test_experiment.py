@@ -21,6 +21,7 @@ from fanwise.tune.record.lock import is_held
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.overview import read_search
 from fanwise.tune.record.trials import Failure
+from fanwise.tune.space import space_to_json
 
 META = {
     "name": "lenet",
@@ -412,7 +413,7 @@ def test_each_hyperparameter_becomes_an_axis_on_its_own_scale(tmp_path: Path) ->
         "width": parameter(randint(1, 1000), when={"kind": "b"}),
         "max_epochs": 2,
     }
-    with searching(tmp_path / "e", space=Space(space).to_json()) as search:
+    with searching(tmp_path / "e", space=space_to_json(Space(space))) as search:
         search.start(0.0, 0, {"lr": 0.1, "kind": "a", "max_epochs": 2})
         search.start(0.0, 1, {"lr": 7.0, "kind": "b", "width": 500, "max_epochs": 2}, slot=1)  # beyond the space
     rate, kind, width = hyperparameter_axes(read_search(tmp_path / "e").search)

@@ -32,7 +32,7 @@ from fanwise.tune import (
     report,
     uniform,
 )
-from fanwise.tune.simulate import FunctionTable, repeat, simulate
+from fanwise.tune.simulate import FunctionTable, simulate
 
 LINE = {"x": uniform(-1, 1), "max_epochs": 3}
 
@@ -278,7 +278,9 @@ def test_a_simulated_search_that_knows_more_is_better_sooner() -> None:
     stop = StoppingCriterion(max_num_trials_started=8)
 
     def bests(warm_start: Any) -> list[float]:
-        searches = repeat(scheduler, TABLE, stop, seeds=range(5), n_workers=2, warm_start=warm_start)
+        searches = [
+            simulate(scheduler, TABLE, stop, seed=seed, n_workers=2, warm_start=warm_start) for seed in range(5)
+        ]
         return sorted(search.incumbents[-1].value for search in searches)
 
     assert bests(frame)[2] < 0.5 * bests(None)[2]

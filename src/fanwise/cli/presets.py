@@ -11,7 +11,6 @@ from typing import Any
 from ..base.nearest import did_you_mean, must_be_one_of
 from ..tune import ASHA, BOHB, FIFO, MOASHA, PBT, Hyperband, MedianStopping, Scheduler, SuccessiveHalving
 from ..tune.searchers import searcher_factory
-from ..tune.searchers.optuna_searcher import sampler_options
 from .usage import UsageError
 
 SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its own
@@ -93,6 +92,8 @@ def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  #
     """What makes the searcher, and the names of its options."""
     make = searcher_factory(name)
     if isinstance(make, partial):  # of a sampler of Optuna
+        from ..tune.searchers.with_optuna import sampler_options
+
         try:
             return make, ["suggest_timeout_s", *sampler_options(*make.args)]
         except ValueError as error:

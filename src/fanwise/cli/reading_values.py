@@ -9,6 +9,7 @@ import yaml
 
 from ..base.nearest import did_you_mean
 from ..tune import Space
+from ..tune.space import check_part
 from .space_files import Loader
 from .usage import UsageError
 
@@ -54,12 +55,12 @@ def read_config(space: Space, settings: Sequence[str]) -> dict[str, object]:
             raise ValueError(f"{name!r} is not in the space{did_you_mean(name, space.names)}")
         if not _fits(space, name, value) and _fits(space, name, texts[name]):
             found[name] = texts[name]
-    return space.check_part(found)
+    return check_part(space, found)
 
 
 def _fits(space: Space, name: str, value: object) -> bool:
     try:
-        space.check_part({name: value})
+        check_part(space, {name: value})
     except ValueError:
         return False
     return True

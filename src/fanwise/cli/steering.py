@@ -18,7 +18,7 @@ from ..tune.record.overview import Overview, SearchReader, overview_of
 from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
 from ..tune.runtime.control import check_is_running, send_command
-from ..tune.space import Space
+from ..tune.space import space_from_json
 from .experiments import pool_on
 from .objectives import find_modules_here, load_function
 from .progress import at_work
@@ -68,7 +68,7 @@ def tell_search(name: str, word: str, *args: object) -> str:
 def enqueue(name: str, settings: Sequence[str]) -> str:
     """Have a configuration tried next. Raises as `send_command`; ValueError names what does not fit the space."""
     folder = folder_of(name)
-    space = Space.from_json(read_meta(folder)["space"])
+    space = space_from_json(read_meta(folder)["space"])
     return tell_search(str(folder), "enqueue", read_config(space, settings))
 
 

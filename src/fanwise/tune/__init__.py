@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from .schedulers import Wait as Wait
     from .searchers import ForestSearcher as ForestSearcher
     from .searchers import GridSearcher as GridSearcher
-    from .searchers import ModelBasedSearcher as ModelBasedSearcher
     from .searchers import Objective as Objective
     from .searchers import Observation as Observation
     from .searchers import OptunaSearcher as OptunaSearcher

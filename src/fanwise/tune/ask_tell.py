@@ -43,7 +43,7 @@ from .runtime.commands import checked_config
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
-from .space import Space
+from .space import Space, space_objects
 from .stopping import StoppingCriterion, limits_of
 from .values import with_objects
 from .warm_start import WarmStart, read_warm_start
@@ -108,7 +108,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         self.path = path
         self.name = path.name
         self._settings = settings
-        self._objects = settings.space.objects
+        self._objects = space_objects(settings.space)
         self._scheduler = settings.copy_scheduler()
         self._in_flight: dict[int, _InFlight] = {}  # by trial id
         self._lock = threading.RLock()

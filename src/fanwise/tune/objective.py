@@ -128,7 +128,7 @@ def run_objective(
 
     Args:
         metric: name of a number that the objective returns.
-        objects: the objects of the space (`Space.objects`), which replace their names in the configuration.
+        objects: the objects of the space (`space_objects`), which replace their names in the configuration.
 
     Raises:
         TypeError: the objective has not reported and returned a value that is not a metric.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from .record.state import SearchState
 from .searchers.with_sklearn import check_sklearn, k_fold, random_forest
-from .space import Space
+from .space import space_from_json
 
 if TYPE_CHECKING:
     from .searchers.encoding import Encoder, Floats, Rows
@@ -77,7 +77,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
         names = ", ".join(map(repr, objectives))
         raise ValueError(f"the search has no objective {metric!r}; it has {names}")
     objective = history.objectives[0] if metric is None else objectives[metric]
-    encoder = Encoder(Space.from_json(history.meta["space"]))
+    encoder = Encoder(space_from_json(history.meta["space"]))
     losses: dict[int, float] = {}  # of the best feasible report of each trial
     for row, infeasibility, (value,) in history.counted_rows(objective.metric):
         if not infeasibility and isinstance(value, (int, float)) and math.isfinite(value):

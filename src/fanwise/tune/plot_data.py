@@ -11,7 +11,7 @@ from ..plot.data import ReportPoint, SearchData, Span
 from ..plot.fronts import FrontData
 from .pareto_results import front_of, results_of
 from .record.state import SearchState
-from .space import Space
+from .space import space_from_json
 from .space.domains import Domain
 from .values import is_number, round_resource
 
@@ -102,7 +102,7 @@ def hyperparameter_axes(history: SearchState) -> list[HyperparameterAxis]:
                 if name in trial.config and domain.contains(trial.config[name])
             },
         )
-        for name, domain in Space.from_json(history.meta["space"]).domains.items()
+        for name, domain in space_from_json(history.meta["space"]).domains.items()
     ]
 
 

@@ -26,7 +26,7 @@ from .schedulers.scheduler import FIFO, Scheduler, checked_seed, seed_of
 from .searchers import OPTUNA_PREFIX, SEARCHERS
 from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
-from .space import Space
+from .space import Space, space_from_json, space_to_json
 from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
 from .values import check_bool, checked_int, checked_seconds
 
@@ -166,7 +166,7 @@ class SearchSettings:
         """
         check_scheduler(scheduler)
         return cls(
-            space=Space.from_json(meta["space"]) if space is None else space,
+            space=space_from_json(meta["space"]) if space is None else space,
             scheduler=_copy(scheduler),
             stop=StoppingCriterion(**meta["stop"]),
             seed=seed_of(scheduler, meta["seed"], meta["seed"]),
@@ -184,7 +184,7 @@ class SearchSettings:
             "objective": objective,
             "created_s": time.time(),
             "versions": self.versions(),
-            "space": self.space.to_json(),
+            "space": space_to_json(self.space),
             "scheduler": self.scheduler.describe(),
             "chosen": None if choice is None else {"searcher": choice.name, "because": choice.reason},
             "metric": objectives[0].metric,
@@ -243,7 +243,7 @@ class SearchSettings:
         Raises:
             ValueError: objective, space, scheduler, constraints or seed differ. The message lists the differences.
         """
-        recorded_space, space = meta["space"], self.space.to_json()
+        recorded_space, space = meta["space"], space_to_json(self.space)
         pairs = {
             f"{name!r} in the space": (recorded_space.get(name), space.get(name)) for name in recorded_space | space
         }

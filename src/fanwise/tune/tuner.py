@@ -32,7 +32,7 @@ from .runtime.search_run import SearchRun, check_name_is_free
 from .schedulers.scheduler import Scheduler
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Searcher
-from .space import Space
+from .space import Space, space_from_json, space_objects
 from .stopping import StoppingCriterion
 from .trial_resources import divided, resolve_devices
 from .values import check_bool, checked_int
@@ -234,7 +234,7 @@ class Tuner:
             objective = saved_objective if objective is None else objective
             scheduler = saved_scheduler if scheduler is None else scheduler
             space = saved_space if space is None else space
-        space = Space.from_json(meta["space"]) if space is None else as_space(space)
+        space = space_from_json(meta["space"]) if space is None else as_space(space)
         settings = SearchSettings.from_json(meta, scheduler, space)
         if constraints := scheduler.constraints:  # else those that were passed to the Tuner remain valid
             settings = replace(settings, constraints=constraints)
@@ -408,4 +408,4 @@ def _check_objective(objective: Callable[..., Any], space: Space) -> None:
     if not callable(objective):
         raise TypeError(f"the objective must be a function, got {objective!r}.\n  right:  Tuner(train, space, ...)")
     check_signature(objective, space.names, sometimes=space.conditions)
-    _ = space.objects  # raises if the space has names in place of objects
+    space_objects(space)  # raises if the space has names in place of objects

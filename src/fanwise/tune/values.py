@@ -65,7 +65,7 @@ def plain_json(label: str, value: object) -> object:
 
 
 def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-    """Return a copy of a configuration with copies of objects in place of their names. See `Space.objects`."""
+    """Return a copy of a configuration with copies of objects in place of their names. See `space_objects`."""
     copy = dict(config)
     for name, by_name in objects.items():
         value = copy.get(name)

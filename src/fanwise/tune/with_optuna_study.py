@@ -10,7 +10,7 @@ from typing import Any
 from ..base.errors import NotInstalled
 from .constraints import violations_of
 from .record.state import SearchState
-from .space import Space
+from .space import space_from_json
 
 try:
     import optuna
@@ -26,12 +26,12 @@ def study_of(history: SearchState) -> "optuna.Study":
     """Return an in-memory study with the trials in the order in which they started.
 
     Raises:
-        ValueError: a domain, prior or constant of the space has no counterpart in Optuna.
+        ValueError: a domain or constant of the space has no counterpart in Optuna.
     """
     metrics = [objective.metric for objective in history.objectives]
     directions = ["minimize" if objective.mode == "min" else "maximize" for objective in history.objectives]
     study = optuna.create_study(directions=directions, study_name=history.name)
-    space = distributions(Space.from_json(history.meta["space"]))
+    space = distributions(space_from_json(history.meta["space"]))
     start = datetime.fromtimestamp(history.meta["created_s"])
     valid_rows = history.valid_rows()
     for trial in history.trials.values():

@@ -37,7 +37,7 @@ TABLE = FunctionTable(loss, {"x": uniform(0, 1), "max_epochs": 9})
 def test_every_round_of_successive_halving_is_finished(num_trials: int, n_workers: int) -> None:
     """A round has 9 trials, of 1, 3 and 9 epochs. The limit may cut the last round short."""
     stop = StoppingCriterion(max_num_trials_started=num_trials)
-    search = simulate(SuccessiveHalving(**OPTIONS), TABLE, stop, n_workers=n_workers, keep="attempts")
+    search = simulate(SuccessiveHalving(**OPTIONS), TABLE, stop, n_workers=n_workers)
     num_rounds = -(-num_trials // 9)
     assert search.num_trials_completed == num_rounds, "the best of each round is trained to the end"
     assert search.num_trials_stopped == num_trials - num_rounds, "no trial stays paused"

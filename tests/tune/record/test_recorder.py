@@ -14,10 +14,10 @@ from fanwise.tune.record.log import Record, Recorder
 from fanwise.tune.record.reading import read_events
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.space import Space, uniform
+from fanwise.tune.space import Space, space_to_json, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
-META = {"name": "toy", "metric": "loss", "mode": "min", "space": SPACE.to_json(), "n_workers": 4, "stop": None}
+META = {"name": "toy", "metric": "loss", "mode": "min", "space": space_to_json(SPACE), "n_workers": 4, "stop": None}
 
 
 def train(state: Any, config: Mapping[str, object]) -> tuple[Any, Mapping[str, object]]:

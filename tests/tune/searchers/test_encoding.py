@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fanwise.testing.searcher_contract import SPACES
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.searchers import SuggestContext
-from fanwise.tune.searchers.encoding import Encoder, numpy_rng
+from fanwise.tune.searchers.encoding import Encoder
 from fanwise.tune.space import Space, choice, ordinal, parameter, randint, uniform
 
 EACH_SPACE = pytest.mark.parametrize("name", SPACES)
@@ -125,16 +124,6 @@ def test_a_space_too_large_to_list_is_walked_through() -> None:
     row = encoder.unseen(AllButZero(), np.random.default_rng(0))
     assert row is not None
     assert encoder.config(row)["x"] == 0
-
-
-def test_the_generator_of_a_question_depends_on_its_seed_and_number_alone() -> None:
-    space = SPACES["one number"]
-    drawn = [
-        numpy_rng(SuggestContext(number, 9, space, seed=seed)).random()
-        for seed, number in [(0, 1), (0, 1), (0, 2), (1, 1)]
-    ]
-    assert drawn[0] == drawn[1]
-    assert len(set(drawn)) == 3
 
 
 def test_half_of_the_candidates_are_near_the_priors() -> None:

@@ -110,14 +110,14 @@ def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callabl
     assert 0.25 < np.median([x for x, _ in sixteen(searcher, tells=True)]) < 0.55
 
 
-@pytest.mark.parametrize("make", [ForestSearcher, TPESearcher, lambda: ForestSearcher(cost_attr="cost")])
+@pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
 def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
     """The first wants x = 0 and the second x = 1, and both y = 0."""
     searcher = begun(make, SQUARE)
     for number in range(60):
         config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
         losses = config["x"] + config["y"], 1.0 - config["x"] + config["y"]
-        searcher.observe(Observation(number, config, 1, 1.0, losses, {"cost": 1.0}))
+        searcher.observe(Observation(number, config, 1, 1.0, losses, {}))
         searcher.on_end(number, "Completed")
     points = sixteen(searcher, tells=True)
     assert np.median([y for _, y in points]) < 0.35
@@ -154,44 +154,12 @@ def test_it_finds_better_configurations_than_random_search(num_seeds: int) -> No
     assert np.median(losses) < 0.5 * by_chance
 
 
-def test_with_a_cost_it_prefers_what_is_cheap() -> None:
-    def cost_of(searcher: Searcher) -> float:
-        for number in range(60):
-            config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
-            # y does not matter to the loss, but one end of it is a hundred times as dear as the other.
-            loss, elapsed_s = abs(config["x"] - 0.5), 10.0 * 100.0 ** config["y"]
-            values = {"loss": loss, "elapsed_s": elapsed_s}
-            searcher.observe(Observation(number, config, 1, 1.0, (loss,), values))
-            searcher.on_end(number, "Completed")
-        return float(np.mean([y for _, y in sixteen(searcher, tells=True)]))
-
-    blind = np.mean([cost_of(begun(ForestSearcher, SQUARE, seed)) for seed in range(2)])
-    aware = np.mean([cost_of(begun(lambda: ForestSearcher(cost_attr="elapsed_s"), SQUARE, seed)) for seed in range(2)])
-    assert aware < 0.35 < blind
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"loss": 1.0}, r"trial 3 reported no 'elapsed_s', but cost_attr='elapsed_s' must be .* the report has 'loss'"),
-        ({"loss": 1.0, "elapsed_s": 0}, r"reported elapsed_s=0, but"),
-        ({"loss": 1.0, "elapsed_s": "3 s"}, r"reported elapsed_s='3 s'"),
-        ({"loss": 1.0, "elapsed_s": math.inf}, r"reported elapsed_s=inf"),
-    ],
-)
-def test_a_report_without_the_cost_is_refused(values: Mapping[str, object], text: str) -> None:
-    searcher = begun(lambda: ForestSearcher(cost_attr="elapsed_s"), SQUARE)
-    with pytest.raises(ValueError, match=text):
-        searcher.observe(Observation(3, {"x": 0.5, "y": 0.5}, 1, 1.0, (1.0,), values))
-
-
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
         (lambda: ForestSearcher(num_init=0), ValueError, "num_init must be at least 1, got 0"),
         (lambda: ForestSearcher(max_rows=3), ValueError, "max_rows must be at least 4, got 3"),
         (lambda: ForestSearcher(num_trees=0), ValueError, "num_trees must be at least 1, got 0"),
-        (lambda: ForestSearcher(cost_attr=3), TypeError, "cost_attr must be the name of a reported value"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_settings_are_refused(make: Callable[[], Searcher], error: type[Exception], text: str) -> None:

@@ -168,7 +168,7 @@ def test_nothing_new_needs_no_new_fit() -> None:
 
 def test_of_many_trials_a_fit_serves_several_suggestions() -> None:
     class Few(Near):
-        results_per_fit: ClassVar[int] = 10
+        _results_per_fit: ClassVar[int] = 10
 
     searcher = begun(lambda: Few(2), LINE)
     run_through(searcher, LINE, 30)

@@ -161,29 +161,6 @@ def test_of_many_trials_the_best_quarter_and_the_latest_are_kept() -> None:
     assert history.data(max_rows=10).trial_ids_N.tolist() == list(range(10))
 
 
-def test_the_best_quarter_is_chosen_by_loss_whatever_it_cost() -> None:
-    rows: list[tuple[float, ...]] = [
-        (1.0, 80.0),
-        (2.0, 70.0),
-        (7.0, 1.0),
-        (8.0, 2.0),
-        (3.0, 9.0),
-        (4.0, 9.0),
-        (5.0, 9.0),
-        (6.0, 9.0),
-    ]
-    data = reported(rows).data(max_rows=4, with_costs=True)
-    assert data.trial_ids_N.tolist() == [0, 5, 6, 7]
-    assert data.losses_NM.tolist() == [[1.0], [4.0], [5.0], [6.0]]
-    assert data.costs_N is not None and data.costs_N.tolist() == [80.0, 9.0, 9.0, 9.0]
-
-
-def test_where_there_is_no_result_a_model_of_numbers_gets_the_worst_one() -> None:
-    data = reported([(1.0, 5.0), (2.0, 4.0), (math.inf, 0.0)]).data()
-    assert data.filled().tolist() == [[1.0, 5.0], [2.0, 4.0], [2.0, 5.0]]
-    assert reported([(math.inf,)]).data().filled().tolist() == [[0.0]]
-
-
 def violating(trial_id: int, iter: int, loss: float, *violations: float) -> Observation:
     infeasibility = sum(max(violation, 0.0) for violation in violations)
     return Observation(trial_id, {"x": x(trial_id)}, iter, iter, (loss,), {}, violations, infeasibility)

@@ -1,7 +1,6 @@
 """Optuna's samplers as searchers: what they hear of a search, what comes of what they choose, and how they fail."""
 
 import math
-import random
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -448,17 +447,14 @@ def test_a_sampler_for_one_objective_says_so_and_is_named() -> None:
 
 
 def test_wrong_arguments_are_told_with_what_is_right() -> None:
-    with pytest.raises(
-        TypeError, match=r"wrong:  OptunaSearcher\(RandomSampler\(...\)\)\n  right:  OptunaSearcher\(Ra"
-    ):
+    with pytest.raises(TypeError, match=r"pass the class and the options: OptunaSearcher\(RandomSampler, \.\.\.\)"):
         OptunaSearcher(optuna.samplers.RandomSampler())
     with pytest.raises(TypeError, match="takes no seed; it is derived from the seed of the search"):
         OptunaSearcher("TPESampler", seed=3)
     for searcher, problem in (
         (OptunaSearcher("TPESample"), r"optuna.samplers has no 'TPESample'; did you mean 'TPESampler'\?"),
         (OptunaSearcher("TPESampler", n_startup=3), "unexpected keyword argument 'n_startup'"),
-        (OptunaSearcher("PartialFixedSampler"), "PartialFixedSampler takes no seed"),
-        (OptunaSearcher(random.Random), "takes no seed"),
+        (OptunaSearcher("PartialFixedSampler"), "got an unexpected keyword argument 'seed'"),
         (OptunaSearcher(lambda seed: seed), "must return an Optuna sampler, but returned 0"),
     ):
         with pytest.raises((TypeError, ValueError), match=problem):
@@ -477,8 +473,8 @@ def test_a_sampler_has_a_name_in_texts() -> None:
 def test_bayesopt_is_the_gp_sampler() -> None:
     by_name, by_class = resolve_searcher("bayesopt"), OptunaSearcher("GPSampler")
     assert by_name is not None and by_name.describe() == by_class.describe()
-    assert by_name.libraries == by_class.libraries == (*OptunaSearcher.libraries, "torch")
-    assert (by_name.suggest_timeout_s, OptunaSearcher("TPESampler").libraries) == (10.0, OptunaSearcher.libraries)
+    assert by_name.libraries == by_class.libraries == (*OptunaSearcher("TPESampler").libraries, "torch")
+    assert by_name.suggest_timeout_s == 10.0
 
 
 def test_a_resumed_search_with_the_gp_sampler_continues_as_it_would_have() -> None:
@@ -507,24 +503,3 @@ def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(sys.modules, "fanwise.tune.searchers.with_optuna")
     with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[optuna\]'"):
         FIFO("optuna:NSGAIISampler", metric=["a", "b"]).check(LINE)
-
-
-def test_what_a_sampler_says_of_every_parameter_is_said_once_a_search(caplog: pytest.LogCaptureFixture) -> None:
-    optuna.logging.enable_propagation()
-    try:
-        table = FunctionTable(
-            lambda config, epoch: ({"loss": config["x"]}, 1.0),
-            {"x": uniform(0, 1), "kind": choice(["a", "b", "c"]), "other": choice([1, 2, 3]), "max_epochs": 1},
-        )
-        scheduler = FIFO(OptunaSearcher("CmaEsSampler"), metric="loss")
-        simulate(scheduler, table, StoppingCriterion(max_num_trials_started=20), n_workers=1)
-    finally:
-        optuna.logging.disable_propagation()
-    said = {one.getMessage() for one in caplog.records if "is sampled independently" in one.getMessage()}
-    assert len(said) == 1
-
-
-def test_an_option_without_which_a_sampler_cannot_be_made_is_named() -> None:
-    text = r"GridSampler needs a value for search_space: OptunaSearcher\('GridSampler', search_space=...\)"
-    with pytest.raises(TypeError, match=text):
-        OptunaSearcher("GridSampler").check(Space({"x": uniform(0, 1)}))

@@ -43,7 +43,7 @@ Float, Int, Categorical = (
         (finrange(0.05, 0.95, 10), Float(0.05, 0.95, step=0.1)),
         (finrange(1, 10, 4, cast_int=True), Int(1, 10, step=3)),
         (10, Categorical([10])),
-        (parameter(uniform(0, 1), when={"y": [1, 2]}), Float(0.0, 1.0)),
+        (parameter(uniform(0, 1), when={"y": [1, 2]}, prior=0.1), Float(0.0, 1.0)),
     ],
     ids=str,
 )
@@ -61,10 +61,6 @@ def test_a_domain_has_the_distribution_of_the_same_values(entry: object, distrib
         (quniform(0, 1, 1 / 3), "'x' cannot be converted: quniform(0.0, 1.0, 0.3333333333333333) has no counterpart"),
         (finrange(0, 1, 4), "'x' cannot be converted: finrange(0.0, 1.0, 4) has no counterpart"),
         (finrange(0, 10, 4, cast_int=True), "'x' cannot be converted: finrange(0, 10, 4, cast_int=True) has no"),
-        (
-            parameter(uniform(0, 1), prior=0.1),
-            "the prior of 'x' cannot be converted: Optuna's distributions have no priors",
-        ),
         (constant([1]), "the constant 'x' cannot be converted: [1] is neither a string, a number nor None"),
     ],
 )

@@ -4,6 +4,7 @@ The same settings give the same events; the events, handed in again, give the sa
 time; the seconds of training are those of the attempts; a million trials leave no more behind than a thousand.
 """
 
+import itertools
 import tracemalloc
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_attempts import SimulatedAttempt, SimulatedAttempts
 
 from fanwise.errors import SearchFailedError
 from fanwise.testing.learning_curves import BEST, FASTEST, curves, least_loss, loss_at
@@ -75,9 +77,7 @@ def run(name: str, stop: StoppingCriterion, options: Mapping[str, Any]) -> tuple
 
     try:
         table = curves(MOST_EPOCHS)
-        search = simulate(
-            SCHEDULERS[name](), table, stop, keep="reports", max_equal_failures=None, on_event=note, **options
-        )
+        search = simulate(SCHEDULERS[name](), table, stop, max_equal_failures=None, on_event=note, **options)
     except SearchFailedError:
         return None, history
     return search, history
@@ -92,7 +92,6 @@ def test_the_same_settings_give_the_same_search_and_its_facts_the_same_orders(
     assert shown(first[1]) == shown(second[1])
     if first[0] is not None and second[0] is not None:
         assert first[0].incumbents == second[0].incumbents
-        assert first[0].reports().equals(second[0].reports())
     scheduler, table = SCHEDULERS[name](), curves(MOST_EPOCHS)
     scheduler.begin(table.space, options["seed"])
     again = SearchCore(
@@ -122,24 +121,30 @@ def test_a_worker_has_one_trial_at_a_time_and_all_seconds_are_accounted_for(
     assert times_s == sorted(times_s)
     if search is None:
         return
-    frame = search.attempts()
-    assert (
-        len(frame) == search.num_attempts == sum(type(o).__name__ == "Start" for _, actions in history for o in actions)
-    )
-    assert set(frame["worker"]) <= set(range(options["n_workers"]))
-    for _, rows in frame.groupby("worker"):
-        ordered = rows.sort_values(["start_s", "end_s"])
-        assert (ordered["start_s"].iloc[1:].to_numpy() >= ordered["end_s"].iloc[:-1].to_numpy()).all()
-    assert not frame.duplicated(["trial_id", "attempt"]).any()
-    training_s = (frame["end_s"] - frame["ready_s"]).fillna(0.0)
-    assert search.training_s == pytest.approx(training_s.sum())
-    assert training_s.ge(0.0).all()
+    attempts = SimulatedAttempts()
+    for event, actions in history:
+        attempts.add(event, actions)
+    num_starts = sum(type(action).__name__ == "Start" for _, actions in history for action in actions)
+    assert len(attempts.ended) == search.num_attempts == num_starts
+    for worker, rows in itertools.groupby(sorted(attempts.ended, key=by_worker), lambda attempt: attempt.worker):
+        assert worker in range(options["n_workers"])
+        assert all(previous.end_s <= following.start_s for previous, following in itertools.pairwise(rows))
+    assert len({(attempt.trial_id, attempt.attempt) for attempt in attempts.ended}) == num_starts
+    training_s = [attempt.end_s - attempt.ready_s for attempt in attempts.ended if attempt.ready_s == attempt.ready_s]
+    assert search.training_s == pytest.approx(sum(training_s))
+    assert all(time_s >= 0.0 for time_s in training_s)
     assert search.utilization <= 1.0 + 1e-9
     assert search.duration_s == times_s[-1]
     assert search.num_events == len(history)
-    assert sum(search.decisions.values()) == search.num_reports == len(search.reports())
-    losses = search.reports()["loss"]
-    assert [one.value for one in search.incumbents] == losses[losses < losses.cummin().shift(fill_value=1e9)].tolist()
+    assert sum(search.decisions.values()) == search.num_reports == len(attempts.reports)
+    losses = [loss for *_, loss in attempts.reports]
+    minima = [1e9, *itertools.accumulate(losses, min)]
+    improved = [loss for loss, minimum in zip(losses, minima, strict=False) if loss < minimum]
+    assert [incumbent.value for incumbent in search.incumbents] == improved
+
+
+def by_worker(attempt: SimulatedAttempt) -> tuple[int, float, float]:
+    return attempt.worker, attempt.start_s, attempt.end_s
 
 
 @pytest.mark.parametrize("name", ["random", "stopping"])

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from simulated_attempts import SimulatedAttempts
 
 from fanwise.errors import SearchFailedError
 from fanwise.tune import (
@@ -24,7 +25,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.schedulers import ASHA
-from fanwise.tune.simulate import Curve, Faults, FunctionTable, SimulatedSearch, incumbent_spread, repeat, simulate
+from fanwise.tune.simulate import Curve, Faults, FunctionTable, simulate
 
 FOREVER = StoppingCriterion(max_wallclock_time=math.inf)
 
@@ -94,25 +95,31 @@ class PausesAtOne(Scheduler):
         return Decision.PAUSE
 
 
-def spans(search: SimulatedSearch) -> list[tuple[int, int, float, float, float]]:
-    """Of each attempt, in order of their ends: trial, worker, start, ready, end."""
-    frame = search.attempts()
-    columns = ("trial_id", "worker", "start_s", "ready_s", "end_s")
-    return list(zip(*(frame[name].tolist() for name in columns), strict=True))
+def spans(scheduler: Scheduler, stop: StoppingCriterion, **settings: Any) -> list[tuple[int, int, float, float, float]]:
+    """Return trial, worker, start, ready and end of each attempt, in order of their ends."""
+    attempts = SimulatedAttempts()
+    simulate(scheduler, TABLE, stop, on_event=attempts.add, **settings)
+    return [(row.trial_id, row.worker, row.start_s, row.ready_s, row.end_s) for row in attempts.ended]
 
 
 def test_three_trials_on_two_workers_run_when_they_should() -> None:
     # Trials 0, 1, 2 need 1 + 2*2, 1 + 2*5 and 1 + 2*3 seconds: the third takes the first worker at 5.
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
-    search = simulate(scheduler, TABLE, trials(3), n_workers=2, startup_s=1.0, keep="reports")
-    assert spans(search) == [(0, 0, 0.0, 1.0, 5.0), (1, 1, 0.0, 1.0, 11.0), (2, 0, 5.0, 6.0, 12.0)]
-    assert search.reports().to_dict("split")["data"] == [
-        [3.0, 0, 1, 3.0],
-        [5.0, 0, 2, 2.5],
-        [6.0, 1, 1, 6.0],
-        [9.0, 2, 1, 4.0],
-        [11.0, 1, 2, 5.5],
-        [12.0, 2, 2, 3.5],
+    settings: dict[str, Any] = {"n_workers": 2, "startup_s": 1.0}
+    assert spans(scheduler, trials(3), **settings) == [
+        (0, 0, 0.0, 1.0, 5.0),
+        (1, 1, 0.0, 1.0, 11.0),
+        (2, 0, 5.0, 6.0, 12.0),
+    ]
+    attempts = SimulatedAttempts()
+    search = simulate(scheduler, TABLE, trials(3), on_event=attempts.add, **settings)
+    assert attempts.reports == [
+        (3.0, 0, 1, 3.0),
+        (5.0, 0, 2, 2.5),
+        (6.0, 1, 1, 6.0),
+        (9.0, 2, 1, 4.0),
+        (11.0, 1, 2, 5.5),
+        (12.0, 2, 2, 3.5),
     ]
     assert search.duration_s == 12.0
     assert search.training_s == 4.0 + 10.0 + 6.0
@@ -124,18 +131,20 @@ def test_three_trials_on_two_workers_run_when_they_should() -> None:
     assert search.best is not None
     assert (search.best.value, search.best.config) == (2.5, {"x": 2, "max_epochs": 2})
     assert (search.incumbent_at(2.9), search.incumbent_at(3.0), search.incumbent_at(99.0)) == (None, 3.0, 2.5)
-    assert (search.time_to(3.0), search.time_to(2.9), search.time_to(2.0)) == (3.0, 5.0, None)
 
 
 def test_a_synchronous_batch_waits_for_its_slowest_trial() -> None:
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
-    search = simulate(scheduler, TABLE, trials(3), n_workers=2, asynchronous=False, keep="attempts")
-    assert spans(search) == [(0, 0, 0.0, 0.0, 4.0), (1, 1, 0.0, 0.0, 10.0), (2, 0, 10.0, 10.0, 16.0)]
+    assert spans(scheduler, trials(3), n_workers=2, asynchronous=False) == [
+        (0, 0, 0.0, 0.0, 4.0),
+        (1, 1, 0.0, 0.0, 10.0),
+        (2, 0, 10.0, 10.0, 16.0),
+    ]
 
 
 def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5))
-    search = simulate(scheduler, TABLE, StoppingCriterion(max_wallclock_time=4.5), n_workers=2, keep="attempts")
+    search = simulate(scheduler, TABLE, StoppingCriterion(max_wallclock_time=4.5), n_workers=2)
     assert search.duration_s == 4.5
     assert search.utilization == 1.0
     assert search.reason == "max_wallclock_time=4.5 s is over"
@@ -145,8 +154,9 @@ def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
 def test_a_trial_that_takes_too_long_is_ended_on_time() -> None:
     stop = StoppingCriterion(max_num_trials_started=2)
     scheduler = FIFO(metric="loss", points_to_evaluate=points(5, 2))
-    search = simulate(scheduler, TABLE, stop, n_workers=1, startup_s=1.0, trial_timeout_s=6.0, keep="attempts")
-    assert spans(search) == [(0, 0, 0.0, 1.0, 7.0), (1, 0, 7.0, 8.0, 12.0)]
+    settings: dict[str, Any] = {"n_workers": 1, "startup_s": 1.0, "trial_timeout_s": 6.0}
+    assert spans(scheduler, stop, **settings) == [(0, 0, 0.0, 1.0, 7.0), (1, 0, 7.0, 8.0, 12.0)]
+    search = simulate(scheduler, TABLE, stop, **settings)
     assert (search.num_trials_failed, search.num_trials_completed) == (1, 1)
 
 
@@ -161,9 +171,7 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
         nonlocal events
         events += type(event).__name__ == "Reported"
 
-    search = simulate(
-        PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, keep="reports", on_event=note
-    )
+    search = simulate(PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, on_event=note)
     assert search.duration_s == end_s
     assert search.num_reports == 4  # what is repeated does not count
     assert events == 4 + reports_again
@@ -173,10 +181,10 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
 
 def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() -> None:
     scheduler = FIFO(Numbers(2), metric="loss")
-    search = simulate(scheduler, TABLE, FOREVER, n_workers=2, suggest_s=10.0, keep="attempts")
-    assert spans(search) == [(0, 0, 10.0, 10.0, 12.0), (1, 0, 20.0, 20.0, 24.0)]
+    settings: dict[str, Any] = {"n_workers": 2, "suggest_s": 10.0}
+    assert spans(scheduler, FOREVER, **settings) == [(0, 0, 10.0, 10.0, 12.0), (1, 0, 20.0, 20.0, 24.0)]
     # It is asked a third time at 20, answers at 30 that it has nothing, and by then nothing runs.
-    assert search.duration_s == 30.0
+    assert simulate(scheduler, TABLE, FOREVER, **settings).duration_s == 30.0
 
 
 def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -> None:
@@ -186,7 +194,7 @@ def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -
         fallbacks.extend(action.fallback for action in actions if hasattr(action, "fallback"))
 
     scheduler = FIFO(Numbers(suggest_timeout_s=1.0), metric="loss")
-    simulate(scheduler, TABLE, trials(3), n_workers=1, suggest_s=lambda ask: 100.0, on_event=note)
+    simulate(scheduler, TABLE, trials(3), n_workers=1, suggest_s=100.0, on_event=note)
     assert fallbacks == [True, True, True]
 
 
@@ -243,16 +251,17 @@ def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, fl
 
 def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() -> None:
     faults = Faults(crashes_per_hour=3600.0 / 8)  # about once in 8 s
-    settings = {"n_workers": 1, "faults": faults, "retries": 10**6, "keep": "attempts"}
+    settings: dict[str, Any] = {"n_workers": 1, "seed": 3, "faults": faults, "retries": 10**6}
     table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 30})
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2))
-    kept = simulate(scheduler, table, trials(1), seed=3, **settings)  # type: ignore[arg-type]
-    assert kept.num_attempts > 3
-    assert kept.attempts()["from_iter"].iloc[1:].gt(0).any()
-    assert kept.num_reports == 30
-    lost = simulate(scheduler, table, trials(1), seed=3, checkpoints=False, **settings)  # type: ignore[arg-type]
-    assert lost.attempts()["from_iter"].max() == 0
-    assert lost.training_s > kept.training_s
+    kept, lost = SimulatedAttempts(), SimulatedAttempts()
+    with_checkpoints = simulate(scheduler, table, trials(1), on_event=kept.add, **settings)
+    without = simulate(scheduler, table, trials(1), checkpoints=False, on_event=lost.add, **settings)
+    assert with_checkpoints.num_attempts == len(kept.ended) > 3
+    assert any(attempt.from_iter > 0 for attempt in kept.ended[1:])
+    assert with_checkpoints.num_reports == 30
+    assert all(attempt.from_iter == 0 for attempt in lost.ended)
+    assert without.training_s > with_checkpoints.training_s
 
 
 def test_the_scheduler_that_was_given_is_left_as_it_was() -> None:
@@ -262,27 +271,12 @@ def test_the_scheduler_that_was_given_is_left_as_it_was() -> None:
     assert first.num_trials_completed == 3
 
 
-def test_repetitions_differ_by_their_seeds_and_their_spread_is_right() -> None:
-    table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
-    searches = repeat(FIFO(metric="loss"), table, StoppingCriterion(max_wallclock_time=5), seeds=range(3))
-    finals = [search.incumbent_at(1.0) for search in searches]
-    assert len({repr(final) for final in finals}) == 3
-    before, after = incumbent_spread(searches, [0.5]), incumbent_spread(searches, [1.0])
-    assert before == []
-    values = [final for final in finals if final is not None]
-    assert after[0].mean == pytest.approx(sum(values) / 3)
-    assert (after[0].least, after[0].greatest, after[0].num_searches) == (min(values), max(values), 3)
-    deviation = math.sqrt(sum((value - after[0].mean) ** 2 for value in values) / 2)
-    assert after[0].deviation == pytest.approx(deviation)
-
-
 def test_a_maximum_is_a_maximum() -> None:
     table = FunctionTable(
         lambda config, epoch: ({"accuracy": float(epoch)}, 1.0), {"x": uniform(0, 1), "max_epochs": 3}
     )
     search = simulate(FIFO(metric="accuracy", mode="max"), table, trials(1))
     assert [one.value for one in search.incumbents] == [1.0, 2.0, 3.0]
-    assert (search.time_to(2.0), search.time_to(3.5)) == (2.0, None)
 
 
 def test_asha_stops_the_worse_ones_early() -> None:
@@ -316,21 +310,12 @@ def test_a_metric_that_no_curve_has_is_named() -> None:
         simulate(FIFO(metric="los"), TABLE, trials(1))
 
 
-def test_what_was_not_kept_is_not_there() -> None:
-    search = simulate(FIFO(metric="loss"), TABLE, trials(1), keep="attempts")
-    assert len(search.attempts()) == 1
-    with pytest.raises(ValueError, match=r"the reports were not kept; use simulate\(..., keep='reports'\)"):
-        search.reports()
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"keep": "all"}, "keep must be one of 'incumbent', 'attempts', 'reports', got 'all'"),
         ({"checkpoints": "no"}, "checkpoints must be True or False, got 'no'"),
         ({"startup_s": -1.0}, "startup_s must be finite and at least 0 seconds, got -1.0"),
         ({"suggest_s": math.inf}, "suggest_s must be finite and at least 0 seconds, got inf"),
-        ({"suggest_s": lambda ask: -1.0}, "the result of suggest_s must be finite"),
         ({"n_workers": 0}, "n_workers must be at least 1, got 0"),
     ],
 )

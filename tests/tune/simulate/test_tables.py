@@ -1,39 +1,29 @@
-"""Tables of learning curves: the nearest configuration, where curves end, readers, and what is refused."""
+"""Tables of learning curves: nearest configurations, ends of curves, data frames and errors."""
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fanwise.errors import DataFileError
 from fanwise.tune import (
     FIFO,
     Space,
     StoppingCriterion,
-    Tuner,
     choice,
     loguniform,
     randint,
-    report,
     uniform,
 )
-from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate import (
     CurveTable,
     FunctionTable,
     Step,
     Table,
-    fcnet_final,
-    from_experiment,
     from_frame,
-    lcbench_curves,
     simulate,
 )
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def steps(table: Table, **config: object) -> list[Step]:
@@ -145,15 +135,9 @@ def test_a_frame_becomes_curves() -> None:
         ("sgd", 0.2, 1, 5.0, 11.0),
     ]
     frame = pd.DataFrame(rows, columns=["optimizer", "rate", "epoch", "loss", "seconds"])
-    table = from_frame(
-        frame,
-        hyperparameters=["optimizer", "rate"],
-        metrics="loss",
-        resource_attr="epoch",
-        elapsed_attr="seconds",
-    )
-    expected = Space({"optimizer": choice(["sgd", "adam"]), "rate": uniform(0.1, 0.3), "max_epochs": 2})
-    assert table.space == expected
+    space = {"optimizer": choice(["sgd", "adam"]), "rate": uniform(0.1, 0.3)}
+    table = from_frame(frame, space, metrics="loss", resource_attr="epoch", elapsed_attr="seconds")
+    assert table.space == Space({**space, "max_epochs": 2})
     assert steps(table, optimizer="adam", rate=0.3) == [
         ({"loss": 7.0, "epoch": 1}, 5.0),
         ({"loss": 6.0, "epoch": 2}, 7.0),
@@ -167,99 +151,14 @@ def test_a_frame_becomes_curves() -> None:
 def test_a_curve_of_a_frame_ends_at_a_gap_and_one_without_a_begin_is_left_out() -> None:
     rows = [(1, 1, 9.0, 1.0), (1, 3, 8.0, 3.0), (1, 2, 8.5, 2.0), (2, 2, 1.0, 2.0), (3, 1, 7.0, 1.0), (3, 3, 6.0, 3.0)]
     frame = pd.DataFrame(rows, columns=["x", "epoch", "loss", "seconds"])
-    options = {"hyperparameters": ["x"], "metrics": ["loss"], "resource_attr": "epoch", "elapsed_attr": "seconds"}
-    table = from_frame(frame, **options, space={"x": randint(1, 3)})  # type: ignore[arg-type]  # text and lists
+    table = from_frame(frame, {"x": randint(1, 3)}, metrics=["loss"], resource_attr="epoch", elapsed_attr="seconds")
     assert len(table) == 2
     assert [len(steps(table, x=x)) for x in (1, 2, 3)] == [3, 3, 1]
 
 
-def test_a_recorded_experiment_becomes_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-
-    def objective(x: int, max_epochs: int) -> None:
-        for epoch in range(1, max_epochs + 1):
-            report(epoch=epoch, loss=x + 1 / epoch, note="warm")
-
-    first: list[dict[str, object]] = [{"x": 3}, {"x": 8}]
-    Tuner(
-        objective,
-        {"x": randint(1, 9), "max_epochs": 2},
-        FIFO(metric="loss", points_to_evaluate=first),
-        StoppingCriterion(max_num_trials_started=2),
-        n_workers=1,
-        name="recorded",
-        quiet=True,
-    ).run()
-    table = from_experiment("recorded")
-    assert len(table) == 2
-    assert [values for values, _ in steps(table, x=4)] == [{"loss": 4.0, "epoch": 1}, {"loss": 3.5, "epoch": 2}]
-    assert all(0.0 <= step_s < 5.0 for _, step_s in steps(table, x=8))
-    assert finals(table, x=8) == 8.5
-
-
 def test_a_frame_without_a_column_or_rows_is_refused() -> None:
-    frame = pd.DataFrame({"x": [1.0], "epoch": [1], "loss": [1.0]})
+    frame, space = pd.DataFrame({"x": [1.0], "epoch": [1], "loss": [1.0]}), {"x": uniform(0, 2)}
     with pytest.raises(ValueError, match="has no column 'seconds'; its columns are 'x', 'epoch', 'loss'"):
-        from_frame(frame, hyperparameters=["x"], metrics="loss", resource_attr="epoch", elapsed_attr="seconds")
+        from_frame(frame, space, metrics="loss", resource_attr="epoch", elapsed_attr="seconds")
     with pytest.raises(ValueError, match="the data frame has no rows"):
-        from_frame(frame[:0], hyperparameters=["x"], metrics="loss", resource_attr="epoch", elapsed_attr="epoch")
-
-
-def test_a_file_in_the_format_of_lcbench_is_read(tmp_path: Path) -> None:
-    names = ["batch_size", "learning_rate", "momentum", "weight_decay", "num_layers", "max_units", "max_dropout"]
-    configs = np.array([[32, 1e-2, 0.5, 1e-3, 3, 128, 0.5], [256, 1e-3, 0.9, 1e-3, 1, 512, 0.1]], np.float32)
-    accuracy = np.array([[50.0, 60.0], [40.0, 45.0]], np.float32)
-    path = tmp_path / "task.npz"
-    np.savez(path, hyperparameters=names, configs=configs, val_accuracy=accuracy, elapsed_s=[[2.0, 4.0], [1.0, 2.0]])
-    table = lcbench_curves(path)
-    config = dict(zip(names, [40, 2e-2, 0.5, 1e-3, 3, 128, 0.5], strict=True))
-    assert steps(table, **config) == [
-        ({"val_accuracy": 50.0, "epoch": 1}, 2.0),
-        ({"val_accuracy": 60.0, "epoch": 2}, 2.0),
-    ]
-
-
-def test_a_file_in_the_format_of_fcnet_is_read(tmp_path: Path) -> None:
-    names = ["activation_fn_1", "activation_fn_2", "batch_size", "dropout_1", "dropout_2"]
-    names += ["init_lr", "lr_schedule", "n_units_1", "n_units_2"]
-    index = np.array([[0] * 9, [1, 1, 3, 2, 2, 5, 1, 5, 5]], np.int8)
-    path = tmp_path / "task.npz"
-    np.savez(path, hyperparameters=names, config_index=index, val_mse=np.array([[1.0, 2, 3, 4], [5, 6, 7, 8]]))
-    last = ("tanh", "tanh", 64, 0.6, 0.6, 1e-1, "const", 512, 512)
-    config = dict(zip(names, last, strict=True))
-    assert steps(fcnet_final(path, training_s=9.0), **config) == [({"val_mse": 6.5, "epoch": 100}, 9.0)]
-    assert steps(fcnet_final(path, repetition=3), **config) == [({"val_mse": 8.0, "epoch": 100}, 100.0)]
-
-
-def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataFileError, match=r"none\.npz does not exist"):
-        lcbench_curves(tmp_path / "none.npz")
-    np.savez(tmp_path / "other.npz", configs=[1])
-    with pytest.raises(DataFileError, match=r"other\.npz cannot be read .*hyperparameters"):
-        lcbench_curves(tmp_path / "other.npz")
-    (tmp_path / "text.npz").write_text("nothing")
-    with pytest.raises(DataFileError, match=r"text\.npz cannot be read"):
-        fcnet_final(tmp_path / "text.npz")
-
-
-@pytest.mark.skipif(not (DATA / "lcbench-curves").is_dir(), reason="the tables are not beside the repository")
-def test_asha_on_lcbench_keeps_workers_busy_and_finds_what_random_search_finds() -> None:
-    table = lcbench_curves(DATA / "lcbench-curves" / "task_3945.npz")
-    stop = StoppingCriterion(max_wallclock_time=1800)
-    asha = ASHA(
-        metric="val_accuracy", mode="max", resource_attr="epoch", max_resource_attr="max_epochs", reduction_factor=3
-    )
-    search = simulate(asha, table, stop, n_workers=10, startup_s=1.0)
-    assert search.utilization > 0.9
-    random = simulate(FIFO(metric="val_accuracy", mode="max"), table, stop, n_workers=10, startup_s=1.0)
-    assert search.num_trials_started > 2 * random.num_trials_started
-
-
-@pytest.mark.skipif(not (DATA / "fcnet-final").is_dir(), reason="the tables are not beside the repository")
-def test_fcnet_has_the_best_error_that_is_known_of_it() -> None:
-    table = fcnet_final(DATA / "fcnet-final" / "protein_structure.npz")
-    assert len(table) == 62_208
-    values = ("relu", "relu", 8, 0.0, 0.3, 5e-4, "cosine", 512, 512)
-    names = [name for name in table.space.names if name != "max_epochs"]
-    error = steps(table, **dict(zip(names, values, strict=True)))[0][0]["val_mse"]
-    assert error == pytest.approx(0.221379, abs=1e-6)
+        from_frame(frame[:0], space, metrics="loss", resource_attr="epoch", elapsed_attr="epoch")

@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.space import Space, choice, loguniform, ordinal, parameter, randint, uniform
+from fanwise.tune.space import (
+    Space,
+    check_part,
+    choice,
+    loguniform,
+    ordinal,
+    parameter,
+    randint,
+    space_from_json,
+    space_priors,
+    space_to_json,
+    uniform,
+)
 
 # nesterov stands before its parent, which stands before its own.
 NESTED = Space(
@@ -123,7 +135,7 @@ def test_values_that_never_exist_together_are_refused_when_the_rest_is_missing()
     with pytest.raises(
         ValueError, match="beta and momentum_kind never exist together: beta only when optimizer is 'adam', mom"
     ):
-        NESTED.check_part({"beta": 0.9, "momentum_kind": "none"})
+        check_part(NESTED, {"beta": 0.9, "momentum_kind": "none"})
     with pytest.raises(ValueError, match="nesterov = True is given, but it exists only when optimizer is"):
         NESTED.complete({"nesterov": True, "optimizer": "adam"}, Random(0))
 
@@ -172,9 +184,9 @@ def test_a_space_with_conditions_and_priors_survives_its_json_form_and_its_repr(
             "fixed": parameter(3, when={"optimizer": ["sgd", "adam"]}),
         }
     )
-    again = Space.from_json(json.loads(json.dumps(space.to_json())))
+    again = space_from_json(json.loads(json.dumps(space_to_json(space))))
     assert again == space
-    assert dict(again.priors) == dict(space.priors)
+    assert dict(space_priors(again)) == dict(space_priors(space))
     assert repr(space) == (
         "Space({'optimizer': parameter(choice(['sgd', 'adam']), prior='adam', confidence=0.5), "
         "'momentum': parameter(uniform(0.0, 0.99), when={'optimizer': 'sgd'}, prior=0.9, confidence=0.8), "

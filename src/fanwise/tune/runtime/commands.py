@@ -20,7 +20,7 @@ from ..core.events import Event
 from ..record.state import SearchState
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import Status
-from ..space import Space
+from ..space import Space, check_part
 from ..values import checked_int
 
 # Makes the event of a command from the time.
@@ -66,7 +66,9 @@ def checked_config(config: Any, state: SearchState, space: Space, seed: int) -> 
     _check_starts_trials("the configuration", state)
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    return space.complete(config, KeyedRandom(f"{seed}/enqueued/{sorted(space.check_part(config).items(), key=str)!r}"))
+    return space.complete(
+        config, KeyedRandom(f"{seed}/enqueued/{sorted(check_part(space, config).items(), key=str)!r}")
+    )
 
 
 def check_is_trial(trial_id: int, num_trials: int) -> None:

@@ -41,6 +41,7 @@ from ..record.restoring import restore
 from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
+from ..space import space_objects
 from ..stopping import limits_of
 from ..trial_resources import divided, trial_resources
 from ..values import check_bool, is_number
@@ -292,7 +293,7 @@ class SearchRun:
         """Wrap the objective so that its return value is reported, and pack it for the workers."""
         pack(self.objective, caller="Tuner")  # so that an error names the objective and not the wrapper
         metric = self.scheduler.objectives[0].metric
-        wrapped = functools.partial(run_objective, self.objective, metric, self.settings.space.objects)
+        wrapped = functools.partial(run_objective, self.objective, metric, space_objects(self.settings.space))
         packed = pack(wrapped, caller="Tuner")
         return replace(packed, name=name_of(self.objective), modules=modules_needed(self.objective))
 

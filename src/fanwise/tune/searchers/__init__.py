@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ...base.nearest import must_be_one_of
-from .model_based import ModelBasedSearcher as ModelBasedSearcher
 from .optuna_searcher import OptunaSearcher as OptunaSearcher
 from .points import GridSearcher as GridSearcher
 from .random_search import RandomSearcher as RandomSearcher

@@ -7,20 +7,18 @@ are encoded as the middle of their share of [0, 1). NaN marks hyperparameters th
 
 # N: rows, D: hyperparameters, F: features
 
-import abc
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TypeAlias, final
+from collections.abc import Container, Mapping, Sequence
+from typing import Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from ..rng import KeyedRandom
-from ..space import Domain, Space
+from ..space import Domain, Space, space_priors
 from ..space.categories import Categories
 from ..space.numeric import Multiples
 from ..space.parameters import parents_first
-from .searcher import SuggestContext
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -33,9 +31,9 @@ _INITIAL_DESIGN_SIZE = 256
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
-def numpy_rng(context: SuggestContext) -> np.random.Generator:
-    """Return a NumPy generator seeded by `context.random`."""
-    return np.random.Generator(np.random.PCG64(context.random.getrandbits(128)))
+def seeded_rng(seed: int) -> np.random.Generator:
+    """Return a NumPy generator whose numbers do not depend on NumPy's default generator."""
+    return np.random.Generator(np.random.PCG64(seed))
 
 
 @final
@@ -61,24 +59,24 @@ class Encoder:
         self.space = space
         self.names = tuple(space.domains)
         self.domains = tuple(space.domains.values())
-        self._columns = [_make_column(domain) for domain in self.domains]
+        self.num_dims = len(self.names)
+        self._shares = [_shares_of(domain) for domain in self.domains]
         index = {name: column for column, name in enumerate(self.names)}
         self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []  # columns and ranks of the parents
         for name in parents_first(space.names, space.conditions):
             if name in index and (when := space.conditions.get(name)):
-                parents = [(index[parent], self._ranks(index[parent], values)) for parent, values in when.items()]
+                parents = []
+                for parent, values in when.items():
+                    units = np.array([space.domains[parent].to_unit(value) for value in values])
+                    parents.append((index[parent], self._rank(index[parent], units)))
                 self._conditions.append((index[name], parents))
-        self._priors = {index[name]: prior for name, prior in space.priors.items()}
+        self.priors = {index[name]: prior for name, prior in space_priors(space).items()}
         self._listed: dict[bytes, Floats] | None = None
 
-    def _ranks(self, dim: int, values: Iterable[object]) -> Ints:
-        """Return the indices of values of a finite domain."""
-        return self._columns[dim].rank(np.array([self.domains[dim].to_unit(value) for value in values]))
-
-    @property
-    def num_dims(self) -> int:
-        """Number of hyperparameters."""
-        return len(self.names)
+    def _rank(self, dim: int, units_N: Floats) -> Ints:
+        """Return the indices of the values at these units; for real numbers, the nearest multiples of 2**-40."""
+        shares = self._shares[dim]
+        return np.rint(units_N * _RESOLUTION).astype(np.int64) if shares is None else shares.rank(units_N)
 
     def encode(self, config: Mapping[str, object]) -> Floats:
         """Return the row of a configuration, (D,). Raises ValueError if a value is not in its domain."""
@@ -101,12 +99,13 @@ class Encoder:
         """
         rows = np.empty(units_ND.shape)
         units_ND = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _BELOW_ONE)
-        for d, column in enumerate(self._columns):
-            rows[:, d] = column.snapped(units_ND[:, d])
+        for d, shares in enumerate(self._shares):
+            units_N = units_ND[:, d]
+            rows[:, d] = units_N if shares is None else shares.middle(shares.rank(units_N))
         for d, parents in self._conditions:
             for parent, allowed in parents:
                 units = rows[:, parent]
-                ranks = self._columns[parent].rank(np.nan_to_num(units, nan=0.0))
+                ranks = self._rank(parent, np.nan_to_num(units, nan=0.0))
                 rows[~np.isin(ranks, allowed) | np.isnan(units), d] = np.nan
         return rows
 
@@ -114,25 +113,25 @@ class Encoder:
         """Sample n rows uniformly, as `Space.sample` does, or with `prior=True` from the priors of the space."""
         units = rng.random((n, self.num_dims))
         if prior:
-            for d, distribution in self._priors.items():
+            for d, distribution in self.priors.items():
                 domain = self.domains[d]
                 units[:, d] = [domain.to_unit(distribution.value_at(domain, u)) for u in units[:, d].tolist()]
         return self.snapped(units)
 
     def candidates(self, n: int, rng: np.random.Generator) -> Rows:
         """Sample n rows uniformly; with priors, half of them are sampled from the priors."""
-        num_prior = n // 2 if self._priors else 0
+        num_prior = n // 2 if self.priors else 0
         return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, prior=True)])
 
     def initial_design(self, seed: int) -> Rows:
         """Return 256 rows of a scrambled Sobol sequence; with priors, every second one is sampled from the priors."""
         from scipy.stats import qmc
 
-        rng = np.random.Generator(np.random.PCG64(KeyedRandom(f"{seed}/start").getrandbits(128)))
+        rng = seeded_rng(KeyedRandom(f"{seed}/start").getrandbits(128))
         # A space of constants has no dimension, but Sobol needs one.
         sequence = qmc.Sobol(max(self.num_dims, 1), scramble=True, rng=rng)
         rows = self.snapped(sequence.random(_INITIAL_DESIGN_SIZE)[:, : self.num_dims])
-        if self._priors:
+        if self.priors:
             rows[::2] = self.sample(_INITIAL_DESIGN_SIZE // 2, rng, prior=True)
         return rows
 
@@ -140,14 +139,16 @@ class Encoder:
         """Return the index of each value in its domain, (N, D); multiples of 2**-40 for real numbers, -1 if absent."""
         ranks = np.empty(rows.shape, np.int64)
         filled = np.nan_to_num(rows, nan=0.0)
-        for d, column in enumerate(self._columns):
-            ranks[:, d] = column.rank(filled[:, d])
+        for d in range(self.num_dims):
+            ranks[:, d] = self._rank(d, filled[:, d])
         ranks[np.isnan(rows)] = -1
         return ranks
 
     def middles(self, dim: int) -> Floats:
-        """Return the units of all values of a finite domain, (K,)."""
-        return self._columns[dim].middle(np.arange(self.domains[dim].num_values or 0))
+        """Return the units of all K values of a finite domain, (K,)."""
+        shares = self._shares[dim]
+        assert shares is not None, "the domain is finite"
+        return shares.middle(np.arange(self.domains[dim].num_values or 0))
 
     def keys(self, rows: Rows) -> list[bytes]:
         """Return a key for each row. Keys are equal if the configurations are, up to 2**-40 of the domain."""
@@ -192,41 +193,23 @@ class Encoder:
     def _list_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:
         """Return all rows by key."""
         ranks_DN = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
-        units = [column.middle(ranks_N) for column, ranks_N in zip(self._columns, ranks_DN, strict=True)]
+        units = [self.middles(d)[ranks_N] for d, ranks_N in enumerate(ranks_DN)]
         rows = self.snapped(np.array(units).reshape(ranks_DN.shape).T)
         return dict(zip(self.keys(rows), rows, strict=True))
 
 
-class _Column(abc.ABC):
-    """Vectorized domain. A base class for finite ones."""
+class _Shares(Protocol):
+    """The shares of [0, 1) of the values of a finite domain, vectorized."""
 
-    @abc.abstractmethod
     def rank(self, units_N: Floats) -> Ints:
-        """Return the indices of the values at these units; for real numbers, the nearest multiple of 2**-40."""
+        """Return the indices of the values at these units."""
 
-    @abc.abstractmethod
     def middle(self, ranks_N: Ints) -> Floats:
         """Return the units of the values with these indices, up to rounding of logarithms."""
 
-    def snapped(self, units_N: Floats) -> Floats:
-        """Round units to those of values."""
-        return self.middle(self.rank(units_N))
-
 
 @final
-class _Real(_Column):
-    def rank(self, units_N: Floats) -> Ints:
-        return np.rint(units_N * _RESOLUTION).astype(np.int64)
-
-    def middle(self, ranks_N: Ints) -> Floats:
-        return ranks_N / _RESOLUTION
-
-    def snapped(self, units_N: Floats) -> Floats:
-        return units_N
-
-
-@final
-class _EqualShares(_Column):
+class _EqualShares:
     def __init__(self, size: int) -> None:
         self._size = size
 
@@ -238,7 +221,7 @@ class _EqualShares(_Column):
 
 
 @final
-class _UnequalShares(_Column):
+class _UnequalShares:
     def __init__(self, edges: Sequence[float]) -> None:
         self._edges = np.array(edges)
         self._bounds = np.concatenate(([0.0], edges, [1.0]))
@@ -251,7 +234,7 @@ class _UnequalShares(_Column):
 
 
 @final
-class _LogShares(_Column):
+class _LogShares:
     """Log-scaled multiples of q: index k has the share of [k - 1/2, k + 1/2] on the log scale."""
 
     def __init__(self, first: int, size: int) -> None:
@@ -267,10 +250,11 @@ class _LogShares(_Column):
         return np.clip((np.log2(self._first + ranks_N) - self._lower) / self._width, 0.0, _BELOW_ONE)
 
 
-def _make_column(domain: Domain) -> _Column:
+def _shares_of(domain: Domain) -> _Shares | None:
+    """Return the shares of a domain, or None if it is real-valued."""
     size = domain.num_values
     if size is None:
-        return _Real()
+        return None
     if isinstance(domain, Multiples) and domain.is_log:
         return _LogShares(round(domain.lower / domain.q), size)
     if isinstance(domain, Categories) and domain.edges:

@@ -1,10 +1,4 @@
-"""Base class of searchers with a model.
-
-    class MySearcher(ModelBasedSearcher):
-        def fit(self, data, rng):            # fit a model to rows and losses of the trials
-            ...
-        def propose(self, pending_PD, rng):  # return rows of configurations, best first
-            return self.encoder.sample(100, rng)
+"""Base class of searchers with a model, which implement `fit` and `propose`.
 
 The base class provides the initial design (a Sobol sequence until enough trials have a result), avoids configurations
 that were tried, refits only when there are new observations, and restores its state when a search is resumed.
@@ -14,13 +8,11 @@ resumed, `replay_suggestion` records the training data of each fit, and only the
 """
 
 import abc
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ..space import Space
-from ..values import checked_int, is_number
+from ..values import checked_int
 from .searcher import Observation, Searcher, SuggestContext
 
 if TYPE_CHECKING:
@@ -31,31 +23,29 @@ if TYPE_CHECKING:
 
 
 class ModelBasedSearcher(Searcher):
-    """Base class of searchers with a model. Subclasses implement `fit` and `propose`.
+    """Base class of searchers with a model.
 
     Args:
         num_init: number of results before the model is used. A resource level is used once it has this many results.
         max_rows: maximum number of trials in the training data: a quarter are the best, the others the latest.
-        cost_attr: name of a reported value with the cost of the trial so far; sets `data.costs_N`.
 
     Attributes:
         encoder: converts between configurations and rows; available after `begin`.
         observations: all observations of the search; available after `begin`.
-        results_per_fit: with n results, a fit is used for 1 + n / results_per_fit suggestions.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy")
-    results_per_fit: ClassVar[int] = 200
+    _results_per_fit: ClassVar[int] = 200  # with n results, a fit is used for 1 + n / _results_per_fit suggestions
 
     encoder: "Encoder"
     observations: "ObservationStore"
 
-    def __init__(self, *, num_init: int, max_rows: int | None = None, cost_attr: str | None = None) -> None:
+    def __init__(self, *, num_init: int, max_rows: int | None = None) -> None:
         self.num_init = checked_int("num_init", num_init, 1)
         self.max_rows = None if max_rows is None else checked_int("max_rows", max_rows, 4)
-        if cost_attr is not None and not isinstance(cost_attr, str):
-            raise TypeError(f"cost_attr must be the name of a reported value or None, got {cost_attr!r}")
-        self.cost_attr = cost_attr
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return ("fanwise", "numpy", "scipy")
 
     @abc.abstractmethod
     def fit(self, data: "TrainingData", rng: "np.random.Generator") -> None:
@@ -86,14 +76,14 @@ class ModelBasedSearcher(Searcher):
         self._num_since_fit = 0
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        from .encoding import numpy_rng
+        from .encoding import seeded_rng
 
         has_model = self._update_data(context)
-        rng = numpy_rng(context)
+        rng = seeded_rng(context.random.getrandbits(128))
         if has_model:
             if not self._is_fitted:
                 assert self._data is not None
-                self.fit(self._data, _generator(self._fit_seed))
+                self.fit(self._data, seeded_rng(self._fit_seed))
                 self._is_fitted = True
             rows = self.propose(self._pending_rows(), rng)
         else:
@@ -114,9 +104,6 @@ class ModelBasedSearcher(Searcher):
     def observe(self, observation: Observation) -> None:
         if observation.trial_id >= 0 and observation.trial_id not in self.observations:
             self._add_seen(self.encoder.encode(observation.config))
-        if self.cost_attr is not None:
-            cost = _cost_per_unit(observation, self.cost_attr)
-            observation = replace(observation, losses=(*observation.losses, cost))
         self.observations.observe(observation)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
@@ -148,10 +135,9 @@ class ModelBasedSearcher(Searcher):
         if num_results < self.num_init:
             return False
         self._num_since_fit += 1
-        if self._data is None or self._num_since_fit > num_results // self.results_per_fit:
+        if self._data is None or self._num_since_fit > num_results // self._results_per_fit:
             self._num_since_fit = 0
-            with_costs = self.cost_attr is not None
-            data = self.observations.data(min_results=self.num_init, max_rows=self.max_rows, with_costs=with_costs)
+            data = self.observations.data(min_results=self.num_init, max_rows=self.max_rows)
             if self._data is None or not data.equals(self._data):
                 self._data, self._fit_seed, self._is_fitted = data, fit_seed, False
         return True
@@ -184,22 +170,3 @@ class ModelBasedSearcher(Searcher):
         index = self._num_initial
         self._num_initial += 1
         return self._initial_design[index : index + 1]
-
-
-def _cost_per_unit(observation: Observation, cost_attr: str) -> float:
-    """Return the average cost of a unit of resource. Raises ValueError if it is not a finite number above 0."""
-    cost = observation.values.get(cost_attr)
-    if not (is_number(cost) and 0 < cost < math.inf):
-        problem = f"{cost_attr}={cost!r}" if cost_attr in observation.values else f"no {cost_attr!r}"
-        names = ", ".join(map(repr, observation.values))
-        raise ValueError(
-            f"trial {observation.trial_id} reported {problem}, but cost_attr={cost_attr!r} must be the cost of the "
-            f"trial so far, a number above 0; the report has {names}"
-        )
-    return cost / max(observation.resource, 1e-9)
-
-
-def _generator(seed: int) -> "np.random.Generator":
-    import numpy as np
-
-    return np.random.Generator(np.random.PCG64(seed))

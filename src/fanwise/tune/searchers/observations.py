@@ -16,7 +16,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 import numpy as np
@@ -43,7 +43,6 @@ class TrainingData:
         infeasibility_N: 0 if all constraints are satisfied; +inf without a result.
         is_over_N: whether the trial has ended.
         level: resource level of the results; None for last reports.
-        costs_N: cost per unit of resource, if requested; the maximum for trials without a result.
     """
 
     trial_ids_N: npt.NDArray[np.int64]
@@ -53,7 +52,6 @@ class TrainingData:
     infeasibility_N: Floats
     is_over_N: npt.NDArray[np.bool_]
     level: float | None
-    costs_N: Floats | None = None
 
     @property
     def loss_N(self) -> Floats:
@@ -69,12 +67,6 @@ class TrainingData:
         """Return True if all arrays are equal."""
         pairs = [(getattr(self, item.name), getattr(other, item.name)) for item in fields(self)]
         return all(a is b or np.array_equal(a, b, equal_nan=True) for a, b in pairs)
-
-    def filled(self) -> Floats:
-        """Return the losses, (N, M), with missing results imputed by the worst result of each objective."""
-        has_result = self.has_result_N
-        worst_M = self.losses_NM[has_result].max(axis=0, initial=-np.inf)
-        return np.where(has_result[:, None], self.losses_NM, np.where(np.isfinite(worst_M), worst_M, 0.0))
 
 
 @final
@@ -171,14 +163,12 @@ class ObservationStore:
         if status == "Failed":
             self._values[slot] = math.inf
 
-    def data(self, *, min_results: int = 1, max_rows: int | None = None, with_costs: bool = False) -> TrainingData:
+    def data(self, *, min_results: int = 1, max_rows: int | None = None) -> TrainingData:
         """Return the training data.
 
         Args:
             min_results: results that a level needs; the highest such level is used, otherwise the first.
             max_rows: maximum number of trials: a quarter are the best, the others the latest.
-            with_costs: the last loss of each observation is the cost per unit of resource. It becomes `costs_N` and is
-                ignored when the best trials are selected.
         """
         values = self._values[: self._num_slots]
         level = 0
@@ -189,9 +179,9 @@ class ObservationStore:
         slots = np.flatnonzero(~np.isnan(numbers[:, 0]))
         slots = slots[np.argsort(self._ids[slots])]
         if max_rows is not None and len(slots) > max_rows:
-            losses_NM = numbers[slots, : self._num_objectives - with_costs]
-            slots = slots[_select_subset(losses_NM, numbers[slots, self._num_objectives], max_rows)]
-        data = TrainingData(
+            infeasibility_N = numbers[slots, self._num_objectives]
+            slots = slots[_select_subset(numbers[slots, : self._num_objectives], infeasibility_N, max_rows)]
+        return TrainingData(
             trial_ids_N=self._ids[slots],
             rows_ND=self._rows[slots],
             losses_NM=numbers[slots, : self._num_objectives],
@@ -200,9 +190,6 @@ class ObservationStore:
             is_over_N=self._is_over[slots],
             level=None if self._levels is None else self._levels[level],
         )
-        if with_costs:
-            return replace(data, losses_NM=data.losses_NM[:, :-1], costs_N=data.filled()[:, -1])
-        return data
 
     def _add_trial(self, trial_id: int, row: Floats) -> int:
         """Allocate a slot for a trial."""

@@ -12,14 +12,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from ...base.errors import NotInstalled
 from ...base.extras import check_installed
 from ..rng import KeyedRandom
 from ..space import Space
-from ..values import checked_seconds, plain_json
+from ..values import checked_seconds, plain_json_or_name
 from .searcher import Observation, Searcher, SuggestContext
 
 if TYPE_CHECKING:
@@ -66,7 +65,8 @@ class OptunaSearcher(Searcher):
 
     Args:
         sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. Called with
-            `seed=` and the options when the search begins.
+            `seed=` and the options when the search begins. For a sampler without a seed, pass a function such as
+            `lambda seed: PartialFixedSampler({"x": 1}, TPESampler(seed=seed))`.
         suggest_timeout_s: seconds a free worker waits for a suggestion before it gets a random configuration; None: no
             limit.
         options: options of the sampler.
@@ -80,41 +80,35 @@ class OptunaSearcher(Searcher):
     {'n_startup_trials': 20}
     """
 
-    suggest_timeout_s: ClassVar[float | None] = None
-    libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy", "optuna")
-
     def __init__(
         self, sampler: str | Callable[..., Any], *, suggest_timeout_s: float | None = 10.0, **options: Any
     ) -> None:
         if not isinstance(sampler, str) and not callable(sampler):
-            name = type(sampler).__name__
             raise TypeError(
-                f"OptunaSearcher needs the class of a sampler and its options, because it constructs the sampler with "
-                f"the seed of the search; got {sampler!r}.\n"
-                f"  wrong:  OptunaSearcher({name}(...))\n"
-                f"  right:  OptunaSearcher({name}, ...)"
+                f"OptunaSearcher constructs the sampler with the seed of the search; pass the class and the options: "
+                f"OptunaSearcher({type(sampler).__name__}, ...); got the instance {sampler!r}"
             )
         if "seed" in options:
             raise TypeError("OptunaSearcher takes no seed; it is derived from the seed of the search, random_seed=...")
-        self.sampler = sampler
-        self.options = options
+        self._sampler = sampler
+        self._name = sampler if isinstance(sampler, str) else getattr(sampler, "__name__", type(sampler).__name__)
+        self._options = options
         if suggest_timeout_s is not None:
             suggest_timeout_s = checked_seconds("suggest_timeout_s", suggest_timeout_s)
         self.suggest_timeout_s = suggest_timeout_s  # type: ignore[misc]  # per instance
-        if self.name == _GP_SAMPLER:
-            self.libraries = (*type(self).libraries, "torch")  # type: ignore[misc]  # per instance
-        self._study: OptunaStudy | None = None
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return ("fanwise", "numpy", "scipy", "optuna", *(["torch"] if self._name == _GP_SAMPLER else []))
 
     def check(self, space: Space) -> None:
-        with _error_note(self.name):
-            self._new_study(space, 0)
+        self._new_study(space, 0)
 
     def begin(self, space: Space, seed: int) -> None:
-        with _error_note(self.name):
-            self._study = self._new_study(space, KeyedRandom(f"{seed}/optuna").getrandbits(32))
-        self._seed = seed
         from .encoding import Encoder
 
+        self._study = self._new_study(space, KeyedRandom(f"{seed}/optuna").getrandbits(32))
+        self._seed = seed
         self._encoder = Encoder(space)
         self._num_configurations = space.num_configurations
         self._seen: set[bytes] = set()  # keys of suggested and running configurations
@@ -123,20 +117,26 @@ class OptunaSearcher(Searcher):
         self._trials: dict[int, _Trial] = {}
 
     def _new_study(self, space: Space, seed: int) -> "OptunaStudy":
-        if self.name == _GP_SAMPLER:
+        if self._name == _GP_SAMPLER:
             check_installed(f"Optuna's {_GP_SAMPLER} needs", "optuna", "torch", extra="optuna,torch")
         from .with_optuna import OptunaStudy, make_sampler
 
-        return OptunaStudy(space, partial(make_sampler, self.sampler, self.options), seed)
+        with self._error_note():
+            return OptunaStudy(space, lambda seed: make_sampler(self._sampler, self._options, seed), seed)
 
-    @property
-    def name(self) -> str:
-        """Name of the sampler, or of its class or factory."""
-        sampler = self.sampler
-        return sampler if isinstance(sampler, str) else getattr(sampler, "__name__", type(sampler).__name__)
+    @contextmanager
+    def _error_note(self) -> Iterator[None]:
+        """Add a note with the name of the sampler to errors of Optuna."""
+        try:
+            yield
+        except NotInstalled:
+            raise
+        except Exception as error:
+            error.add_note(f"Raised by Optuna's {self._name}, which OptunaSearcher called.")
+            raise
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        with _error_note(self.name):
+        with self._error_note():
             self._sync_pending(context.pending)
             if self._open is None:
                 self._open = self._new_suggestion(context)
@@ -146,25 +146,25 @@ class OptunaSearcher(Searcher):
             return dict(self._open.config)
 
     def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
-        study = self._running_study
-        if study.has_state:
-            suggested = self.suggest(context)
+        has_state = self._study.has_state
+        if has_state:
+            self.suggest(context)
         else:
-            with _error_note(self.name):
-                self._sync_pending(context.pending)
-            suggested = None if self._open is None else self._open.config
-        if suggested != config and self._open is not None:  # recorded with another version of Optuna
-            study.end(self._open.number, "Failed", None)
+            self._sync_pending(context.pending)
+        if self._open is not None and self._open.config != config:  # recorded with another version of Optuna
+            self._study.end(self._open.number, "Failed", None)
             self._open = None
         if self._open is not None:
             self._open.trial_id = context.trial_id
-        elif config is not None and not study.has_state:
+        elif config is not None and not has_state:
             self._add_seen(config)
-            self._open = _OpenSuggestion(study.add(config), context.trial_id, dict(config))
+            self._open = _OpenSuggestion(self._study.add(config), context.trial_id, dict(config))
 
     def _new_suggestion(self, context: SuggestContext) -> _OpenSuggestion | None:
         """Return a suggestion that was not tried, or None."""
-        study = self._running_study
+        from .encoding import seeded_rng
+
+        study = self._study
         study.reseed(KeyedRandom(f"{self._seed}/optuna/{context.number}").getrandbits(32))
         tries = _MAX_TRIES
         if study.is_exhaustive:  # it may repeat configurations that were added from outside
@@ -177,9 +177,7 @@ class OptunaSearcher(Searcher):
             tries -= 1
         if study.is_exhaustive or study.is_exhausted:
             return None
-        from .encoding import numpy_rng
-
-        row = self._encoder.unseen(self._seen, numpy_rng(context))
+        row = self._encoder.unseen(self._seen, seeded_rng(context.random.getrandbits(128)))
         if row is None:
             return None
         config = self._encoder.config(row)
@@ -207,97 +205,55 @@ class OptunaSearcher(Searcher):
 
     def on_end(self, trial_id: int, status: str) -> None:
         trial = self._trials.pop(trial_id, None)
-        if trial_id < 0 and self._running_study.is_exhaustive:
+        if trial_id < 0 and self._study.is_exhaustive:
             return  # the results of a warm start do not affect a grid
-        with _error_note(self.name):
-            number = self._take_number(trial_id, trial)
-            if number is None:
+        with self._error_note():
+            if trial is None:
+                if self._open is not None and self._open.trial_id == trial_id:
+                    self._study.end(self._open.number, status, None)
+                    self._open = None
                 return
-            if trial is not None and trial.is_paused:
-                self._running_study.resume(number)
-            self._running_study.end(number, status, None if trial is None else trial.last)
-
-    def _take_number(self, trial_id: int, trial: _Trial | None) -> int | None:
-        """Return the study's number of a trial that has ended, or None for a trial without reports."""
-        if trial is not None and trial.number is not None:
-            return trial.number
-        suggestion = self._open
-        if suggestion is not None and (
-            suggestion.trial_id == trial_id if trial is None else suggestion.config == trial.config
-        ):
-            self._open = None
-            return suggestion.number
-        return self._add(trial.config) if trial is not None and trial.reports else None
+            if trial.number is None:
+                if not trial.reports and (self._open is None or self._open.config != trial.config):
+                    return
+                trial.number = self._start(trial.config)
+            if trial.is_paused:
+                self._study.resume(trial.number)
+            self._study.end(trial.number, status, trial.last)
 
     def _sync_pending(self, pending: Mapping[int, Mapping[str, object]]) -> None:
         """Update the study to the running and paused trials."""
-        study = self._running_study
         for trial_id, config in pending.items():
             trial = self._trials.get(trial_id)
             if trial is None:
                 trial = self._trials[trial_id] = _Trial(dict(config))
                 self._add_seen(config)
             if trial.number is None:
-                trial.number = self._register_start(trial.config)
+                trial.number = self._start(trial.config)
             elif trial.is_paused:
                 trial.is_paused = False
-                study.resume(trial.number)
+                self._study.resume(trial.number)
         for trial_id, trial in self._trials.items():
             if trial_id not in pending and trial.last is not None and not trial.is_paused:
                 if trial.number is None:
-                    trial.number = self._register_start(trial.config)
+                    trial.number = self._start(trial.config)
                 trial.is_paused = True
-                study.end(trial.number, "Stopped", trial.last)
+                self._study.end(trial.number, "Stopped", trial.last)
 
-    def _register_start(self, config: Mapping[str, object]) -> int:
+    def _start(self, config: Mapping[str, object]) -> int:
         """Return the study's number of a trial that started: of the open suggestion, which is closed, or a new one."""
         suggestion = self._open
         if suggestion is not None and suggestion.config == config:
             self._open = None
             return suggestion.number
-        return self._add(config)
-
-    def _add(self, config: Mapping[str, object]) -> int:
         self._num_added += 1
-        return self._running_study.add(config)
-
-    @property
-    def _running_study(self) -> "OptunaStudy":
-        assert self._study is not None, "begin() was not called"
-        return self._study
+        return self._study.add(config)
 
     def describe(self) -> dict[str, object]:
-        options = {name: _describe_option(value) for name, value in sorted(self.options.items())}
+        options = {name: plain_json_or_name("option", value) for name, value in sorted(self._options.items())}
         return {
             **super().describe(),
-            "sampler": self.name,
+            "sampler": self._name,
             "options": options,
             "suggest_timeout_s": self.suggest_timeout_s,
         }
-
-
-def sampler_options(sampler: str) -> list[str]:
-    """Return the names of the options of a sampler. Raises ValueError if it is unknown, NotInstalled without Optuna."""
-    from .with_optuna import options_of
-
-    return options_of(sampler)
-
-
-def _describe_option(value: object) -> object:
-    """Return a setting for the record: its JSON form, or the name of its class or function."""
-    try:
-        return plain_json("option", list(value) if isinstance(value, tuple) else value)
-    except (TypeError, ValueError):
-        return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-@contextmanager
-def _error_note(sampler: str) -> Iterator[None]:
-    """Add a note with the name of the sampler to errors of Optuna."""
-    try:
-        yield
-    except NotInstalled:
-        raise
-    except Exception as error:
-        error.add_note(f"Raised by Optuna's {sampler}, which OptunaSearcher called.")
-        raise

@@ -15,8 +15,7 @@ Bandwidths follow Scott's rule: the standard deviation of the values times n^(-1
 # C: points, N: trials, D: hyperparameters, K: values of a finite domain
 
 import math
-from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -33,75 +32,51 @@ _MIN_STD_SHARES = 0.25  # minimum standard deviation on finite domains, in share
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
-class _Kernels(Protocol):
-    """The kernels of one hyperparameter for N trials, followed by its prior."""
+@final
+class _TruncatedNormals:
+    """Kernels of a hyperparameter for N trials, and a last one for its prior: normal distributions on [0, 1]."""
+
+    def __init__(self, units_N: Floats, std: float, center: float, prior_std: float) -> None:
+        exists_N = ~np.isnan(units_N)
+        self._centers = np.append(np.where(exists_N, units_N, center), center)
+        self._stds = np.append(np.where(exists_N, std, prior_std), prior_std)
+        self._below = ndtr(-self._centers / self._stds)  # probability below 0
+        self._inside = ndtr((1.0 - self._centers) / self._stds) - self._below  # probability in [0, 1]
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
         """Return the log densities, (C, N + 1); 0 if the hyperparameter does not exist in the point."""
-
-    def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        """Map uniform numbers to draws from these kernels, (C,)."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _TruncatedNormals:
-    """Normal distributions truncated to [0, 1]."""
-
-    centers_N: Floats
-    stds_N: Floats
-    below_N: Floats  # probability below 0
-    inside_N: Floats  # probability in [0, 1]
-
-    def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        z = (units_C[:, None] - self.centers_N) / self.stds_N
-        log_density: Floats = -0.5 * z * z - (np.log(self.stds_N * self.inside_N) + _LOG_ROOT)
+        z = (units_C[:, None] - self._centers) / self._stds
+        log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._inside) + _LOG_ROOT)
         log_density[np.isnan(units_C)] = 0.0
         return log_density
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        z_C = ndtri(self.below_N[kernel_C] + u_C * self.inside_N[kernel_C])
-        return np.asarray(np.clip(self.centers_N[kernel_C] + z_C * self.stds_N[kernel_C], 0.0, _BELOW_ONE))
+        """Map uniform numbers to draws from these kernels, (C,)."""
+        z_C = ndtri(self._below[kernel_C] + u_C * self._inside[kernel_C])
+        return np.asarray(np.clip(self._centers[kernel_C] + z_C * self._stds[kernel_C], 0.0, _BELOW_ONE))
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
 class _Tables:
-    """Probabilities of K values: one table row per value of a trial, and a last row for the prior."""
+    """Kernels as tables of the probabilities of K values, with the methods of _TruncatedNormals.
 
-    rows_N: Ints
-    logs_KK: Floats  # relative to the shares; the last column, for absent values, is zero
-    sums_KK: Floats  # cumulative probabilities
-    middles_K: Floats
+    The probabilities have a row for the trials of each value, and a last one for the prior.
+    """
+
+    def __init__(self, ranks_N: Ints, probabilities: Floats, shares_K: Floats, middles_K: Floats) -> None:
+        # Rank -1, a hyperparameter that does not exist in a trial, is the last row, the prior.
+        self._rows = np.append(ranks_N, -1)
+        # Relative to the shares. The last column, for values that do not exist, is zero.
+        self._logs = np.pad(np.log(np.maximum(probabilities / shares_K, _MIN_PROBABILITY)), ((0, 0), (0, 1)))
+        self._sums = probabilities.cumsum(axis=1)
+        self._middles_K = middles_K
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        return np.asarray(self.logs_KK[self.rows_N[None, :], ranks_C[:, None]])
+        return np.asarray(self._logs[self._rows[None, :], ranks_C[:, None]])
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        ranks_C = (self.sums_KK[self.rows_N[kernel_C]] <= u_C[:, None]).sum(axis=1)
-        return np.asarray(self.middles_K[np.minimum(ranks_C, len(self.middles_K) - 1)])
-
-
-def _truncated_normals(units_N: Floats, std: float, center: float, prior_std: float) -> _TruncatedNormals:
-    exists_N = ~np.isnan(units_N)
-    centers_N = np.append(np.where(exists_N, units_N, center), center)
-    stds_N = np.append(np.where(exists_N, std, prior_std), prior_std)
-    below_N = ndtr(-centers_N / stds_N)
-    return _TruncatedNormals(centers_N, stds_N, below_N, ndtr((1.0 - centers_N) / stds_N) - below_N)
-
-
-def _table(ranks_N: Ints, probabilities_KK: Floats, shares_K: Floats, middles_K: Floats) -> _Tables:
-    """Create tables from K + 1 rows of probabilities."""
-    logs_KK = np.pad(np.log(np.maximum(probabilities_KK / shares_K, _MIN_PROBABILITY)), ((0, 0), (0, 1)))
-    # Rank -1, a hyperparameter that does not exist in a trial, is the last row, the prior.
-    return _Tables(np.append(ranks_N, -1), logs_KK, probabilities_KK.cumsum(axis=1), middles_K)
-
-
-def _discrete_normals(middles_K: Floats, shares_K: Floats, stds: Floats, centers: Floats) -> Floats:
-    """Return one row of probabilities of the K values per center."""
-    z = (middles_K - centers[:, None]) / stds[:, None]
-    weights = np.exp(-0.5 * z * z) * shares_K
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+        ranks_C = (self._sums[self._rows[kernel_C]] <= u_C[:, None]).sum(axis=1)
+        return np.asarray(self._middles_K[np.minimum(ranks_C, len(self._middles_K) - 1)])
 
 
 @final
@@ -143,8 +118,8 @@ class ParzenEstimator:
         return self._encoder.snapped(units)
 
 
-def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float) -> _Kernels:
-    domain, prior = encoder.domains[d], encoder.space.priors.get(encoder.names[d])
+def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float) -> _TruncatedNormals | _Tables:
+    domain, prior = encoder.domains[d], encoder.priors.get(d)
     num_values = domain.num_values
     center = 0.5 if prior is None else domain.to_unit(prior.center)
     prior_std = _UNIFORM_STD if prior is None else 1.0 - prior.confidence
@@ -159,16 +134,17 @@ def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: fl
             prior_row = np.full(num_values, (1.0 - probability) / max(1, num_values - 1))
             prior_row[int(center * num_values)] = probability
         rows = np.vstack(((1.0 - smoothing) * identity + smoothing * uniform, prior_row))
-        return _table(ranks_N, rows, uniform, encoder.middles(d))
+        return _Tables(ranks_N, rows, uniform, encoder.middles(d))
     std = scott * _standard_deviation(units_N, center, prior_std)
     std = min(1.0, max(std, _MIN_STD, _MIN_STD_SHARES / num_values if num_values else 0.0))
     if num_values is None or num_values > _MAX_TABLE_SIZE:
-        return _truncated_normals(units_N, std, center, prior_std)
+        return _TruncatedNormals(units_N, std, center, prior_std)
     middles_K = encoder.middles(d)
     shares_K = np.diff(np.concatenate(([0.0], (middles_K[1:] + middles_K[:-1]) / 2, [1.0])))
     stds = np.append(np.full(num_values, std), prior_std)
-    rows = _discrete_normals(middles_K, shares_K, stds, np.append(middles_K, center))
-    return _table(ranks_N, rows, shares_K, middles_K)
+    z = (middles_K - np.append(middles_K, center)[:, None]) / stds[:, None]
+    weights = np.exp(-0.5 * z * z) * shares_K
+    return _Tables(ranks_N, weights / weights.sum(axis=1, keepdims=True), shares_K, middles_K)
 
 
 def _standard_deviation(units_N: Floats, center: float, prior_std: float) -> float:

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import ClassVar, final
 
 from ...base.nearest import did_you_mean
-from ..space import Space
+from ..space import Space, check_part
 from ..values import checked_int, plain_json_or_name
 from .searcher import Observation, Searcher, SuggestContext
 
@@ -89,12 +89,15 @@ class FirstPoints(Searcher):
         self.runs_inline = searcher.runs_inline  # type: ignore[misc]  # as the wrapped searcher
         self.suggest_timeout_s = searcher.suggest_timeout_s  # type: ignore[misc]
         self.levels = searcher.levels
-        self.libraries = searcher.libraries  # type: ignore[misc]
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return self.searcher.libraries
 
     def check(self, space: Space) -> None:
         for index, point in enumerate(self._points):
             try:
-                space.check_part(point)
+                check_part(space, point)
             except ValueError as error:
                 raise ValueError(f"points_to_evaluate[{index}]: {error}") from None
         self.searcher.check(space)

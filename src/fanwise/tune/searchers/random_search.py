@@ -79,9 +79,7 @@ class RandomSearcher(Searcher):
     """
 
     runs_inline: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self._seen: SeenConfigs | None = None
+    _seen: SeenConfigs | None = None
 
     def begin(self, space: Space, seed: int) -> None:
         self._seen = SeenConfigs(space)
@@ -114,11 +112,10 @@ class SobolSearcher(Searcher):
     """
 
     runs_inline: ClassVar[bool] = True
-    libraries: ClassVar[tuple[str, ...]] = ("numpy", "scipy")
 
-    def __init__(self) -> None:
-        self._sequence: Any = None  # scipy.stats.qmc.Sobol
-        self._buffer: list[list[float]] = []  # next points, in reverse order
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return ("numpy", "scipy")
 
     def begin(self, space: Space, seed: int) -> None:
         import numpy as np
@@ -126,9 +123,9 @@ class SobolSearcher(Searcher):
 
         rng = np.random.default_rng(KeyedRandom(f"{seed}/sobol").getrandbits(64))
         # A space of constants has no dimension, but Sobol needs one.
-        self._sequence = qmc.Sobol(max(len(space.domains), 1), scramble=True, rng=rng)
+        self._sequence: Any = qmc.Sobol(max(len(space.domains), 1), scramble=True, rng=rng)
         self._seen = SeenConfigs(space)
-        self._buffer = []
+        self._buffer: list[list[float]] = []  # next points, in reverse order
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         if not self._buffer:

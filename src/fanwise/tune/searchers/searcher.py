@@ -125,14 +125,19 @@ class Searcher(abc.ABC):
         levels: resource levels in increasing order. Model-based searchers learn from each trial's first report at the
             highest level that enough trials have reached; without levels, from each trial's last report. The scheduler
             sets them before `begin` if the searcher was given by name.
-        libraries: names of the distributions that determine the suggestions. Their versions are recorded; a replay with
-            other versions takes the suggestions from the record.
     """
 
     runs_inline: ClassVar[bool] = False
     suggest_timeout_s: ClassVar[float | None] = None
     levels: tuple[float, ...] = ()
-    libraries: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Names of the distributions that determine the suggestions. Subclasses may set a class variable.
+
+        Their versions are recorded; a replay with other versions takes the suggestions from the record.
+        """
+        return ()
 
     @abc.abstractmethod
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:

@@ -70,7 +70,7 @@ class TPESearcher(ModelBasedSearcher):
             bandwidth_factor=_BAD_BANDWIDTH,
             # A uniform prior has a lower relative weight than among the few good trials, which favors unexplored
             # regions. User-defined priors have the same weight in both densities, otherwise they would never fade.
-            prior_weight=pending_weight if self.encoder.space.priors else 1.0,
+            prior_weight=pending_weight if self.encoder.priors else 1.0,
         )
         candidates = self._good.sample(self.num_candidates, rng)
         log_ratios = self._good.log_density(candidates) - bad.log_density(candidates)

@@ -12,11 +12,8 @@ is not finite).
 """
 
 import inspect
-import logging
-import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
@@ -25,6 +22,7 @@ from ...base.errors import NotInstalled
 from ...base.nearest import did_you_mean
 from ..space import Domain, Space
 from ..space.domains import is_finite
+from ..space.numeric import Multiples
 from ..space.parameters import exists, parents_first
 from ..space.scales import below_one
 from .searcher import Observation
@@ -39,9 +37,6 @@ except ImportError as error:
 # Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 is not used: it needs
 # the trial returned by `ask`.
 _CONSTRAINTS = "constraints"
-_SAMPLER_LOGGERS = "optuna.samplers"
-_TRIAL_AND_PARAMETER = re.compile(r"`[^`]*` in Trial#\d+|[Tt]rial ?#?\d+")
-_KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Samplers whose only state is the study and their random number generator.
 _STATELESS = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
@@ -50,26 +45,22 @@ _STATELESS = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return the distribution of every name of the space, including conditional hyperparameters.
 
-    Raises ValueError if a domain, prior or constant has no counterpart in Optuna.
+    Raises ValueError if a domain or constant has no counterpart in Optuna. Priors are omitted.
 
     >>> from fanwise.tune import loguniform
     >>> distributions(Space({"lr": loguniform(0.01, 1), "epochs": 10}))["lr"]
     FloatDistribution(high=1.0, log=True, low=0.01, step=None)
     """
     converted: dict[str, BaseDistribution] = {}
-    for name in space.names:
-        if name in space.priors:
-            raise ValueError(f"the prior of {name!r} cannot be converted: Optuna's distributions have no priors")
-        if name in space.constants:
-            value = space.constants[name]
-            if isinstance(value, list | dict):
-                problem = f"{value!r} is neither a string, a number nor None"
-                raise ValueError(f"the constant {name!r} cannot be converted: {problem}")
-            converted[name] = CategoricalDistribution((value,))
-            continue
-        distribution = distribution_of(space.domains[name])
+    for name, value in space.constants.items():
+        if isinstance(value, list | dict):
+            problem = f"{value!r} is neither a string, a number nor None"
+            raise ValueError(f"the constant {name!r} cannot be converted: {problem}")
+        converted[name] = CategoricalDistribution((value,))
+    for name, domain in space.domains.items():
+        distribution = distribution_of(domain)
         if distribution is None:
-            raise ValueError(f"{name!r} cannot be converted: {space.domains[name]!r} has no counterpart in Optuna")
+            raise ValueError(f"{name!r} cannot be converted: {domain!r} has no counterpart in Optuna")
         converted[name] = distribution
     return converted
 
@@ -127,10 +118,9 @@ def parameter_mapping(domain: Domain) -> ParameterMapping:
         return ParameterMapping(distribution, lambda value: value, domain.normalize)
     if not is_finite(domain):
         return ParameterMapping(FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(below_one(u)))
-    first, is_log = 0, domain.domain_type.startswith("qlog")
-    if is_log:  # the smallest multiple of q
-        settings: Any = domain.settings()
-        first = round(Fraction(repr(settings["lower"])) / Fraction(repr(settings["q"])))
+    first, is_log = 0, False
+    if isinstance(domain, Multiples) and domain.is_log:  # the smallest multiple of q
+        first, is_log = round(Fraction(repr(domain.lower)) / Fraction(repr(domain.q))), True
     return ParameterMapping(
         IntDistribution(first, first + domain.num_values - 1, log=is_log),
         lambda value: first + domain.index_of(value),
@@ -166,7 +156,6 @@ class OptunaStudy:
         self._space = space
         self._make = make
         self._sampler = make(seed)
-        self._log_filter = _DuplicateFilter()
         self._mappings = {name: parameter_mapping(domain) for name, domain in space.domains.items()}
         self._names = [name for name in parents_first(space.names, space.conditions) if name in space.domains]
         self._create(1)
@@ -174,11 +163,15 @@ class OptunaStudy:
     def _create(self, num_objectives: int) -> None:
         self._num_objectives = num_objectives
         self._storage = _Storage()
-        with _quiet_logging():
-            directions = [optuna.study.StudyDirection.MINIMIZE] * num_objectives
+        directions = [optuna.study.StudyDirection.MINIMIZE] * num_objectives
+        verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))  # a new study logs a message
+        try:
             self._study_id = self._storage.create_new_study(directions, "search")
             pruner = optuna.pruners.NopPruner()
             self._study = _Study("search", self._storage, sampler=self._sampler, pruner=pruner)
+        finally:
+            optuna.logging.set_verbosity(verbosity)
 
     @property
     def is_exhausted(self) -> bool:
@@ -203,15 +196,14 @@ class OptunaStudy:
 
     def suggest(self) -> tuple[int, dict[str, object]]:
         """Start a trial. Return its number and the configuration that the sampler chose."""
-        with _filter_logging(self._log_filter):
-            trial = self._study.ask()
-            config = dict[str, object]()
-            for name in self._names:
-                if exists(name, config, self._space.conditions):
-                    config[name] = self._mappings[name].to_value(self._param(trial, name))
+        trial = self._study.ask()
+        config: dict[str, object] = {}
+        for name in self._names:
+            if exists(name, config, self._space.conditions):
+                config[name] = self._mappings[name].to_value(self._suggest_param(trial, name))
         return trial.number, self._space.check(config)
 
-    def _param(self, trial: "optuna.Trial", name: str) -> Any:
+    def _suggest_param(self, trial: "optuna.Trial", name: str) -> Any:
         distribution: Any = self._mappings[name].distribution
         if isinstance(distribution, CategoricalDistribution):
             return trial.suggest_categorical(name, distribution.choices)
@@ -221,11 +213,10 @@ class OptunaStudy:
     def add(self, config: Mapping[str, object]) -> int:
         """Start a trial with a configuration that the sampler did not choose. Return its number."""
         params = {name: self._mappings[name].to_param(config[name]) for name in self._names if name in config}
-        with _filter_logging(self._log_filter):
-            self._study.enqueue_trial(params)
-            trial = self._study.ask()
-            for name in params:
-                self._param(trial, name)
+        self._study.enqueue_trial(params)
+        trial = self._study.ask()
+        for name in params:
+            self._suggest_param(trial, name)
         if hasattr(self._sampler, "get_trial_generation"):  # genetic samplers assign a generation to each trial
             self._sampler.get_trial_generation(self._study, self._storage.get_trial(self._id(trial.number)))
         return int(trial.number)
@@ -276,31 +267,22 @@ def make_sampler(
         TypeError: the factory does not accept a seed or the options, or does not return a sampler.
         ValueError: Optuna has no sampler of this name.
     """
-    name = factory if isinstance(factory, str) else getattr(factory, "__name__", repr(factory))
     make = _sampler_class(factory) if isinstance(factory, str) else factory
-    parameters = inspect.signature(make).parameters
-    if not any(key == "seed" or p.kind is inspect.Parameter.VAR_KEYWORD for key, p in parameters.items()):
-        raise TypeError(
-            f"{name} takes no seed, so the search would not be reproducible; pass a function that does.\n"
-            f"  for example:  OptunaSearcher(lambda seed: PartialFixedSampler({{'x': 1}}, TPESampler(seed=seed)))"
-        )
-    required = [key for key, p in parameters.items() if p.default is p.empty and p.kind in _KEYWORD_KINDS]
-    if missing := [key for key in required if key not in options and key != "seed"]:
-        raise TypeError(f"{name} needs a value for {', '.join(missing)}: OptunaSearcher({name!r}, {missing[0]}=...)")
     keywords = dict(options)
-    if "constraints_func" in parameters and "constraints_func" not in keywords and not _reads_constraints():
-        keywords["constraints_func"] = _violations
+    # Samplers of Optuna 5 and later, which has `set_constraint`, read constraints without `constraints_func`.
+    if "constraints_func" in inspect.signature(make).parameters and not hasattr(optuna.trial.Trial, "set_constraint"):
+        keywords.setdefault("constraints_func", _violations)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = make(seed=seed, **keywords)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise TypeError(f"{name} must return an Optuna sampler, but returned {sampler!r}")
+        raise TypeError(f"{make!r} must return an Optuna sampler, but returned {sampler!r}")
     return sampler
 
 
-def options_of(sampler: str) -> list[str]:
+def sampler_options(name: str) -> list[str]:
     """Return the names of the options of a sampler. Raises ValueError for an unknown sampler."""
-    return [name for name in inspect.signature(_sampler_class(sampler)).parameters if name != "seed"]
+    return [option for option in inspect.signature(_sampler_class(name)).parameters if option != "seed"]
 
 
 def _sampler_class(name: str) -> Callable[..., Any]:
@@ -311,50 +293,5 @@ def _sampler_class(name: str) -> Callable[..., Any]:
     return sampler_class
 
 
-def _reads_constraints() -> bool:
-    """Return True for Optuna 5 and later, where samplers read constraints without `constraints_func`."""
-    return hasattr(optuna.trial.Trial, "set_constraint")
-
-
 def _violations(trial: "optuna.trial.FrozenTrial") -> Sequence[float]:
     return tuple(trial.user_attrs.get(_CONSTRAINTS, ()))
-
-
-class _DuplicateFilter(logging.Filter):
-    """Passes each message once, ignoring the parameter and trial it mentions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._messages: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = _TRIAL_AND_PARAMETER.sub("", record.getMessage())
-        is_new = text not in self._messages
-        self._messages.add(text)
-        return is_new
-
-
-@contextmanager
-def _filter_logging(log_filter: _DuplicateFilter) -> Iterator[None]:
-    """Filter the log messages of samplers, which repeat for every parameter and trial."""
-    loggers = [
-        logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(_SAMPLER_LOGGERS)
-    ]
-    for logger in loggers:
-        logger.addFilter(log_filter)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(log_filter)
-
-
-@contextmanager
-def _quiet_logging() -> Iterator[None]:
-    """Suppress Optuna's message about each new study."""
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)

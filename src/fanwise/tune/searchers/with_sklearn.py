@@ -80,8 +80,6 @@ class ForestSearcher(ModelBasedSearcher):
         num_trees: number of trees; the time of a suggestion is proportional to it.
         num_candidates: number of candidates that are sampled for each suggestion.
         max_rows: maximum number of trials in the training data: a quarter are the best, the others the latest.
-        cost_attr: name of a reported value with the cost of the trial so far, such as seconds. If given, suggestions
-            maximize expected improvement per unit of cost (Snoek, Larochelle and Adams, NeurIPS 2012, section 3.2).
 
     Raises:
         TypeError, ValueError: invalid argument.
@@ -92,36 +90,27 @@ class ForestSearcher(ModelBasedSearcher):
     """
 
     suggest_timeout_s: ClassVar[float | None] = 5.0
-    libraries: ClassVar[tuple[str, ...]] = (*ModelBasedSearcher.libraries, "scikit-learn")
-    results_per_fit: ClassVar[int] = 80
+    _results_per_fit: ClassVar[int] = 80
 
     def __init__(
-        self,
-        num_init: int = 5,
-        *,
-        num_trees: int = 32,
-        num_candidates: int = 1000,
-        max_rows: int = 300,
-        cost_attr: str | None = None,
+        self, num_init: int = 5, *, num_trees: int = 32, num_candidates: int = 1000, max_rows: int = 300
     ) -> None:
-        rows = checked_int("max_rows", max_rows, 4)
         check_sklearn("ForestSearcher needs")
-        super().__init__(num_init=num_init, max_rows=rows, cost_attr=cost_attr)
+        super().__init__(num_init=num_init, max_rows=max_rows)
         self.num_trees = checked_int("num_trees", num_trees, 1)
         self.num_candidates = checked_int("num_candidates", num_candidates, 1)
 
-    def fit(self, data: "TrainingData", rng: "np.random.Generator") -> None:
-        import numpy as np
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return (*super().libraries, "scikit-learn")
 
+    def fit(self, data: "TrainingData", rng: "np.random.Generator") -> None:
         from .observations import normal_scores, ranks
 
         score_N = normal_scores(ranks(data))
         self._best, self._worst = float(score_N.min()), float(score_N.max())
         features_NF = self.encoder.features(data.rows_ND)
         self._forest = Forest(features_NF, score_N, rng, num_trees=self.num_trees)
-        self._cost_forest = None
-        if data.costs_N is not None:
-            self._cost_forest = Forest(features_NF, np.log(data.costs_N), rng, num_trees=self.num_trees)
 
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         import numpy as np
@@ -131,13 +120,11 @@ class ForestSearcher(ModelBasedSearcher):
         predictions_CT = self._forest.predict(features_CF, pending_PF, self._worst)
         mean_C = predictions_CT.mean(axis=1)
         improvement_C = expected_improvement(self._best, mean_C, predictions_CT.std(axis=1))
-        if self._cost_forest is not None:
-            improvement_C = improvement_C / np.exp(self._cost_forest.predict(features_CF).mean(axis=1))
         # Candidates without expected improvement are ordered by their mean.
         return np.asarray(rows_CD[np.lexsort((mean_C, -improvement_C))])
 
     def describe(self) -> dict[str, object]:
-        settings = {"num_trees": self.num_trees, "num_candidates": self.num_candidates, "cost_attr": self.cost_attr}
+        settings = {"num_trees": self.num_trees, "num_candidates": self.num_candidates}
         return {**super().describe(), **settings}
 
 

@@ -2,17 +2,11 @@
 
 from .result import Incumbent as Incumbent
 from .result import SimulatedSearch as SimulatedSearch
-from .result import Spread as Spread
-from .result import incumbent_spread as incumbent_spread
-from .simulation import repeat as repeat
 from .simulation import simulate as simulate
 from .tables import Curve as Curve
 from .tables import CurveTable as CurveTable
 from .tables import FunctionTable as FunctionTable
 from .tables import Step as Step
 from .tables import Table as Table
-from .tables import fcnet_final as fcnet_final
-from .tables import from_experiment as from_experiment
 from .tables import from_frame as from_frame
-from .tables import lcbench_curves as lcbench_curves
 from .workers import Faults as Faults

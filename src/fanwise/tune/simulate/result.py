@@ -1,20 +1,13 @@
 """Results of simulated searches."""
 
-import statistics
-from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, final
+from typing import final
 
 from ..core.actions import BestReport
 from ..schedulers.scheduler import Decision
 from ..searchers.searcher import Objective
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-Keep: TypeAlias = Literal["incumbent", "attempts", "reports"]
 
 
 @final
@@ -66,88 +59,8 @@ class SimulatedSearch:
     decisions: Mapping[Decision, int]
     training_s: float
     utilization: float
-    _attempts: "ResultColumns | None" = field(repr=False, default=None)
-    _reports: "ResultColumns | None" = field(repr=False, default=None)
 
     def incumbent_at(self, time_s: float) -> float | None:
         """Return the best value up to this virtual time, or None."""
         index = bisect_right(self.incumbents, time_s, key=lambda incumbent: incumbent.time_s)
         return self.incumbents[index - 1].value if index else None
-
-    def time_to(self, target: float) -> float | None:
-        """Return the virtual time at which `target` was first reached, or None."""
-        loss = self.objective.loss
-        times_s = (incumbent.time_s for incumbent in self.incumbents if loss(incumbent.value) <= loss(target))
-        return next(times_s, None)
-
-    def attempts(self) -> "pd.DataFrame":
-        """Return one row per attempt: trial_id, attempt, worker, start_s, ready_s, end_s, from_iter, iter.
-
-        `ready_s` is NaN if the attempt ended before the objective was called; `iter` is the number of its last report.
-        Raises ValueError if attempts were not kept.
-        """
-        return _frame(self._attempts, "attempts")
-
-    def reports(self) -> "pd.DataFrame":
-        """Return one row per valid report, in order of time: time_s, trial_id, iter, and the objective.
-
-        Raises ValueError if reports were not kept.
-        """
-        return _frame(self._reports, "reports")
-
-
-def _frame(columns: "ResultColumns | None", kind: Keep) -> "pd.DataFrame":
-    if columns is None:
-        raise ValueError(f"the {kind} were not kept; use simulate(..., keep={kind!r})")
-    return columns.frame()
-
-
-@final
-class ResultColumns:
-    """A table of numbers in arrays. `types`: "q" for integers, "d" for floats.
-
-    >>> columns = ResultColumns({"trial_id": "q", "time_s": "d"})
-    >>> columns.add(0, 1.5)
-    >>> columns.frame().to_dict("records")
-    [{'trial_id': 0, 'time_s': 1.5}]
-    """
-
-    def __init__(self, types: Mapping[str, Literal["q", "d"]]) -> None:
-        self._arrays: dict[str, array[int] | array[float]] = {name: array(type) for name, type in types.items()}
-
-    def add(self, *row: float) -> None:
-        for column, value in zip(self._arrays.values(), row, strict=True):
-            column.append(value)  # type: ignore[arg-type]  # ints for "q"
-
-    def frame(self) -> "pd.DataFrame":
-        import pandas as pd  # slow to import
-
-        return pd.DataFrame({name: list(column) for name, column in self._arrays.items()})
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Statistics of the incumbents of several searches at one virtual time."""
-
-    time_s: float
-    mean: float
-    deviation: float
-    least: float
-    greatest: float
-    num_searches: int
-
-
-def incumbent_spread(searches: Sequence[SimulatedSearch], times_s: Sequence[float]) -> list[Spread]:
-    """Return mean and spread of the incumbents of several searches at each virtual time.
-
-    Times without reports are omitted. `deviation` is the sample standard deviation, 0 for a single search.
-    """
-    spreads = []
-    for time_s in times_s:
-        values = [value for search in searches if (value := search.incumbent_at(time_s)) is not None]
-        if values:
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            mean = statistics.fmean(values)
-            spreads.append(Spread(time_s, mean, deviation, min(values), max(values), len(values)))
-    return spreads

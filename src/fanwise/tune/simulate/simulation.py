@@ -1,20 +1,17 @@
-"""Searches on a virtual clock: `simulate`, and `repeat` for several seeds."""
+"""Searches on a virtual clock."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import deque
 
 from ...base.errors import SearchFailedError
+from ..record.utilization import Utilization
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
-from ..searchers.searcher import SuggestContext
 from ..stopping import StoppingCriterion
 from ..values import check_bool, checked_int, checked_seconds
 from ..warm_start import WarmStart, read_warm_start
-from .result import Keep, SimulatedSearch
+from .result import SimulatedSearch
 from .tables import Table
-from .workers import Faults, OnEvent, SimulatedWorkers, Tally
-
-_KEEP_VALUES = ("incumbent", "attempts", "reports")
+from .workers import Faults, OnEvent, SimulatedWorkers
 
 
 def simulate(
@@ -26,14 +23,13 @@ def simulate(
     seed: int | None = None,
     checkpoints: bool = True,
     startup_s: float = 0.0,
-    suggest_s: float | Callable[[SuggestContext], float] = 0.0,
+    suggest_s: float = 0.0,
     faults: Faults | None = None,
     retries: int = 0,
     asynchronous: bool = True,
     trial_timeout_s: float | None = None,
     max_equal_failures: int | None = 3,
     warm_start: WarmStart | None = None,
-    keep: Keep = "incumbent",
     on_event: OnEvent | None = None,
 ) -> SimulatedSearch:
     """Simulate a search with learning curves in place of training, and a virtual clock.
@@ -43,22 +39,21 @@ def simulate(
 
     Args:
         scheduler: the scheduler, as for a Tuner.
-        table: learning curves and space, such as `lcbench_curves`, `fcnet_final`, `from_frame` or a `FunctionTable`.
+        table: learning curves and space, such as a `FunctionTable` or the result of `from_frame`.
         stop: stopping criterion; `max_wallclock_time` is in virtual seconds.
         n_workers: number of simulated workers.
         seed: seed of the search and the faults; None: that of the scheduler, otherwise 0.
         checkpoints: whether trials save a checkpoint with every report; without, resumed and retried trials start from
             scratch.
         startup_s: virtual seconds from the start of a trial until the objective is called.
-        suggest_s: virtual seconds per suggestion, or a function of the `SuggestContext`.
+        suggest_s: virtual seconds per suggestion. Suggestions are made one after another.
         faults: crashes, lost workers and slow attempts.
         retries: how often a crashed trial is restarted.
         asynchronous: False: a new batch of trials starts when all trials of the previous one have ended.
         trial_timeout_s: virtual seconds after which a trial is stopped; None: no limit.
         max_equal_failures: the search fails if its first trials, this many, all fail with the same error; None: never.
         warm_start: earlier experiments and data frames, as for a Tuner.
-        keep: data kept in the result: "incumbent", "attempts" (rows for each attempt), or "reports" (both).
-        on_event: called with every event and the resulting actions of the state machine.
+        on_event: called with every event and the resulting actions of the state machine, e.g. to collect reports.
 
     Raises:
         TypeError, ValueError: a setting of the wrong type or size, or the scheduler or warm start does not fit the
@@ -76,8 +71,6 @@ def simulate(
     >>> search.num_trials_completed, search.utilization
     (4800, 1.0)
     """
-    if keep not in _KEEP_VALUES:
-        raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEP_VALUES))}, got {keep!r}")
     settings = SearchSettings.create(
         table.space,
         scheduler,
@@ -93,20 +86,20 @@ def simulate(
     earlier, _ = read_warm_start(warm_start, settings)
     scheduler = settings.copy_scheduler()
     core = settings.new_core(scheduler)
-    objective = scheduler.objectives[0]
-    tally = Tally(objective, settings.constraints, n_workers, keep)
     workers = SimulatedWorkers(
         core=core,
         searcher=scheduler.searcher,
         table=table,
-        tally=tally,
+        objective=scheduler.objectives[0],
+        constraints=settings.constraints,
+        utilization=Utilization(n_workers),
         seed=settings.seed,
         checkpoints=check_bool("checkpoints", checkpoints),
         startup_s=checked_seconds("startup_s", startup_s),
-        suggest_s=_suggestion_time(suggest_s),
+        suggest_s=checked_seconds("suggest_s", suggest_s),
         faults=faults,
         on_event=on_event,
-        earlier=earlier,
+        queue=deque(earlier),
     )
     duration_s, finish = workers.run()
     if finish.cause is not None:
@@ -117,48 +110,20 @@ def simulate(
         raise SearchFailedError(finish.error)
     counts = core.counts
     return SimulatedSearch(
-        objective=objective,
+        objective=workers.objective,
         n_workers=n_workers,
         duration_s=duration_s,
         reason=finish.reason,
         best=core.best,
-        incumbents=tally.incumbents,
+        incumbents=workers.incumbents,
         num_trials_started=counts.num_trials_started,
         num_trials_completed=counts.num_trials_completed,
         num_trials_stopped=counts.num_trials_stopped,
         num_trials_failed=counts.num_trials_failed,
-        num_attempts=tally.num_attempts,
+        num_attempts=workers.num_attempts,
         num_reports=counts.num_evaluations,
-        num_events=tally.num_events,
-        decisions=tally.decisions,
-        training_s=tally.training_s,
-        utilization=tally.utilization.share(duration_s) or 0.0,
-        _attempts=tally.attempts,
-        _reports=tally.reports,
+        num_events=workers.num_events,
+        decisions=workers.decisions,
+        training_s=workers.training_s,
+        utilization=workers.utilization.share(duration_s) or 0.0,
     )
-
-
-def repeat(
-    scheduler: Scheduler,
-    table: Table,
-    stop: StoppingCriterion,
-    *,
-    seeds: Iterable[int] = range(10),
-    **settings: Any,
-) -> list[SimulatedSearch]:
-    """Call `simulate` for each seed. `incumbent_spread` aggregates the results.
-
-    >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
-    >>> table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
-    >>> searches = repeat(FIFO(metric="loss"), table, StoppingCriterion(max_wallclock_time=100), seeds=range(3))
-    >>> [search.num_trials_completed for search in searches]
-    [400, 400, 400]
-    """
-    return [simulate(scheduler, table, stop, seed=seed, **settings) for seed in seeds]
-
-
-def _suggestion_time(suggest_s: float | Callable[[SuggestContext], float]) -> Callable[[SuggestContext], float]:
-    if not callable(suggest_s):
-        constant_s = checked_seconds("suggest_s", suggest_s)
-        return lambda context: constant_s
-    return lambda context: checked_seconds("the result of suggest_s", suggest_s(context))

@@ -1,4 +1,4 @@
-"""Learning curves for simulated trials, computed by a function or read from files, data frames or experiments.
+"""Learning curves for simulated trials, computed by a function, or measured, in arrays or a data frame.
 
     Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (report, seconds since the previous report)
 
@@ -7,17 +7,13 @@ computes curves. Curves are deterministic, so a retried trial repeats its report
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from ...base.errors import DataFileError
 from ...pool.reporting import plain_metrics
-from ..experiment import load_experiment
-from ..space import Space, choice, lograndint, loguniform, randint, uniform
+from ..space import Space, space_objects
 from ..values import with_objects
 
 if TYPE_CHECKING:
@@ -28,30 +24,6 @@ Curve: TypeAlias = Callable[[int], Step | None]
 """Maps iteration 1, 2, ... to its report and its training time in seconds, or to None after the end of training."""
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
-
-_LCBENCH = {
-    "batch_size": lograndint(16, 512),
-    "learning_rate": loguniform(1e-4, 1e-1),
-    "momentum": uniform(0.1, 0.99),
-    "weight_decay": uniform(1e-5, 1e-1),
-    "num_layers": randint(1, 5),
-    "max_units": lograndint(64, 1024),
-    "max_dropout": uniform(0.0, 1.0),
-}
-_LCBENCH_INTS = ("batch_size", "num_layers", "max_units")
-_WIDTHS = [16, 32, 64, 128, 256, 512]
-_FCNET: dict[str, list[Any]] = {
-    "activation_fn_1": ["relu", "tanh"],
-    "activation_fn_2": ["relu", "tanh"],
-    "batch_size": [8, 16, 32, 64],
-    "dropout_1": [0.0, 0.3, 0.6],
-    "dropout_2": [0.0, 0.3, 0.6],
-    "init_lr": [5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 1e-1],
-    "lr_schedule": ["cosine", "const"],
-    "n_units_1": _WIDTHS,
-    "n_units_2": _WIDTHS,
-}
-_FCNET_EPOCHS = 100
 
 
 class Table(Protocol):
@@ -104,7 +76,7 @@ class FunctionTable:
                 f"or pass another name as max_resource_attr"
             )
         self._objective = objective
-        self._objects = self.space.objects
+        self._objects = space_objects(self.space)
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
 
@@ -124,7 +96,7 @@ class FunctionTable:
 
 @final
 class CurveTable:
-    """Measured learning curves of C configurations; other configurations get the curve of the nearest one.
+    """Measured learning curves of C configurations with R reports; other configurations get the nearest one's curve.
 
     The distance is Euclidean in the units of the domains; different categories of a choice have distance 1. Ties are
     broken by index.
@@ -173,35 +145,6 @@ class CurveTable:
         self.space = space
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
-        self._nearest = _NearestNeighbor(self.space, max_resource_attr, configs)
-
-    def __len__(self) -> int:
-        """Number of configurations."""
-        return len(self._elapsed_CR)
-
-    def curve(self, config: Mapping[str, object]) -> Curve:
-        row = self._nearest.row(config)
-        last = config[self._max_resource_attr]
-        names, resource_attr, resources = list(self._values_CR), self._resource_attr, self._resources
-        columns = [self._values_CR[name][row].tolist() for name in names]
-        elapsed_s = [0.0, *self._elapsed_CR[row].tolist()]
-
-        def step(iter: int) -> Step | None:
-            if iter >= len(elapsed_s) or resources[iter - 1] > last or elapsed_s[iter] != elapsed_s[iter]:  # type: ignore[operator]  # a number
-                return None
-            values: dict[str, object] = {name: column[iter - 1] for name, column in zip(names, columns, strict=True)}
-            values[resource_attr] = resources[iter - 1]
-            return values, elapsed_s[iter] - elapsed_s[iter - 1]
-
-        return step
-
-
-class _NearestNeighbor:
-    """Finds the row of the nearest configuration: by lookup if the table contains it, otherwise by distance."""
-
-    # C: configurations of the table
-
-    def __init__(self, space: Space, max_resource_attr: str, configs: Mapping[str, Sequence[object]]) -> None:
         self._domains = {name: domain for name, domain in space.domains.items() if name != max_resource_attr}
         missing = [name for name in self._domains if name not in configs]
         if missing:
@@ -217,9 +160,29 @@ class _NearestNeighbor:
         self._rows: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
         for row, config in enumerate(zip(*self._columns, strict=True)):
             self._rows.setdefault(config, row)
-        self._units_C: list[_Floats] = []
+        self._units_C: list[_Floats] = []  # of each domain
 
-    def row(self, config: Mapping[str, object]) -> int:
+    def __len__(self) -> int:
+        """Number of configurations."""
+        return len(self._elapsed_CR)
+
+    def curve(self, config: Mapping[str, object]) -> Curve:
+        row = self._nearest_row(config)
+        last = config[self._max_resource_attr]
+        names, resource_attr, resources = list(self._values_CR), self._resource_attr, self._resources
+        columns = [self._values_CR[name][row].tolist() for name in names]
+        elapsed_s = [0.0, *self._elapsed_CR[row].tolist()]
+
+        def step(iter: int) -> Step | None:
+            if iter >= len(elapsed_s) or resources[iter - 1] > last or elapsed_s[iter] != elapsed_s[iter]:  # type: ignore[operator]  # a number
+                return None
+            values: dict[str, object] = {name: column[iter - 1] for name, column in zip(names, columns, strict=True)}
+            values[resource_attr] = resources[iter - 1]
+            return values, elapsed_s[iter] - elapsed_s[iter - 1]
+
+        return step
+
+    def _nearest_row(self, config: Mapping[str, object]) -> int:
         values = [config[name] for name in self._domains]
         row = self._rows.get(tuple(values))
         if row is not None:
@@ -227,7 +190,7 @@ class _NearestNeighbor:
         if not self._units_C:
             self._units_C = list(map(self._units, self._domains, self._columns))
         # A fixed order of summation, for bit-identical results.
-        distances_C = np.zeros(len(self._columns[0]))
+        distances_C = np.zeros(len(self))
         for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):
             difference_C = units_C - domain.to_unit(value)
             distances_C += difference_C * difference_C if domain.ordered else difference_C != 0.0
@@ -242,172 +205,56 @@ class _NearestNeighbor:
         return np.array([units[value] for value in column])
 
 
-def lcbench_curves(path: str | PathLike[str], *, space: Mapping[str, object] | Space | None = None) -> CurveTable:
-    """Return learning curves of LCBench (Zimmer et al. 2021): `val_accuracy` in percent for 52 epochs.
-
-    Args:
-        path: an .npz file with `hyperparameters` (7 names), `configs` (C, 7), `val_accuracy` and `elapsed_s` (C, 52).
-        space: search space; None: the space of LCBench with `max_epochs` = 52.
-
-    Raises:
-        DataFileError: the file is missing or lacks an array.
-    """
-    arrays = _read(path, ("hyperparameters", "configs", "val_accuracy", "elapsed_s"))
-    names = [str(name) for name in arrays["hyperparameters"]]
-    columns = {
-        name: [int(value) if name in _LCBENCH_INTS else float(value) for value in column]
-        for name, column in zip(names, arrays["configs"].T, strict=True)
-    }
-    space = _LCBENCH if space is None else space
-    return CurveTable(space, columns, {"val_accuracy": arrays["val_accuracy"]}, arrays["elapsed_s"])
-
-
-def fcnet_final(path: str | PathLike[str], *, repetition: int | None = None, training_s: float = 100.0) -> CurveTable:
-    """Return the final errors of the 62,208 configurations of FCNet (Klein and Hutter 2019).
-
-    Each configuration has one report, `val_mse`, at epoch 100.
-
-    Args:
-        path: an .npz file with `hyperparameters` (9 names), `config_index` (C, 9) and `val_mse` (C, 4).
-        repetition: index of the training, 0 to 3; None: mean of the four.
-        training_s: virtual seconds of a training; the data set has no times.
-
-    Raises:
-        DataFileError: the file is missing or lacks an array.
-    """
-    arrays = _read(path, ("hyperparameters", "config_index", "val_mse"))
-    columns = {
-        str(name): [_FCNET[str(name)][index] for index in column.tolist()]
-        for name, column in zip(arrays["hyperparameters"], arrays["config_index"].T, strict=True)
-    }
-    errors = arrays["val_mse"].astype(np.float64)
-    final_errors = errors.mean(axis=1) if repetition is None else errors[:, repetition]
-    space = {name: choice(values) for name, values in _FCNET.items()}
-    elapsed_s = np.full((len(final_errors), 1), training_s)
-    return CurveTable(space, columns, {"val_mse": final_errors[:, None]}, elapsed_s, resources=[_FCNET_EPOCHS])
-
-
-def _read(path: str | PathLike[str], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    file = Path(path)
-    if not file.is_file():
-        raise DataFileError(f"{file} does not exist.\nPass an .npz file with the arrays {', '.join(names)}.")
-    try:
-        with np.load(file) as arrays:
-            return {name: arrays[name] for name in names}
-    except (KeyError, ValueError, OSError) as error:
-        raise DataFileError(
-            f"{file} cannot be read as a table of learning curves: {error}\n"
-            f"An .npz file with the arrays {', '.join(names)} was expected."
-        ) from error
-
-
 def from_frame(
     frame: "pd.DataFrame",
+    space: Space | Mapping[str, object],
     *,
-    hyperparameters: Sequence[str],
     metrics: str | Sequence[str],
     resource_attr: str,
     elapsed_attr: str,
-    space: Mapping[str, object] | Space | None = None,
     max_resource_attr: str = "max_epochs",
 ) -> CurveTable:
     """Return learning curves from a data frame with one row per report.
 
-    Rows with equal hyperparameters form a curve, which ends at the first missing resource. If several
-    rows have the same resource, the last is used. Configurations without a row for the smallest resource are omitted.
+    Rows with equal hyperparameters form a curve, which ends at the first missing resource. If several rows have the
+    same resource, the last is used. Configurations without a row for the smallest resource are omitted.
 
     Args:
-        frame: a pandas data frame.
-        hyperparameters: columns of the configuration.
+        frame: a pandas data frame with a column for each hyperparameter of the space.
+        space: the search space.
         metrics: reported columns, one or several.
         resource_attr: column with the resource, e.g. "epoch".
         elapsed_attr: column with the seconds of training so far.
-        space: search space, e.g. with log scales; None: infer it. Columns with one value
-            become constants, numeric columns `randint` or `uniform`, and all others `choice`.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial; added to the
             space with the largest resource if missing.
 
     Raises:
         ValueError: a column is missing, or the frame has no rows.
     """
-    required = [*hyperparameters, *([metrics] if isinstance(metrics, str) else metrics), resource_attr, elapsed_attr]
-    missing = [name for name in required if name not in frame.columns]
+    space = space if isinstance(space, Space) else Space(space)
+    hyperparameters = [name for name in space.domains if name != max_resource_attr]
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    missing = [name for name in (*hyperparameters, *names, resource_attr, elapsed_attr) if name not in frame.columns]
     if missing or frame.empty:
         columns_text = ", ".join(map(repr, frame.columns)) or "none"
         missing_text = f"has no column {', '.join(map(repr, missing))}; its columns are {columns_text}"
         raise ValueError(f"the data frame {missing_text if missing else 'has no rows'}")
-    names = required[len(hyperparameters) : -2]
-    resources = sorted(frame[resource_attr].unique().tolist())
-    index_of = {resource: index for index, resource in enumerate(resources)}
+    resources, column_of = np.unique(frame[resource_attr].to_numpy(), return_inverse=True)
     rows: dict[tuple[object, ...], int] = {}
     configs = list(zip(*(frame[name].tolist() for name in hyperparameters), strict=True))
     row_of = [rows.setdefault(config, len(rows)) for config in configs]
-    column_of = [index_of[resource] for resource in frame[resource_attr].tolist()]
     tables = {}
     for name in [*names, elapsed_attr]:
         tables[name] = np.full((len(rows), len(resources)), np.nan)
         tables[name][row_of, column_of] = frame[name].to_numpy(np.float64)
     has_first_report = ~np.isnan(tables[elapsed_attr][:, 0])
-    valid_configs = [config for config, is_kept in zip(rows, has_first_report, strict=True) if is_kept]
-    columns = {name: [config[i] for config in valid_configs] for i, name in enumerate(hyperparameters)}
+    valid_configs = [config for config, is_valid in zip(rows, has_first_report, strict=True) if is_valid]
     return CurveTable(
-        _infer_space(columns) if space is None else space,
-        columns,
+        space,
+        {name: [config[i] for config in valid_configs] for i, name in enumerate(hyperparameters)},
         {name: tables[name][has_first_report] for name in names},
         tables[elapsed_attr][has_first_report],
-        resources=resources,
+        resources=resources.tolist(),
         resource_attr=resource_attr,
-        max_resource_attr=max_resource_attr,
-    )
-
-
-def _infer_space(columns: Mapping[str, Sequence[Any]]) -> dict[str, object]:
-    """Return the smallest space that contains the values."""
-    space: dict[str, object] = {}
-    for name, column in columns.items():
-        values = list(dict.fromkeys(column))
-        if len(values) == 1:
-            space[name] = values[0]
-        elif all(type(value) is int for value in values):
-            space[name] = randint(min(values), max(values))
-        elif all(type(value) in (int, float) for value in values):
-            space[name] = uniform(min(values), max(values))
-        else:
-            space[name] = choice(values)
-    return space
-
-
-def from_experiment(
-    name_or_path: str | PathLike[str], *, resource_attr: str = "epoch", max_resource_attr: str = "max_epochs"
-) -> CurveTable:
-    """Return the trials of a recorded experiment as learning curves over its space.
-
-    A curve ends where the trial ended, so record experiments without early stopping. Cloned trials are omitted, because
-    their first reports are missing.
-
-    Args:
-        name_or_path: see `load_experiment`.
-        resource_attr: reported value with the resource.
-        max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
-
-    Raises:
-        RecordError: the experiment does not exist.
-        ValueError: it has no reports, or none with `resource_attr`.
-    """
-    experiment = load_experiment(name_or_path)
-    space = Space.from_json(experiment.metadata["space"])
-    columns = {f"config_{name}": name for name in space.domains if name != max_resource_attr}
-    frame = experiment.results
-    reported = [name for name in frame.columns if name != "trial_id" and not name.startswith(("st_", "config_"))]
-    # The worker time of each attempt starts at 0.
-    step_s = frame.groupby(["trial_id", "st_attempt"])["st_worker_time"].diff().fillna(frame["st_worker_time"])
-    curves = frame[[*columns, *reported]].rename(columns=columns)
-    return from_frame(
-        curves.assign(elapsed_s=step_s.groupby(frame["trial_id"]).cumsum()),
-        hyperparameters=list(columns.values()),
-        metrics=[name for name in reported if name != resource_attr and frame[name].dtype.kind in "biuf"],
-        resource_attr=resource_attr,
-        elapsed_attr="elapsed_s",
-        space=space,
         max_resource_attr=max_resource_attr,
     )

@@ -11,8 +11,8 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field
-from typing import Any, TypeAlias, final
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
 
 from ..constraints import Constraint, violated
 from ..core import events
@@ -23,9 +23,9 @@ from ..core.suggestions import suggested
 from ..record.utilization import Utilization
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import CONTINUE, Decision
-from ..searchers.searcher import Objective, Searcher, SuggestContext
-from ..values import checked_seconds, is_number
-from .result import Incumbent, Keep, ResultColumns
+from ..searchers.searcher import Objective, Searcher
+from ..values import is_number
+from .result import Incumbent
 from .tables import Curve, Table
 
 OnEvent: TypeAlias = Callable[[Event, list[Action]], None]
@@ -58,38 +58,29 @@ class Faults:
     slowdown: Callable[[KeyedRandom], float] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("crashes_per_hour", "losses_per_hour"):
-            rate = getattr(self, name)
-            if not is_number(rate):
-                raise TypeError(f"{name} must be a number, got {rate!r} of type {type(rate).__name__}")
-            if not 0 <= rate < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0, got {rate!r}")
-        checked_seconds("repair_s", self.repair_s)
+        for name in ("crashes_per_hour", "losses_per_hour", "repair_s"):
+            value = getattr(self, name)
+            if not is_number(value):
+                raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
 
+    def _sample_slowdown(self, rng: KeyedRandom) -> float:
+        slowdown = 1.0 if self.slowdown is None else self.slowdown(rng)
+        if not (is_number(slowdown) and 0 < slowdown < math.inf):
+            raise ValueError(f"slowdown must return a finite number above 0, got {slowdown!r}")
+        return slowdown
 
-@final
-class _AttemptFaults:
-    """The faults of one attempt of a trial."""
-
-    __slots__ = ("_faults", "_rng", "slowdown")
-
-    def __init__(self, faults: Faults, seed: int, trial_id: int, attempt: int) -> None:
-        self._faults = faults
-        self._rng = KeyedRandom(f"{seed}/faults/{trial_id}/{attempt}")
-        self.slowdown = 1.0 if faults.slowdown is None else faults.slowdown(self._rng)
-        if not (is_number(self.slowdown) and 0 < self.slowdown < math.inf):
-            raise ValueError(f"slowdown must return a finite number above 0, got {self.slowdown!r}")
-
-    def sample(self, step_s: float) -> tuple[Outcome, float] | None:
+    def _sample(self, rng: KeyedRandom, step_s: float) -> tuple[Outcome, float] | None:
         """Return the outcome of a fault and its time in seconds after the start of the step, or None without a fault.
 
         The probability is the rate times the duration. The exponential function is avoided, because its last bit
         differs between machines.
         """
-        crash, loss, fraction = self._rng.random(), self._rng.random(), self._rng.random()
-        if loss * 3600.0 < self._faults.losses_per_hour * step_s:
+        crash, loss, fraction = rng.random(), rng.random(), rng.random()
+        if loss * 3600.0 < self.losses_per_hour * step_s:
             return _LOSS, fraction * step_s
-        if crash * 3600.0 < self._faults.crashes_per_hour * step_s:
+        if crash * 3600.0 < self.crashes_per_hour * step_s:
             return _CRASH, fraction * step_s
         return None
 
@@ -99,108 +90,77 @@ class _Attempt:
     """A running attempt of a trial. `iter`: number of its last report."""
 
     start: Start
-    start_s: float
     curve: Curve
-    faults: _AttemptFaults | None
+    rng: KeyedRandom  # for faults
+    slowdown: float
     iter: int
     ready_s: float = math.nan
 
 
 @final
-class Tally:
-    """Collects the results of a simulated search."""
-
-    def __init__(self, objective: Objective, constraints: Sequence[Constraint], n_workers: int, keep: Keep) -> None:
-        self.objective = objective
-        self.incumbents: list[Incumbent] = []
-        self.decisions = dict.fromkeys(Decision, 0)
-        self.num_events = 0
-        self.num_attempts = 0
-        self.training_s = 0.0
-        self.utilization = Utilization(n_workers)
-        self.attempts = self.reports = None
-        if keep != "incumbent":
-            integers, times = ("trial_id", "attempt", "worker"), ("start_s", "ready_s", "end_s")
-            self.attempts = ResultColumns(
-                {**dict.fromkeys(integers, "q"), **dict.fromkeys(times, "d"), "from_iter": "q", "iter": "q"}
-            )
-        if keep == "reports":
-            self.reports = ResultColumns({"time_s": "d", "trial_id": "q", "iter": "q", objective.metric: "d"})
-        self._sign = 1.0 if objective.mode == "min" else -1.0
-        self._best_loss = math.inf
-        self._constraints = constraints
-
-    def report(self, event: events.Reported, answer: Answer) -> None:
-        """Add a valid report."""
-        self.decisions[answer.decision] += 1
-        value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
-        is_better = self._sign * value < self._best_loss and math.isfinite(value)
-        if is_better and not violated(self._constraints, event.values):
-            self._best_loss = self._sign * value
-            self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, answer.iter))
-        if self.reports is not None:
-            self.reports.add(event.now_s, event.trial_id, answer.iter, value)
-
-    def attempt(self, attempt: _Attempt, end_s: float) -> None:
-        """Add an attempt that has ended."""
-        start = attempt.start
-        self.num_attempts += 1
-        self.training_s += self.utilization.ended(start.trial_id, start.attempt, end_s, None)
-        if self.attempts is not None:
-            times_s = (attempt.start_s, attempt.ready_s, end_s)
-            self.attempts.add(start.trial_id, start.attempt, start.slot, *times_s, start.from_iter, attempt.iter)
-
-
-@final
 @dataclass(slots=True, eq=False, kw_only=True)
 class SimulatedWorkers:
-    """The simulated workers of one search. See `simulate` for the settings. `earlier`: events of the warm start."""
+    """The simulated workers of one search, and its results. See `simulate` for the settings."""
 
     core: SearchCore
     searcher: Searcher
     table: Table
-    tally: Tally
+    objective: Objective
+    constraints: Sequence[Constraint]
+    utilization: Utilization
     seed: int
     checkpoints: bool
     startup_s: float
-    suggest_s: Callable[[SuggestContext], float]  # suggestions are sequential
+    suggest_s: float
     faults: Faults | None
     on_event: OnEvent | None
-    earlier: InitVar[Sequence[Event]]
+    queue: deque[Event]  # events at the current time; at first those of the warm start
+    incumbents: list[Incumbent] = field(default_factory=list)
+    decisions: dict[Decision, int] = field(default_factory=lambda: dict.fromkeys(Decision, 0))
+    num_events: int = 0
+    num_attempts: int = 0
+    training_s: float = 0.0
     _running: dict[int, _Attempt] = field(default_factory=dict)
     _now_s: float = 0.0
     _heap: list[tuple[float, int, Event]] = field(default_factory=list)
     _num_scheduled: int = 0
-    _queue: deque[Event] = field(init=False)  # events at the current time
     _searcher_free_s: float = 0.0
+    _best_loss: float = math.inf
     _finish: Finish | None = None
-
-    def __post_init__(self, earlier: Sequence[Event]) -> None:
-        self._queue = deque(earlier)
 
     def run(self) -> tuple[float, Finish]:
         """Run the search. Return its duration in virtual seconds, and how it ended."""
         core, heap = self.core, self._heap
-        handlers: dict[type, Callable[[Any], None]] = {
-            events.Ready: self._on_ready,
-            events.Reported: self._on_reported,
-            events.Ended: self._on_ended,
-            events.Free: self._queue.append,
-            events.Suggested: self._queue.append,
-        }
-        self._queue.append(events.Begin(0.0))
+        self.queue.append(events.Begin(0.0))
         self._process_queue()
         while self._finish is None:
             tick_s = core.next_tick_s
             if tick_s is not None and (not heap or tick_s < heap[0][0]):
                 self._now_s = tick_s
-                self._queue.append(events.Tick(tick_s))
+                self.queue.append(events.Tick(tick_s))
             else:
                 assert heap, "a running search has future events"
                 self._now_s, _, event = heapq.heappop(heap)
-                handlers[type(event)](event)
+                self._receive(event)
             self._process_queue()
         return self._now_s, self._finish
+
+    def _receive(self, event: Event) -> None:
+        """Handle an event whose time has come. Events of attempts that were stopped meanwhile are dropped."""
+        if isinstance(event, (events.Ready, events.Reported, events.Ended)):
+            attempt = self._running.get(event.trial_id)
+            if attempt is None or attempt.start.attempt != event.attempt:
+                return
+            if isinstance(event, events.Ended):
+                self._end(event.trial_id, event.now_s, event.outcome)
+                return
+            if isinstance(event, events.Ready):
+                attempt.ready_s = event.now_s
+                self.utilization.ready(event.trial_id, event.attempt, event.now_s)
+                self.queue.append(event)
+                self._train(attempt, event.now_s)
+                return
+        self.queue.append(event)
 
     def _schedule(self, at_s: float, event: Event) -> None:
         self._num_scheduled += 1
@@ -208,11 +168,11 @@ class SimulatedWorkers:
 
     def _process_queue(self) -> None:
         """Pass queued events to the state machine and carry out its actions, until the queue is empty."""
-        queue, handle, on_event, tally = self._queue, self.core.handle, self.on_event, self.tally
+        queue, handle, on_event = self.queue, self.core.handle, self.on_event
         while queue:
             event = queue.popleft()
             actions = handle(event)
-            tally.num_events += 1
+            self.num_events += 1
             if on_event is not None:
                 on_event(event, actions)
             for action in actions:
@@ -228,30 +188,9 @@ class SimulatedWorkers:
                 elif kind is Reject:
                     self._end(action.trial_id, event.now_s, Outcome("exception", f"ValueError: {action.message}"))  # type: ignore[union-attr]
                 elif kind is StopStarting:
-                    tally.utilization.stopped(event.now_s)
+                    self.utilization.stopped(event.now_s)
                 elif kind is Finish:
                     self._finish = action  # type: ignore[assignment]
-
-    def _running_attempt(self, event: events.Ready | events.Reported | events.Ended) -> _Attempt | None:
-        """Return the attempt of an event, or None if it was stopped after the event was scheduled."""
-        attempt = self._running.get(event.trial_id)
-        return attempt if attempt is not None and attempt.start.attempt == event.attempt else None
-
-    def _on_ready(self, event: events.Ready) -> None:
-        attempt = self._running_attempt(event)
-        if attempt is not None:
-            attempt.ready_s = event.now_s
-            self.tally.utilization.ready(event.trial_id, event.attempt, event.now_s)
-            self._queue.append(event)
-            self._train(attempt, event.now_s)
-
-    def _on_reported(self, event: events.Reported) -> None:
-        if self._running_attempt(event) is not None:
-            self._queue.append(event)
-
-    def _on_ended(self, event: events.Ended) -> None:
-        if self._running_attempt(event) is not None:
-            self._end(event.trial_id, event.now_s, event.outcome)
 
     def _train(self, attempt: _Attempt, now_s: float) -> None:
         """Schedule the next report or a fault, or end the attempt if its curve has ended."""
@@ -266,9 +205,9 @@ class SimulatedWorkers:
                 f"report {iter} of trial {trial_id} takes {step_s!r} seconds in the table; "
                 f"the time must be finite and at least 0"
             )
-        if attempt.faults is not None:
-            step_s *= attempt.faults.slowdown
-            fault = attempt.faults.sample(step_s)
+        if self.faults is not None:
+            step_s *= attempt.slowdown
+            fault = self.faults._sample(attempt.rng, step_s)
             if fault is not None:
                 outcome, after_s = fault
                 self._schedule(now_s + after_s, events.Ended(now_s + after_s, trial_id, number, outcome))
@@ -282,21 +221,21 @@ class SimulatedWorkers:
         attempt = self._running.pop(trial_id, None)
         if attempt is None:
             return
-        self.tally.attempt(attempt, now_s)
         number = attempt.start.attempt
-        self._queue.append(events.Ended(now_s, trial_id, number, outcome, now_s - attempt.ready_s))
+        self.num_attempts += 1
+        self.training_s += self.utilization.ended(trial_id, number, now_s, None)
+        self.queue.append(events.Ended(now_s, trial_id, number, outcome, now_s - attempt.ready_s))
         if outcome.kind == "lost" and self.faults is not None:
             free_s = now_s + self.faults.repair_s
             self._schedule(free_s, events.Free(free_s, trial_id, number))
         else:
-            self._queue.append(events.Free(now_s, trial_id, number))
+            self.queue.append(events.Free(now_s, trial_id, number))
 
     def _start(self, action: Start, now_s: float) -> None:
-        faults = None
-        if self.faults is not None:
-            faults = _AttemptFaults(self.faults, self.seed, action.trial_id, action.attempt)
+        rng = KeyedRandom(f"{self.seed}/faults/{action.trial_id}/{action.attempt}")
+        slowdown = 1.0 if self.faults is None else self.faults._sample_slowdown(rng)
         curve = self.table.curve(action.config)
-        self._running[action.trial_id] = _Attempt(action, now_s, curve, faults, action.from_iter)
+        self._running[action.trial_id] = _Attempt(action, curve, rng, slowdown, action.from_iter)
         ready_s = now_s + self.startup_s
         self._schedule(ready_s, events.Ready(ready_s, action.trial_id, action.attempt))
 
@@ -304,17 +243,25 @@ class SimulatedWorkers:
         attempt = self._running[action.trial_id]
         attempt.iter += 1
         if not action.repeated:
-            self.tally.report(event, action)
+            self.decisions[action.decision] += 1
+            self._update_incumbent(event, action.iter)
         if action.decision is CONTINUE:
             self._train(attempt, event.now_s)
         else:
             self._end(action.trial_id, event.now_s, _STOPPED)
 
+    def _update_incumbent(self, event: events.Reported, iter: int) -> None:
+        value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
+        loss = value if self.objective.mode == "min" else -value
+        if loss < self._best_loss and math.isfinite(value) and not violated(self.constraints, event.values):
+            self._best_loss = loss
+            self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, iter))
+
     def _suggest(self, action: Suggest) -> None:
         # Suggestions are sequential. Each is based on the events at the time of the request, as in a real search.
-        self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s(action.ask)
-        event = suggested(self.searcher, action, at_s, seen=self.tally.num_events)
+        self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s
+        event = suggested(self.searcher, action, at_s, seen=self.num_events)
         if at_s > self._now_s:
             self._schedule(at_s, event)
         else:
-            self._queue.append(event)
+            self.queue.append(event)

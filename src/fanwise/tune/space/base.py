@@ -4,7 +4,7 @@ import abc
 from collections.abc import Mapping
 
 from ..values import Value
-from .scales import bin_at, middle_of_bin
+from .scales import check_unit
 
 
 class Domain(abc.ABC):
@@ -21,6 +21,9 @@ class Domain(abc.ABC):
 
     __slots__ = ()
     domain_type: str
+
+    def __repr__(self) -> str:
+        return f"{self.domain_type}({', '.join(map(repr, self.settings().values()))})"
 
     @property
     def ordered(self) -> bool:
@@ -84,10 +87,11 @@ class FiniteDomain(Domain):
         return self.value_at(self.index_of(value))
 
     def from_unit(self, u: float) -> Value:
-        return self.value_at(bin_at(u, self.num_values))
+        # Multiplying a float by 2**64 is exact, so no share is wider than another.
+        return self.value_at(int(check_unit(u) * 18446744073709551616.0) * self.num_values >> 64)
 
     def to_unit(self, value: object) -> float:
-        return middle_of_bin(self.index_of(value), self.num_values)
+        return (2 * self.index_of(value) + 1) / (2 * self.num_values)
 
 
 def set_fields(domain: Domain, **values: object) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, final
 
 from ...base.nearest import did_you_mean
 from ..values import Value, copy_containers, is_bool, is_number, name_of, plain_json
-from .base import FiniteDomain, set_fields
+from .base import Domain, FiniteDomain, set_fields
 from .scales import ONE, check_unit, log2
 
 OrdinalKind: TypeAlias = Literal["equal", "nn", "nn-log"]
@@ -45,13 +45,17 @@ class Categories(FiniteDomain):
     edges: tuple[float, ...] = field(init=False, repr=False, compare=False)  # between shares of [0, 1), if unequal
 
     def __post_init__(self) -> None:
-        values, positions = _checked(self.domain_type, self.categories)
+        values = tuple(plain_json(f"a category of {self.domain_type}", category) for category in self.categories)
+        positions: dict[object, int] = {}
+        for index, value in enumerate(values):
+            if positions.setdefault(_key(value), index) != index:
+                raise ValueError(f"{self.domain_type} has {value!r} twice; list each category once")
         if self.kind not in _KINDS:
             raise ValueError(f"ordinal: {self.kind!r} is not a kind{did_you_mean(self.kind, _KINDS)}")
         set_fields(self, categories=values, _positions=positions)
         set_fields(self, edges=() if self.kind == "equal" else self._make_edges(values))
 
-    def _make_edges(self, values: Sequence[Value]) -> tuple[float, ...]:
+    def _make_edges(self, values: Sequence[object]) -> tuple[float, ...]:
         points = [Fraction(value) for value in values if is_number(value)]
         if len(points) != len(values) or not is_increasing(values):
             raise ValueError(f"ordinal: kind {self.kind!r} needs increasing numbers, got {list(values)!r}; use 'equal'")
@@ -110,27 +114,26 @@ class Categories(FiniteDomain):
         index, shares = self.index_of(value), (0.0, *self.edges, 1.0)
         return (shares[index] + shares[index + 1]) / 2
 
-    def objects_by_name(self) -> dict[Value, Any]:
-        """Map names to objects. Raises ValueError if the domain was restored from a record, which has only names."""
-        if self.object_positions and self.objects is None:
-            raise ValueError(f"{self!r} was restored from a record, which has only the names of its objects")
-        names = [self.categories[index] for index in self.object_positions]
-        return dict(zip(names, self.objects or (), strict=True))
-
 
 def is_increasing(values: Sequence[object]) -> bool:
     """Return True for strictly increasing numbers."""
     return all(map(is_number, values)) and all(a < b for a, b in itertools.pairwise(values))  # type: ignore[operator]
 
 
-def name_objects(domain_type: str, values: object) -> tuple[Any, tuple[int, ...], tuple[Any, ...]]:
-    """Return the categories with names in place of objects, the positions of the objects, and the objects.
-
-    Raises:
-        ValueError: an object is listed twice.
-    """
+def make_categories(domain_type: Literal["choice", "ordinal"], values: object, kind: OrdinalKind | None) -> Categories:
+    """Construct a domain; objects are replaced by their names. Arguments and errors are those of `ordinal`."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        return values, (), ()  # rejected by the domain
+        raise TypeError(f"{domain_type} takes a list of values, got {values!r} of type {type(values).__name__}")
+    if not values:
+        raise ValueError(f"{domain_type} needs at least one category, got none")
+    for value in values:
+        if isinstance(value, Domain):
+            raise TypeError(
+                f"a category cannot be a domain, got {value!r}; define a conditional hyperparameter instead: "
+                f"parameter({value!r}, when=...)"
+            )
+    if kind is None:
+        kind = "nn" if len(values) > 1 and is_increasing(values) else "equal"
     positions = tuple(index for index, value in enumerate(values) if not _is_plain(value))
     objects = tuple(copy_containers(values[index]) for index in positions)
     names = [name_of(value) for value in objects]
@@ -141,7 +144,7 @@ def name_objects(domain_type: str, values: object) -> tuple[Any, tuple[int, ...]
     all_names = [*names, *(value for index, value in enumerate(values) if index not in positions)]
     for index, name in zip(positions, names, strict=True):
         categories[index] = name if all_names.count(name) == 1 else f"{name}#{index}"
-    return tuple(categories), positions, objects
+    return Categories(domain_type, tuple(categories), kind, positions, objects)
 
 
 def _is_plain(value: object) -> bool:
@@ -153,24 +156,6 @@ def _is_same(a: Any, b: Any) -> bool:
         return a is b or (type(a) is type(b) and bool(a == b) and name_of(a) == name_of(b))
     except Exception:  # e.g. arrays, which compare element by element
         return False
-
-
-def _checked(domain_type: str, categories: object) -> tuple[tuple[Value, ...], dict[object, int]]:
-    """Return the categories in plain Python, and their positions by key. Raises TypeError, ValueError."""
-    if isinstance(categories, str | bytes) or not isinstance(categories, Sequence):
-        raise TypeError(f"{domain_type} takes a list of values, got {categories!r} of type {type(categories).__name__}")
-    if not categories:
-        raise ValueError(f"{domain_type} needs at least one category, got none")
-    values: list[Any] = []
-    positions: dict[object, int] = {}
-    for index, category in enumerate(categories):
-        value = plain_json(f"a category of {domain_type}", category)
-        if isinstance(value, list | dict):
-            raise TypeError(f"a category of {domain_type} must be text, a number, a boolean or None, got {category!r}")
-        if positions.setdefault(_key(value), index) != index:
-            raise ValueError(f"{domain_type} has {value!r} twice; list each category once")
-        values.append(value)
-    return tuple(values), positions
 
 
 def _key(value: object) -> tuple[type, object]:

@@ -9,14 +9,9 @@ from ...base.nearest import did_you_mean
 from ..values import Value
 from .base import Domain as Domain
 from .base import FiniteDomain as FiniteDomain
-from .categories import Categories, OrdinalKind, is_increasing, name_objects
+from .categories import Categories, OrdinalKind, make_categories
 from .numeric import FinRange, Interval, Multiples
 from .scales import below_one
-
-
-def is_domain(value: object) -> TypeGuard[Domain]:
-    """Return True for domains."""
-    return isinstance(value, Domain)
 
 
 def is_finite(domain: Domain) -> TypeGuard[FiniteDomain]:
@@ -138,8 +133,7 @@ def choice(categories: Sequence[Any]) -> Categories:
     >>> choice([[64], [64, 64], max]).from_unit(0.5)
     '[64, 64]'
     """
-    names, positions, objects = name_objects("choice", _checked_categories(categories))
-    return Categories("choice", names, "equal", positions, objects)
+    return make_categories("choice", categories, "equal")
 
 
 def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Categories:
@@ -158,11 +152,7 @@ def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Categ
     >>> [ordinal([1, 2, 100]).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [1, 2, 100, 100]
     """
-    categories = _checked_categories(categories)
-    if kind is None:
-        kind = "nn" if isinstance(categories, tuple) and len(categories) > 1 and is_increasing(categories) else "equal"
-    names, positions, objects = name_objects("ordinal", categories)
-    return Categories("ordinal", names, kind, positions, objects)
+    return make_categories("ordinal", categories, kind)
 
 
 def logordinal(categories: Sequence[float]) -> Categories:
@@ -171,19 +161,7 @@ def logordinal(categories: Sequence[float]) -> Categories:
     >>> [logordinal([8, 64, 512]).from_unit(u) for u in (0.1, 0.5, 0.9)]
     [8, 64, 512]
     """
-    return Categories("ordinal", _checked_categories(categories), "nn-log")
-
-
-def _checked_categories(categories: Sequence[Any]) -> tuple[Any, ...]:
-    for category in categories if isinstance(categories, list | tuple) else ():
-        if is_domain(category):
-            raise TypeError(
-                f"a category cannot be a domain, got {category!r}; define a conditional hyperparameter instead: "
-                f"parameter({category!r}, when=...)"
-            )
-    if isinstance(categories, list | range):
-        return tuple(categories)
-    return categories  # type: ignore[return-value]  # rejected by the domain
+    return make_categories("ordinal", categories, "nn-log")
 
 
 def grid_values(domain: Domain, num_points: int) -> list[Value]:

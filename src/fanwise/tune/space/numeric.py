@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, final
 
 from ..values import check_bool, is_number
 from .base import Domain, FiniteDomain, set_fields
-from .scales import FRACTION_BITS, LinearScale, LogScale, ReverseLogScale, Scale, check_unit, exp2
+from .scales import FRACTION_BITS, LogScale, ReverseLogScale, below_one, check_unit, exp2
 
 IntervalType = Literal["uniform", "loguniform", "reverseloguniform"]
 MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qrandint", "qlograndint"]
@@ -37,7 +37,7 @@ class Interval(Domain):
     domain_type: IntervalType
     lower: float
     upper: float
-    _scale: Scale = field(init=False, repr=False, compare=False)
+    _scale: LogScale | ReverseLogScale | None = field(init=False, repr=False, compare=False)
     num_values: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -45,11 +45,11 @@ class Interval(Domain):
         set_fields(self, lower=lower, upper=upper)
         set_fields(self, _scale=self._make_scale(lower, upper))
 
-    def _make_scale(self, lower: float, upper: float) -> Scale:
+    def _make_scale(self, lower: float, upper: float) -> LogScale | ReverseLogScale | None:
         if self.domain_type == "uniform":
             if not math.isfinite(upper - lower):
                 raise ValueError(f"uniform: upper - lower must be finite, got {self!r}")
-            return LinearScale(lower, upper)
+            return None
         if self.domain_type == "loguniform":
             _check_positive(self.domain_type, lower)
             return LogScale(lower, upper)
@@ -60,17 +60,20 @@ class Interval(Domain):
             )
         return ReverseLogScale(lower, upper)
 
-    def __repr__(self) -> str:
-        return f"{self.domain_type}({self.lower!r}, {self.upper!r})"
-
     def settings(self) -> dict[str, object]:
         return {"lower": self.lower, "upper": self.upper}
 
     def from_unit(self, u: float) -> float:
-        return self._scale.at(check_unit(u))
+        if self._scale is not None:
+            return self._scale.at(check_unit(u))
+        # lower * (1 - u) + upper * u is not monotone.
+        return min(self.lower + check_unit(u) * (self.upper - self.lower), self.upper)
 
     def to_unit(self, value: object) -> float:
-        return self._scale.position(self.normalize(value))
+        number = self.normalize(value)
+        if self._scale is not None:
+            return self._scale.position(number)
+        return below_one((number - self.lower) / (self.upper - self.lower))
 
     def contains(self, value: object) -> bool:
         return is_number(value) and self.lower <= value <= self.upper
@@ -135,9 +138,6 @@ class Multiples(FiniteDomain):
             upper = self._value(last)
             raise ValueError(f"{self.domain_type}: upper must be at most 2**45 times q, got {upper!r}; use loguniform")
         return LogScale(first - 0.5, last + 0.5)
-
-    def __repr__(self) -> str:
-        return f"{self.domain_type}({', '.join(map(repr, self.settings().values()))})"
 
     def settings(self) -> dict[str, object]:
         bounds: dict[str, object] = {"lower": self.lower, "upper": self.upper}

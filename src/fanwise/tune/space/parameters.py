@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias, final
 
 from ...base.nearest import did_you_mean
 from ..values import Value, is_number
-from .domains import Domain, is_domain, is_finite
+from .domains import Domain, is_finite
 from .scales import FRACTION_BITS, ONE, below_one, check_unit, exp2
 
 Confidence: TypeAlias = Literal["low", "medium", "high"] | float
@@ -98,18 +98,11 @@ When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> the values it may
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A domain or constant with a condition or prior; constructed by `parameter`, validated by `Space`."""
+    """A domain or constant with a condition or prior; constructed by `parameter`. `Space` validates the condition."""
 
     domain: object
     when: Mapping[str, object] | None
-    prior: object
-    confidence: Confidence
-
-    def __repr__(self) -> str:
-        more = "" if self.when is None else f", when={self.when!r}"
-        if has_prior(self):
-            more += f", prior={self.prior!r}, confidence={self.confidence!r}"
-        return f"parameter({self.domain!r}{more})"
+    prior: Prior | None
 
 
 _NO_PRIOR = object()
@@ -132,8 +125,8 @@ def parameter(
             `Space.sample` ignores it.
         confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
 
-    Raises TypeError if the confidence is neither a number nor text, ValueError if it is invalid or the prior is not in
-    the domain.
+    Raises TypeError if the confidence is neither a number nor text, ValueError if it is invalid, the prior is not in
+    the domain, or a constant has a prior.
 
     >>> from random import Random
     >>> from fanwise.tune import Space, choice, uniform
@@ -146,15 +139,11 @@ def parameter(
     >>> space.complete({"momentum": 0.9}, Random(0))
     {'optimizer': 'sgd', 'momentum': 0.9}
     """
-    result = Parameter(domain, when, prior, confidence)
-    if is_domain(domain) and has_prior(result):
-        make_prior(domain, prior, confidence)
-    return result
-
-
-def has_prior(parameter: Parameter) -> bool:
-    """Return True if a prior was given, which may be None."""
-    return parameter.prior is not _NO_PRIOR
+    if prior is _NO_PRIOR:
+        return Parameter(domain, when, None)
+    if not isinstance(domain, Domain):
+        raise ValueError(f"the constant {domain!r} cannot have a prior")
+    return Parameter(domain, when, make_prior(domain, prior, confidence))
 
 
 def normalize_condition(
@@ -266,31 +255,26 @@ _OTHER = object()  # stands for all values of a parent that no condition mention
 def count_configurations(
     names: Sequence[str], domains: Mapping[str, Domain], conditions: Mapping[str, When]
 ) -> int | None:
-    """Return the number of distinct configurations, or None if there are infinitely many. `names`: parents first."""
+    """Return the number of distinct configurations, or None if a domain is real-valued. `names`: parents first."""
+    if not all(map(is_finite, domains.values())):
+        return None
     mentioned: dict[str, list[Value]] = {}
     for when in conditions.values():
         for parent, values in when.items():
             known = mentioned.setdefault(parent, [])
             known += [value for value in values if not is_one_of(value, known)]
 
-    def count(index: int, config: Mapping[str, object]) -> int | None:
+    def count(index: int, config: Mapping[str, object]) -> int:
         if index == len(names):
             return 1
         name, domain = names[index], domains.get(names[index])
         if domain is None or not exists(name, config, conditions):
             return count(index + 1, config)
-        if domain.num_values is None:
-            return None
+        num_values = domain.num_values or 0
         if name not in mentioned:
-            rest = count(index + 1, config)
-            return None if rest is None else domain.num_values * rest
-        choices = [(value, 1) for value in mentioned[name]] + [(_OTHER, domain.num_values - len(mentioned[name]))]
-        total = 0
-        for value, multiplicity in choices:
-            rest = count(index + 1, {**config, name: value}) if multiplicity else 0
-            if rest is None:
-                return None
-            total += multiplicity * rest
-        return total
+            return num_values * count(index + 1, config)
+        num_others = num_values - len(mentioned[name])
+        total = num_others * count(index + 1, {**config, name: _OTHER}) if num_others else 0
+        return total + sum(count(index + 1, {**config, name: value}) for value in mentioned[name])
 
     return count(0, {})

@@ -1,6 +1,5 @@
-"""Linear and logarithmic scales between two bounds, with bit-identical results on every machine.
+"""Logarithmic scales between two bounds, with bit-identical results on every machine.
 
-    linear         0.5 is mapped to 50.5 between 1 and 100       (uniform)
     log            0.5 is mapped to 10 between 1 and 100         (loguniform)
     reverse log    0.5 is mapped to 0.99 between 0.9 and 0.999   (reverseloguniform; 1 - x is on a log scale)
 
@@ -16,7 +15,7 @@ missing term of the series (more than 2**-71) exceeds the rounding error of the 
 
 import math
 from bisect import bisect_right
-from typing import Protocol, final
+from typing import final
 
 FRACTION_BITS = 80
 ONE = 1 << FRACTION_BITS
@@ -99,46 +98,9 @@ def check_unit(u: float) -> float:
     return u
 
 
-def bin_at(u: float, size: int) -> int:
-    """Return the index of the one of `size` equal shares of [0, 1) that contains u. Exact: no share is wider."""
-    return int(check_unit(u) * 18446744073709551616.0) * size >> 64  # 2**64; multiplying a float by it is exact
-
-
-def middle_of_bin(index: int, size: int) -> float:
-    """Return the middle of one of `size` equal shares of [0, 1)."""
-    return (2 * index + 1) / (2 * size)
-
-
 def below_one(u: float) -> float:
     """Clip u to [0, 1)."""
     return min(max(u, 0.0), _BELOW_ONE)
-
-
-class Scale(Protocol):
-    """A monotone map from [0, 1) to the values between two bounds."""
-
-    def at(self, u: float) -> float:
-        """Return the value at u, 0 <= u < 1."""
-
-    def position(self, value: float) -> float:
-        """Return the u of a value between the bounds."""
-
-
-@final
-class LinearScale:
-    """Equal distances in [0, 1) are equal differences."""
-
-    __slots__ = ("_lower", "_upper")
-
-    def __init__(self, lower: float, upper: float) -> None:
-        self._lower, self._upper = lower, upper
-
-    def at(self, u: float) -> float:
-        # lower * (1 - u) + upper * u is not monotone.
-        return min(self._lower + u * (self._upper - self._lower), self._upper)
-
-    def position(self, value: float) -> float:
-        return below_one((value - self._lower) / (self._upper - self._lower))
 
 
 @final
@@ -157,6 +119,7 @@ class LogScale:
         return self._log_lower + (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS)
 
     def at(self, u: float) -> float:
+        """Return the value at u, 0 <= u < 1."""
         return min(max(exp2_float(self.log_at(u)), self._lower), self._upper)
 
     def at_step(self, index: int, num_steps: int) -> float:
@@ -169,12 +132,13 @@ class LogScale:
         return decimal if abs(decimal - value) <= 2 * math.ulp(value) else value
 
     def position(self, value: float) -> float:
+        """Return the u of a value between the bounds."""
         return below_one((log2(value) - self._log_lower) / self._log_width)
 
 
 @final
 class ReverseLogScale:
-    """The distance to 1 is on a log scale; upper is below 1."""
+    """The distance to 1 is on a log scale; upper is below 1. The methods are those of LogScale."""
 
     __slots__ = ("_log_first", "_log_width", "_lower", "_upper")
 

@@ -5,6 +5,7 @@ hyperparameters that exist, in the order of the space, with plain Python values.
 """
 
 import itertools
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from typing import Any, final
 
 from ...base.nearest import did_you_mean
 from ..rng import RandomSource
-from ..values import Value, plain_json, with_objects
+from ..values import Value, plain_json, plain_json_or_name, with_objects
 from .categories import Categories
-from .domains import Domain, domain_from_json, domain_to_json, grid_values, is_domain
+from .domains import Domain, domain_from_json, domain_to_json, grid_values
 from .parameters import (
     Parameter,
     Prior,
@@ -23,16 +24,12 @@ from .parameters import (
     count_configurations,
     exists,
     format_condition,
-    has_prior,
     is_one_of,
-    make_prior,
     normalize_condition,
     parameter,
     parents_first,
     required_parents,
 )
-
-_MAX_SHOWN = 6
 
 
 @final
@@ -86,14 +83,13 @@ class Space:
         self._names = tuple(mapping)
         self._domains: dict[str, Domain] = {}
         self._constants: dict[str, object] = {}
-        self._priors: dict[str, Prior] = {}
         for name, entry in mapping.items():
             if not isinstance(name, str):
                 raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
             if not name:
                 raise ValueError("a hyperparameter's name must not be empty")
             inner = entry.domain if isinstance(entry, Parameter) else entry
-            if is_domain(inner):
+            if isinstance(inner, Domain):
                 self._domains[name] = inner
             else:
                 self._constants[name] = _checked_constant(name, inner)
@@ -105,11 +101,7 @@ class Space:
             for name, entry in parameters.items()
             if entry.when is not None
         }
-        for name, entry in parameters.items():
-            if has_prior(entry):
-                if name in self._constants:
-                    raise ValueError(f"{name!r} is a constant of the space, so it cannot have a prior")
-                self._priors[name] = make_prior(self._domains[name], entry.prior, entry.confidence)
+        self._priors = {name: entry.prior for name, entry in parameters.items() if entry.prior is not None}
         self._parents_first = parents_first(self._names, self._conditions)
 
     def __repr__(self) -> str:
@@ -128,7 +120,7 @@ class Space:
         return f"parameter({', '.join((text, *options))})" if options else text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Space) and self.to_json() == other.to_json() and self._names == other._names
+        return isinstance(other, Space) and space_to_json(self) == space_to_json(other) and self._names == other._names
 
     __hash__ = None  # type: ignore[assignment]  # constants may be lists
 
@@ -151,11 +143,6 @@ class Space:
     def conditions(self) -> Mapping[str, When]:
         """Conditions by name of the conditional hyperparameter: parent -> the values it must have. Read-only."""
         return MappingProxyType(self._conditions)
-
-    @property
-    def priors(self) -> Mapping[str, Prior]:
-        """Priors by name. Read-only."""
-        return MappingProxyType(self._priors)
 
     @property
     def num_configurations(self) -> int | None:
@@ -203,7 +190,7 @@ class Space:
         Parents of conditional hyperparameters in `partial` are sampled such that these exist. Raises ValueError as
         `check`, and if hyperparameters cannot exist together.
         """
-        fixed = self.check_part(partial)
+        fixed = self._checked(partial, [])
         units = {name: rng.random() for name in self._domains}
         values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
         for name, allowed in required_parents(partial, self._conditions).items():
@@ -218,15 +205,11 @@ class Space:
             num_points: values per domain, for all domains or by name. Domains with fewer values, and every choice, use
                 all of their values.
 
-        Raises ValueError if a number is below 1, or a name is missing or unknown.
+        Raises ValueError if a number is below 1, or a domain is missing.
         """
         if not isinstance(num_points, Mapping):
             num_points = dict.fromkeys(self._domains, num_points)
-        for name in num_points:
-            if name not in self._domains:
-                raise ValueError(f"{name!r} is not a domain of the space{did_you_mean(name, self._domains)}")
-        missing = [name for name in self._domains if name not in num_points]
-        if missing:
+        if missing := [name for name in self._domains if name not in num_points]:
             raise ValueError(f"num_points is missing {', '.join(map(repr, missing))}")
         values = {name: grid_values(domain, num_points[name]) for name, domain in self._domains.items()}
         return self._combined(values, {}, self._parents_first)
@@ -241,31 +224,16 @@ class Space:
                 return
         yield self._existing(config)
 
-    @property
-    def objects(self) -> Mapping[str, Mapping[Value, Any]]:
-        """Categories that are objects: hyperparameter -> name of the category -> object.
-
-        Raises ValueError if the space was restored from a record, which contains only names.
-        """
-        objects = {}
-        for name, domain in self._domains.items():
-            if isinstance(domain, Categories) and domain.object_positions:
-                try:
-                    objects[name] = domain.objects_by_name()
-                except ValueError as error:
-                    raise ValueError(f"{name}: {error}. Pass the original space.") from None
-        return objects
-
     def with_objects(self, config: Mapping[str, object]) -> dict[str, Any]:
         """Return the configuration that the objective receives: a copy with objects in place of names.
 
-        Raises ValueError as `objects`.
+        Raises ValueError if the space was restored from a record, which contains only names.
 
         >>> from fanwise.tune import choice
         >>> Space({"layers": choice([[64], [64, 64]])}).with_objects({"layers": "[64, 64]"})
         {'layers': [64, 64]}
         """
-        return with_objects(config, self.objects)
+        return with_objects(config, space_objects(self))
 
     def check(self, config: Mapping[str, object]) -> dict[str, object]:
         """Validate a configuration and return it with plain values, in order, with constants filled in.
@@ -275,10 +243,6 @@ class Space:
         missing = (name for name in self._domains if name not in config)
         problems = [f"{name!r} is missing" for name in missing if exists(name, config, self._conditions)]
         return self._existing(self._checked(config, problems))
-
-    def check_part(self, partial: Mapping[str, object]) -> dict[str, object]:
-        """Validate a partial configuration; nothing is filled in. Raises ValueError as `check` does."""
-        return self._checked(partial, [])
 
     def _checked(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
         plain: dict[str, object] = {}
@@ -290,7 +254,7 @@ class Space:
                 problems.append(f"{name} = {value!r} is not in {domain!r}")
             elif name not in self._constants:
                 problems.append(f"{name!r} is not in the space{did_you_mean(name, self._names)}")
-            elif not _same(value, self._constants[name]):
+            elif plain_json_or_name(name, value) != self._constants[name]:
                 problems.append(f"{name} = {value!r}, but the space has the constant {self._constants[name]!r}")
         if not problems and self._conditions:
             problems += self._unmet_conditions(plain, config)
@@ -330,38 +294,68 @@ class Space:
                 existing[name] = config[name]
         return {name: existing[name] for name in self._names if name in existing}
 
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form: name -> {"domain": type, ...} or {"constant": value}, plus "when" and "prior"."""
-        return {name: self._entry(name) for name in self._names}
 
-    def _entry(self, name: str) -> dict[str, object]:
-        domain = self._domains.get(name)
-        entry = {"constant": plain_json(name, self._constants[name])} if domain is None else domain_to_json(domain)
-        if name in self._conditions:
-            entry["when"] = {parent: list(values) for parent, values in self._conditions[name].items()}
-        if name in self._priors:
-            entry |= {"prior": self._priors[name].center, "confidence": self._priors[name].confidence}
-        return entry
+def check_part(space: Space, partial: Mapping[str, object]) -> dict[str, object]:
+    """Validate a partial configuration; nothing is filled in. Raises ValueError as `Space.check`."""
+    return space._checked(partial, [])
 
-    @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> "Space":
-        """Restore a space from `to_json`. Raises ValueError if the body is invalid."""
-        mapping: dict[str, object] = {}
-        for name, entry in body.items():
-            if not isinstance(entry, Mapping):
-                raise ValueError(f"{name!r} is {entry!r}, not the JSON form of a domain or a constant")
-            options = {key: entry[key] for key in ("when", "prior", "confidence") if key in entry}
-            rest = {key: value for key, value in entry.items() if key not in options}
-            inner = Constant(rest["constant"]) if set(rest) == {"constant"} else domain_from_json(rest)
-            mapping[name] = parameter(inner, **options) if options else inner
-        return cls(mapping)
+
+def space_priors(space: Space) -> Mapping[str, Prior]:
+    """Return the priors by name."""
+    return space._priors
+
+
+def space_objects(space: Space) -> Mapping[str, Mapping[Value, Any]]:
+    """Return the categories that are objects: hyperparameter -> name of the category -> object.
+
+    Raises ValueError if the space was restored from a record, which contains only names.
+    """
+    objects = {}
+    for name, domain in space.domains.items():
+        if isinstance(domain, Categories) and domain.object_positions:
+            if domain.objects is None:
+                raise ValueError(
+                    f"{name}: {domain!r} was restored from a record, which has only the names of its objects. "
+                    f"Pass the original space."
+                )
+            names = [domain.categories[index] for index in domain.object_positions]
+            objects[name] = dict(zip(names, domain.objects, strict=True))
+    return objects
+
+
+def space_to_json(space: Space) -> dict[str, object]:
+    """Return the JSON form: name -> {"domain": type, ...} or {"constant": value}, plus "when" and "prior"."""
+    entries: dict[str, object] = {}
+    for name in space.names:
+        if name in space.domains:
+            entry = domain_to_json(space.domains[name])
+        else:
+            entry = {"constant": plain_json(name, space.constants[name])}
+        if name in space.conditions:
+            entry["when"] = {parent: list(values) for parent, values in space.conditions[name].items()}
+        if prior := space._priors.get(name):
+            entry |= {"prior": prior.center, "confidence": prior.confidence}
+        entries[name] = entry
+    return entries
+
+
+def space_from_json(body: Mapping[str, object]) -> Space:
+    """Restore a space from `space_to_json`. Raises ValueError if the body is invalid."""
+    mapping: dict[str, object] = {}
+    for name, entry in body.items():
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"{name!r} is {entry!r}, not the JSON form of a domain or a constant")
+        options = {key: entry[key] for key in ("when", "prior", "confidence") if key in entry}
+        inner = {key: value for key, value in entry.items() if key not in options}
+        domain = Constant(inner["constant"]) if set(inner) == {"constant"} else domain_from_json(inner)
+        mapping[name] = parameter(domain, **options) if options else domain
+    return Space(mapping)
 
 
 def _checked_constant(name: str, entry: object) -> object:
     """Return the constant as plain JSON values."""
     if isinstance(entry, list | tuple | range | AbstractSet):
-        few = list(itertools.islice(entry, _MAX_SHOWN + 1))
-        values = repr(few) if len(few) <= _MAX_SHOWN else f"{repr(few[:_MAX_SHOWN])[:-1]}, ...]"
+        values = reprlib.repr(list(itertools.islice(entry, 7)))  # shows the first 6
         raise TypeError(
             f"{name!r} is a bare {type(entry).__name__}, which is ambiguous:\n"
             f"  one of these values for each trial:     {name!r}: choice({values})\n"
@@ -369,10 +363,3 @@ def _checked_constant(name: str, entry: object) -> object:
         )
     value = entry.value if isinstance(entry, Constant) else entry
     return plain_json(f"the constant {name!r}", value)
-
-
-def _same(value: object, constant: object) -> bool:
-    try:
-        return plain_json("value", value) == constant
-    except (TypeError, ValueError):
-        return False

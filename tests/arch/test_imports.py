@@ -172,6 +172,7 @@ BOUNDARIES = {
     ("tune/searchers/tpe.py", "TPESearcher"),
     ("tune/pareto.py", "HypervolumeFront"),
     ("tune/pareto.py", "ParetoFront"),
+    ("tune/pareto.py", "best_of"),
 }
 # Calls that read or change the world, or draw chance from it, without any import.
 LOUD_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}

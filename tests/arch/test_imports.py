@@ -164,7 +164,7 @@ QUIET_MAY_IMPORT = {
 # Of these modules only what has no effect and no state of its own.
 QUIET_MAY_USE = {"random": {"Random"}, "signal": {"Signals", "strsignal"}}
 # What a quiet file may use of one that is not: memory to receive into, a searcher, which schedulers construct, and
-# Pareto fronts of tuples, which need no NumPy, and the order of entries in a rung.
+# Pareto fronts of tuples, which need no NumPy, and the ranking of tuples by NumPy.
 BOUNDARIES = {
     ("tensor/__init__.py", "aligned_buffer"),
     ("tune/searchers/__init__.py", "RandomSearcher"),

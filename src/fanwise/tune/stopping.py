@@ -202,7 +202,7 @@ def verdict(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool =
         return Verdict(reason, lets_running_finish=False)
     if is_draining:
         return None
-    reason = _count_limit(criterion, counts, ("num_trials_started", "num_trials_without_improvement"))
+    reason = _count_limit(criterion, counts, ("max_num_trials_started", "max_num_trials_without_improvement"))
     return None if reason is None else Verdict(reason, lets_running_finish=True)
 
 
@@ -211,15 +211,16 @@ def _limit_for_running(criterion: StoppingCriterion, counts: Counts) -> str | No
     limit_s = criterion.max_wallclock_time
     if limit_s is not None and counts.wallclock_s >= limit_s:
         return f"max_wallclock_time={limit_s:g} s is over"
-    reason = _count_limit(criterion, counts, ("num_trials_completed", "num_evaluations"))
+    reason = _count_limit(criterion, counts, ("max_num_trials_completed", "max_num_evaluations"))
     if reason is not None:
         return reason
-    for name, limit in _metric_limits(criterion.max_metric_value, counts.metric).items():
-        if counts.largest.get(name, -math.inf) >= limit:
-            return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
-    for name, limit in _metric_limits(criterion.min_metric_value, counts.metric).items():
-        if counts.smallest.get(name, math.inf) <= limit:
-            return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
+    if counts.limited_metrics:
+        for name, limit in _metric_limits(criterion.max_metric_value, counts.metric).items():
+            if counts.largest.get(name, -math.inf) >= limit:
+                return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
+        for name, limit in _metric_limits(criterion.min_metric_value, counts.metric).items():
+            if counts.smallest.get(name, math.inf) <= limit:
+                return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
     volume, front = criterion.max_hypervolume, counts.hypervolume_front
     if volume is not None and front is not None and front.volume >= volume:
         return f"hypervolume {front.volume:g} is at or above max_hypervolume={volume:g}"
@@ -228,9 +229,9 @@ def _limit_for_running(criterion: StoppingCriterion, counts: Counts) -> str | No
 
 def _count_limit(criterion: StoppingCriterion, counts: Counts, names: Sequence[str]) -> str | None:
     for name in names:
-        limit = getattr(criterion, f"max_{name}")
-        if limit is not None and getattr(counts, name) >= limit:
-            return f"max_{name}={limit} reached"
+        limit = getattr(criterion, name)
+        if limit is not None and getattr(counts, name.removeprefix("max_")) >= limit:
+            return f"{name}={limit} reached"
     return None
 
 

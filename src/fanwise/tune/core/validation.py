@@ -65,9 +65,8 @@ def problem_with(values: Mapping[str, object], required: Iterable[RequiredValue]
     """Return the problem with the reported values, or None."""
     for item in required:
         value = values.get(item.name)
-        if type(value) is float or type(value) is int or is_number(value):
-            if item.role != "resource" or not math.isnan(value):
-                continue
+        if (type(value) is float or is_number(value)) and (item.role != "resource" or not math.isnan(value)):
+            continue
         if item.name in values:
             kind = type(value).__name__
             return f"the {item.role} {item.name!r} must be a number, got {value!r} of type {kind}"

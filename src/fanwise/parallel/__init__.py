@@ -10,7 +10,6 @@ teams                        the processes of a run, as a step sees them:
     hosts                    the same, on several hosts with a secret: a loss costs the step
     cluster                  processes that are jobs of a pool on a cluster, and linked as those of `hosts`
 checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
-functional                   the same step for JAX and TensorFlow: parameters in a tree, a pure loss
 optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard
@@ -32,7 +31,6 @@ from .collectives import reduce_scatter as reduce_scatter
 from .collectives import replicate as replicate
 from .collectives import split_batch as split_batch
 from .data.batches import Batch as Batch
-from .functional.step import FunctionalStep as FunctionalStep
 from .reductions import BFloat16 as BFloat16
 from .reductions import EverySteps as EverySteps
 from .reductions import PowerSGD as PowerSGD

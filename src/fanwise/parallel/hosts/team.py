@@ -170,11 +170,6 @@ class HostsTeam:
         self._say_reduce()
         if isinstance(self._reduce, EverySteps):
             return self._sums_apart(params, placement, self._reduce.steps)
-        if placement.optimizer is None and self._device.type != "cpu":
-            raise ValueError(
-                "the model is a tree of arrays of JAX or TensorFlow on a GPU, and the run is over several hosts, where "
-                "only torch models train on GPUs.\nGive it a torch model, or one GPU without pool=, or CPU devices."
-            )
         made = self._in_main_memory(params)
         feedback = made.feedback if isinstance(made, ByHosts) else None
         all_reduce, by_process = self._on_device(made, params), self._reduce == "fast"
@@ -182,11 +177,6 @@ class HostsTeam:
         return _UntilAlone(self, of_all)
 
     def _sums_apart(self, params: Sequence[nn.Parameter], placement: Placement, steps: int) -> Sums:
-        if placement.optimizer is None:
-            raise ValueError(
-                f"reduce={self.reduce_name} makes means of parameters and of the optimizer's state, which it knows of "
-                f"torch models only.\nFor a tree of arrays say reduce=BFloat16() or PowerSGD(), or leave it out."
-            )
         apart = Apart(steps, params, placement.optimizer, self._bring_together)
         self._aparts.append(apart)
         made = self._on_device(ByHosts(self, params, apart=apart), params)

@@ -65,7 +65,6 @@ QUIET = [
     "parallel/progress/pace.py",
     "parallel/plans.py",
     "parallel/shards.py",
-    "parallel/collectives/hops.py",
     "parallel/hangs/stalls.py",
     "parallel/hosts/paying.py",
     "parallel/hosts/turns.py",

@@ -16,7 +16,7 @@ process_settings, rng        threads, switches and memory; random numbers of a s
 evaluation, ranks            measures over data; what processes tell each other, rank by rank
 scaling                      rates for larger batches
 devices, defaults            which devices there are; what a run takes where nothing was said
-collectives                  replicate, split_batch, allreduce ...: the primitives, on lists of arrays
+primitives                   replicate, split_batch, allreduce, on lists of tensors
 """
 
 # ruff: noqa: E402  # torch is looked for first
@@ -24,13 +24,10 @@ from ..base.extras import check_installed as _check_installed
 
 _check_installed("training on several devices (fanwise.run, fanwise.parallel) needs", "torch", extra="torch")
 
-from .collectives import all_gather as all_gather
-from .collectives import allreduce as allreduce
-from .collectives import broadcast as broadcast
-from .collectives import reduce_scatter as reduce_scatter
-from .collectives import replicate as replicate
-from .collectives import split_batch as split_batch
 from .data.batches import Batch as Batch
+from .primitives import allreduce as allreduce
+from .primitives import replicate as replicate
+from .primitives import split_batch as split_batch
 from .reductions import BFloat16 as BFloat16
 from .reductions import EverySteps as EverySteps
 from .reductions import PowerSGD as PowerSGD

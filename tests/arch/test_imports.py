@@ -66,7 +66,6 @@ QUIET = [
     "parallel/plans.py",
     "parallel/shards.py",
     "parallel/hangs/stalls.py",
-    "parallel/hosts/paying.py",
     "parallel/hosts/turns.py",
     "parallel/supervisor/membership.py",
     "plot/crowds.py",

@@ -1,7 +1,6 @@
 """Data-parallel training whose result does not depend on the devices.
 
 running, runs, plans         fanwise.run, fanwise.here, and the Run that a training function gets
-reductions                   how gradients are added
 shards (quiet)               how a batch is cut and added up again
 step, replica, data          one step; a device at work on shards; batches in shards
 teams                        the processes of a run, as a step sees them:
@@ -28,9 +27,6 @@ from .data.batches import Batch as Batch
 from .primitives import allreduce as allreduce
 from .primitives import replicate as replicate
 from .primitives import split_batch as split_batch
-from .reductions import BFloat16 as BFloat16
-from .reductions import EverySteps as EverySteps
-from .reductions import PowerSGD as PowerSGD
 from .running import here as here
 from .running import run as run
 from .runs import Run as Run

@@ -9,7 +9,7 @@ teams                        the processes of a run, as a step sees them:
     hosts                    the same, on several hosts with a secret: a loss costs the step
     cluster                  processes that are jobs of a pool on a cluster, and linked as those of `hosts`
 checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
-optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch
+optimizers, batch_norm       updates by slices; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard
 evaluation, ranks            measures over data; what processes tell each other, rank by rank

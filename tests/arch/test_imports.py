@@ -62,7 +62,6 @@ QUIET = [
     "parallel/defaults.py",
     "parallel/data/ahead.py",
     "parallel/data/order.py",
-    "parallel/progress/pace.py",
     "parallel/plans.py",
     "parallel/shards.py",
     "parallel/hangs/stalls.py",

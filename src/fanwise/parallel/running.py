@@ -112,7 +112,8 @@ def run(
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
             error: it costs about a step each time. By default only the first batches are compared.
-        progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
+        progress: show a line on standard error: in a terminal one that rich redraws, in a log one every 10 s, none in a
+            job. False if `train` draws a bar itself, as tqdm does.
 
     Returns:
         A copy of what `train` returns, of the first of several processes, also on one device: tensors in main memory,

@@ -26,8 +26,7 @@ from ..hangs.stacks import told_on_request
 from ..plans import Plan
 from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
-from ..progress.line import FarScreen
-from ..progress.pace import RunSnapshot
+from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
 from ..shared_memory.control_block import ControlBlock
 from ..shared_memory.joining import read_state

@@ -331,11 +331,10 @@ def as_guest(training: Callable[[Run], Any], reduce: str) -> Any:  # Any: what i
         return training(made)
 
 
-def in_ranks(training: Callable[[Run], Any], count: int, on_loss: str = "continue", shards: int = SHARDS) -> Any:
+def in_ranks(training: Callable[[Run], Any], count: int, shards: int = SHARDS) -> Any:
     settings = Settings(
         devices=(("privateuseone:0",),) * count,  # its name where nobody has registered it yet
         shards=shards,
-        on_loss=on_loss,
     )
     return Supervisor(own_pool(), training, settings).run()
 
@@ -385,13 +384,13 @@ class Case:
     make: Callable[[], nn.Module]
     options: dict[str, Any]  # Any: of run.step
     ranks: tuple[int, ...] = ()
-    killed: tuple[tuple[str, int], ...] = ()
+    killed: tuple[int, ...] = ()
 
 
 CASES = {
-    "batch norm": Case(network, {}, (2,), (("continue", 2),)),
-    "by hand": Case(network, {"by_hand": True}, (), (("continue", 2),)),
-    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (), (("respawn", 0),)),
+    "batch norm": Case(network, {}, (2,), (2,)),
+    "by hand": Case(network, {"by_hand": True}, (), (2,)),
+    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (), (0,)),
     "global batch norm": Case(network, {"batch_norm": "global"}, (2,)),
     "plain": Case(plain, {}),
 }
@@ -438,11 +437,11 @@ def main() -> None:
             as_guest(training, "fast")
         for count in case.ranks:
             equal[f"{name}, {count} ranks"] = same(in_ranks(training, count), expected)
-        for on_loss, victim in case.killed:
+        for victim in case.killed:
             dies = functools.partial(dies_once, folder / name, victim, 2)
-            survived = in_ranks(functools.partial(training, before=dies), 3, on_loss)
+            survived = in_ranks(functools.partial(training, before=dies), 3)
             # A process that came later has not seen all losses.
-            equal[f"{name}, {on_loss}"] = same(survived, expected, of_first=len(case.make().state_dict()))
+            equal[f"{name}, rank {victim} is lost"] = same(survived, expected, of_first=len(case.make().state_dict()))
     over(equal, folder)
     expected = fanwise.run(functools.partial(train, network, {"accumulate": 2}), devices=["cpu"], shards=SHARDS)
     for wait in (False, True):

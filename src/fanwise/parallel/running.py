@@ -28,12 +28,11 @@ from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of, devices_on_hosts
 from .hangs.watchdog import watched
-from .plans import Plan
+from .plans import Plan, Reduce
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, PublishedRank
 from .ranks import copy_of_result
-from .reductions import EverySteps, Reduce, check_reduce, name_of_reduce
 from .runs import Run
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -52,7 +51,8 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _warned: set[int] = set()  # numbers of devices, once each
 
-ON_LOSS = ("continue", "respawn", "stop")
+ON_LOSS = ("continue", "stop")
+REDUCE = ("exact", "fast")
 
 
 def run(
@@ -80,8 +80,7 @@ def run(
         train: gets a `Run`; its hyperparameters by functools.partial.
         devices: how many: GPUs where there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
             `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device. On a
-            cluster it is all its GPUs, else as many CPU devices as there are shards and places; when a step has shown
-            that fewer would be quicker, those of one node or one alone, the run goes on with them, and says so.
+            cluster it is all its GPUs, else as many CPU devices as there are shards and places.
             Numbers of GPUs are those of nvidia-smi, or places in CUDA_VISIBLE_DEVICES.
         shards: logical shards of each global batch; by default 4, or those of the checkpoint. More than 4 devices
             have one each by default, and then other bits than fewer devices; a warning says so. Say as many as the
@@ -90,18 +89,18 @@ def run(
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
         threads: of each device, 1 by default. More threads give other bits, as other shards do.
         reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
-            deterministic raise. For slow links between hosts `fanwise.parallel.BFloat16()`, `PowerSGD(rank=2)` and
-            `EverySteps(8)` send less, with about the same result, which then depends on the hosts.
+            deterministic raise. "fast" first adds the shards of each process, and the last bits then depend on the
+            number of processes.
         resume: a checkpoint of `run.save` to go on from: a file, or any URL that fsspec knows.
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
             Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
-        on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
-            or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
-            Processes of a launcher go on where they hold a secret (FANWISE_SECRET); else a loss ends them.
+        on_loss: when a process dies, "continue" with the others, which take over its shards, or "stop". The step in
+            which it died is made again from its beginning, so the result has the same bits. Processes of a launcher
+            continue if they hold a secret (FANWISE_SECRET); otherwise a loss ends them.
         step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
             stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and, as `on_loss` says,
-            killed and replaced as one that died, or the run ends. By default they wait for ever, and a warning names
+            killed as one that died, or the run ends. By default they wait for ever, and a warning names
             it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
             until its first step is done a process has ten times as long, and at least a minute. In the processes of
             a launcher each waits so long for the others, then all raise, or with a secret go on without it. With one
@@ -109,11 +108,12 @@ def run(
             on a report does not count.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is. With
             `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each with a GPU of its own or
-            on CPUs; a node that is lost costs the step, and `on_loss` is "continue" or "stop".
+            on CPUs; a node that is lost costs the step.
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
             error: it costs about a step each time. By default only the first batches are compared.
-        progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
+        progress: show a line on standard error: in a terminal one that rich redraws, in a log one every 10 s, none in a
+            job. False if `train` draws a bar itself, as tqdm does.
 
     Returns:
         A copy of what `train` returns, of the first of several processes, also on one device: tensors in main memory,
@@ -133,20 +133,18 @@ def run(
             f"fanwise.run got a {type(train).__name__}, not a function.\n"
             f"  wrong:  fanwise.run(train(run))\n  right:  fanwise.run(train)"
         )
-    check_reduce(reduce)
+    check_name("reduce", reduce, REDUCE)
     check_name("on_loss", on_loss, ON_LOSS)
     if step_timeout_s is not None:
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
     verify = whole_number("verify", verify, least=0)
-    if verify and isinstance(reduce, EverySteps):
-        raise ValueError(f"verify={verify} compares parameters, which with reduce={reduce!r} differ between hosts")
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     if (others := launched()) is not None:
         check_fits(others, devices, processes, has_pool=pool is not None)
         own = device_of(others, devices)
         made_of = _shards(shards, others.size, warns=others.rank == 0)
-        plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))
+        plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
         with _entered(others, own, reduce, on_loss, step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
@@ -164,7 +162,7 @@ def run(
         else devices_on_hosts(devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else None)
     )
     made_of = _shards(shards, len(found), warns=resume is None)
-    plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))
+    plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
     spread = _spread(found, processes, are_named=cluster is None)
     # A checkpoint has its own numbers, which were chosen when its run began.
     line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
@@ -185,7 +183,6 @@ def run(
             progress=progress,
             verify=verify,
             notice=line,
-            fewest=devices == "auto" and on_loss == "continue",
             spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(spread)),
         )
         result: R = _supervisor(places.pool, train, settings).run()
@@ -240,11 +237,6 @@ def _entered(
 ) -> "AbstractContextManager[TorchDistributedTeam | HostsTeam]":
     """The processes of the launcher: over links of ours where they hold a secret, else over torch.distributed."""
     if others.place is None or device.type != "cpu" or read_secret(os.environ) is None:
-        if not isinstance(reduce, str):
-            raise ValueError(
-                f"reduce={reduce!r} is for links of fanwise between hosts, on CPUs, and these processes go over "
-                f"torch.distributed.\nGive all of them a secret (`fanwise secret`, in FANWISE_SECRET), or leave it out."
-            )
         return entered(others, device, reduce=reduce, step_timeout_s=step_timeout_s)
     from .hosts.meeting import met
     from .hosts.team import entered as linked
@@ -318,7 +310,7 @@ def _shards(asked: int | str | None, devices: int, *, warns: bool) -> int:
     return made
 
 
-def _plan(shards: int, threads: int, seed: int | None, reduce: str | None = None) -> Plan:
+def _plan(shards: int, threads: int, seed: int | None, reduce: Reduce | None = None) -> Plan:
     if seed is None:
         seed = current().seed if in_job() else 0
     seed = whole_number("seed", seed, least=0)

@@ -15,7 +15,7 @@ from fanwise.parallel.hosts import by_hosts
 from fanwise.parallel.hosts.main_memory import ThroughMainMemory
 from fanwise.parallel.hosts.mesh import Mesh
 from fanwise.parallel.hosts.team import HostsTeam
-from fanwise.parallel.optimizers.placement import Placement
+from fanwise.parallel.plans import Reduce
 from fanwise.testing.all_reduce_contract import CHECKS, Case, Check, Peer, check_sum, params_of, summed
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -23,7 +23,7 @@ HOSTS = ("a", "aa", "ab", "aba", "aabb")
 
 
 def play(
-    hosts: str, check: Check, *, in_boxes_bytes: int, reduce: str = "exact", through_main_memory: bool = False
+    hosts: str, check: Check, *, in_boxes_bytes: int, reduce: Reduce = "exact", through_main_memory: bool = False
 ) -> None:
     """The check in a thread for each process; `hosts` has a letter for each.
 
@@ -47,7 +47,7 @@ def play(
 
         def make(params: Sequence[nn.Parameter]) -> AllReduce:
             made = team.all_reduce(params)
-            return ThroughMainMemory(made, params, CPU, divides=True) if through_main_memory else made
+            return ThroughMainMemory(made, params, CPU) if through_main_memory else made
 
         try:
             check(Peer(team, make, reduce == "exact", lambda: gone(links[rank]), WorkerLostError, goes_on=True))
@@ -105,15 +105,6 @@ def test_sums_that_go_through_main_memory_keep_the_contract(in_boxes_bytes: int)
 def test_one_operand_a_process_keeps_the_contract(in_boxes_bytes: int) -> None:
     for check in CHECKS:
         play("aab", check, in_boxes_bytes=in_boxes_bytes, reduce="fast")
-
-
-def test_arrays_of_other_engines_on_a_gpu_are_refused() -> None:
-    hub = Hub(name="alone")
-    team = HostsTeam(Mesh(hub, 0, {}, {0: "process 0"}, goes_on=True), {0: "a"}, "exact", None, device=CUDA)
-    params = [nn.Parameter(torch.zeros(3))]
-    with pytest.raises(ValueError, match=r"JAX or TensorFlow on a GPU, .* only torch models train on GPUs"):
-        team.sums(params, Placement(params, None, in_parts=False))
-    hub.close()
 
 
 def test_a_sum_that_only_some_have_when_a_host_dies_is_made_again_by_all() -> None:

@@ -28,9 +28,7 @@ from ..hosts.team import HostsTeam, entered
 from ..plans import Plan
 from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
-from ..progress.line import FarScreen
-from ..progress.pace import RunSnapshot
-from ..reductions import name_of_reduce
+from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
 from ..supervisor.settings import Settings
 from ..supervisor.speaking import Forwarding, ReportingJob
@@ -81,7 +79,6 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
             step_timeout_s=settings.step_timeout_s,
             tell=tell,
             device=device,
-            fewest=settings.fewest,
         ) as team,
     ):
         talking.say("linked")
@@ -114,7 +111,7 @@ def _train(
     settings = orders.settings
     seed_everything(settings.seed)
     run = Run(
-        Plan(settings.shards, settings.threads, Progress(settings.seed), name_of_reduce(settings.reduce)),
+        Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce),
         tuple(map(torch.device, settings.devices[orders.rank])),
         team=team,
         fixed=settings.fixed,

@@ -6,16 +6,14 @@ What all do together has turns (turns.py). When a process dies, those that are l
 with its share of the shards. An error is told to all at once, and raised by each at its next exchange.
 """
 
-import functools
 import logging
 import pickle
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
@@ -25,21 +23,17 @@ from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
-from ..plans import Plan
-from ..reductions import BFloat16, EverySteps, PowerSGD, Reduce, name_of_reduce
+from ..plans import Plan, Reduce
 from ..replica.gradients import Partial
 from ..shards import Node
 from ..teams.agreeing import agreed_seed
 from ..teams.layout import Layout
-from ..teams.team import Attempt, OwnSums, StateHere, Sums, different_ways
-from .apart import Apart
-from .by_hosts import ByHosts, between, places_by_host
-from .feedback import Feedback, Parts
+from ..teams.team import Attempt, OwnSums, Sums, different_ways
+from .by_hosts import ByHosts
 from .in_boxes import InBoxes
 from .main_memory import ThroughMainMemory
 from .meeting import MeetingResult
 from .mesh import Again, Mesh
-from .paying import CLEARLY, Paying, Quicker, Took, quicker
 
 T = TypeVar("T")
 
@@ -59,10 +53,8 @@ class HostsTeam:
 
     Args:
         hosts: of each rank. device: of the gradients. tell: a report, for all; as `report`.
-        fewest: goes on without processes that do not pay; else it is only said that they do not.
     """
 
-    catching_up = False
     # Up to so many bytes of gradients, of all processes together, each is told everybody's.
     in_boxes_bytes = 1 << 20
 
@@ -75,7 +67,6 @@ class HostsTeam:
         tell: Tell = _report,
         *,
         device: torch.device = _CPU,
-        fewest: bool = False,
     ) -> None:
         self._mesh = mesh
         self._device = device
@@ -83,12 +74,7 @@ class HostsTeam:
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
         self._tell = tell
-        self._fewest = fewest
-        self._feedbacks: list[Feedback] = []
-        self._aparts: list[Apart] = []
-        self._is_within = self._has_stepped = self._is_reduce_said = False
-        self._paying = Paying()
-        self._began_s = self._exchange_s = 0.0
+        self._is_within = self._has_stepped = False
 
     @property
     def place(self) -> int:
@@ -97,10 +83,6 @@ class HostsTeam:
     @property
     def size(self) -> int:
         return len(self._mesh.members)
-
-    @property
-    def host_count(self) -> int:
-        return 1 if isinstance(self._reduce, str) else self._which_host()[1]
 
     # -- together --------------------------------------------------------------------------------------------------
 
@@ -129,14 +111,7 @@ class HostsTeam:
     def exchange(self, content: bytes) -> Sequence[bytes]:
         """What all have given, by place. Blocks until all have. Only inside `together`."""
         assert self._is_within, "exchanges are part of something that can be done again"
-        with self._exchanging():
-            return self._mesh.exchange(content, self._within_s())
-
-    @contextmanager
-    def _exchanging(self) -> Iterator[None]:
-        began_s = time.monotonic()
-        yield
-        self._exchange_s += time.monotonic() - began_s
+        return self._mesh.exchange(content, self._within_s())
 
     def _within_s(self) -> float | None:
         limit = self._step_timeout_s
@@ -149,13 +124,11 @@ class HostsTeam:
 
     def send(self, place: int, what: str, rows: Any) -> None:  # Any: as `ByHosts` sends
         """For another process, before the next turn. Its memory may be changed afterwards."""
-        with self._exchanging():
-            self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
+        self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
 
     def receive(self, place: int, what: str) -> Any:  # Any: as sent
         """What another one has sent. Blocks."""
-        with self._exchanging():
-            return self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
+        return self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         said = [pickle.loads(each) for each in self.exchange(pickle.dumps((what, content), protocol=5))]
@@ -167,54 +140,10 @@ class HostsTeam:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
-        self._say_reduce()
-        if isinstance(self._reduce, EverySteps):
-            return self._sums_apart(params, placement, self._reduce.steps)
-        if placement.optimizer is None and self._device.type != "cpu":
-            raise ValueError(
-                "the model is a tree of arrays of JAX or TensorFlow on a GPU, and the run is over several hosts, where "
-                "only torch models train on GPUs.\nGive it a torch model, or one GPU without pool=, or CPU devices."
-            )
-        made = self._in_main_memory(params)
-        feedback = made.feedback if isinstance(made, ByHosts) else None
-        all_reduce, by_process = self._on_device(made, params), self._reduce == "fast"
-        of_all = TeamSums(self, all_reduce, placement, self._device, by_process=by_process, feedback=feedback)
-        return _UntilAlone(self, of_all)
-
-    def _sums_apart(self, params: Sequence[nn.Parameter], placement: Placement, steps: int) -> Sums:
-        if placement.optimizer is None:
-            raise ValueError(
-                f"reduce={self.reduce_name} makes means of parameters and of the optimizer's state, which it knows of "
-                f"torch models only.\nFor a tree of arrays say reduce=BFloat16() or PowerSGD(), or leave it out."
-            )
-        apart = Apart(steps, params, placement.optimizer, self._bring_together)
-        self._aparts.append(apart)
-        made = self._on_device(ByHosts(self, params, apart=apart), params)
-        return _UntilAlone(self, TeamSums(self, made, placement, self._device, by_process=False, apart=apart))
-
-    def _bring_together(self, apart: Apart) -> None:
-        if (flats := self.together(functools.partial(self._mean_over_hosts, apart))) is not None:
-            apart.put(flats)
-
-    def _mean_over_hosts(self, apart: Apart) -> list[Tensor] | None:
-        """In every process; None where there is one host only."""
-        counts = self.gather("brings hosts together", apart.count)
-        places = places_by_host(self.hosts)
-        if len(places) == 1:
-            return None
-        own = next(its for its in places if self.place in its)
-        if self.place == own[0]:
-            part = counts[own[0]] / sum(counts[its[0]] for its in places)
-            hosts = between(self, places, own)
-            means = [
-                hosts.summed_by_slices(f"means {number}", flat * part) for number, flat in enumerate(apart.flats())
-            ]
-            for place in own[1:]:
-                self.send(place, "means", means)
-        else:
-            means = self.receive(own[0], "means")
-        self.exchange(b"")
-        return means
+        by_process = self._reduce == "fast"
+        return _UntilAlone(
+            self, TeamSums(self, self.all_reduce(params), placement, self._device, by_process=by_process)
+        )
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         """What adds their gradients."""
@@ -223,59 +152,14 @@ class HostsTeam:
     def _on_device(self, made: AllReduce, params: Sequence[nn.Parameter]) -> AllReduce:
         if self._device.type == "cpu":
             return made
-        return ThroughMainMemory(made, params, self._device, divides=isinstance(self._reduce, str))
+        return ThroughMainMemory(made, params, self._device)
 
-    def _in_main_memory(self, params: Sequence[nn.Parameter]) -> ByHosts | InBoxes:
-        if isinstance(self._reduce, BFloat16 | PowerSGD):
-            made = Feedback(self._reduce, params, self._which_host)
-            self._feedbacks.append(made)
-            return ByHosts(self, params, made)
+    def _in_main_memory(self, params: Sequence[nn.Parameter]) -> AllReduce:
         small = len(self._hosts) * Layout(params).size_bytes <= self.in_boxes_bytes
         return InBoxes(self, params) if small else ByHosts(self, params)
 
-    @property
-    def reduce_name(self) -> str:
-        return name_of_reduce(self._reduce)
-
-    def _say_reduce(self) -> None:
-        """In one line, once: what is computed is not what one device computes."""
-        is_said, self._is_reduce_said = self._is_reduce_said, True
-        if isinstance(self._reduce, str) or is_said or self.place != 0:
-            return
-        if (hosts := self._which_host()[1]) > 1:
-            _log.warning(
-                "reduce=%s: the result depends on which shards are on which host, and is recorded as that of %d hosts.",
-                self.reduce_name,
-                hosts,
-            )
-
-    def _which_host(self) -> tuple[int, int]:
-        """The number of the host of this process, and how many there are."""
-        places = places_by_host(self.hosts)
-        return next(number for number, its in enumerate(places) if self.place in its), len(places)
-
-    def step_begins(self, state_here: StateHere) -> None:
-        self._began_s, self._exchange_s = time.monotonic(), 0.0
-
     def step_ends(self) -> None:
         self._has_stepped = True
-        # All have made the same steps, so all come to know it after the same one.
-        took = self._paying.add(Took(time.monotonic() - self._began_s, self._exchange_s))
-        if took is None or self.size == 1:
-            return
-        each, hosts = self.together(lambda: (self.gather("tells what a step takes", took), self.hosts))
-        # "auto" leaves out whatever does not pay; who named the hosts is told only where it is clear.
-        if found := quicker(each, hosts, most=1.0 if self._fewest else CLEARLY):
-            self._leave_it_to(found)
-
-    def _leave_it_to(self, found: Quicker) -> None:
-        """By all: the run goes on with those, or the first process says that they would be quicker."""
-        if self._fewest:
-            self._mesh.go_on_with({self._mesh.members[place] for place in found.places}, found.line)
-            self._paying = Paying()
-        elif self.place == 0:
-            same = "The bits would be the same. " if isinstance(self._reduce, str) else ""
-            _log.warning("%s\n%sLarger batches make more of them pay.", found.line, same)
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """The first process reports to its own job, if it runs one; what comes of it is the same for all."""
@@ -292,26 +176,6 @@ class HostsTeam:
             raise unpack_error(decided)
         return decided
 
-    def saves(self) -> None:
-        """The first process gets what each host has not sent so far; all hosts are the same."""
-        self.measures()
-        for number, feedback in enumerate(self._feedbacks):
-            feedback.of_all = self.together(functools.partial(self._errors_of_all, feedback, f"errors {number}"))
-
-    def measures(self) -> None:
-        """All hosts are the same."""
-        for apart in self._aparts:
-            apart.bring_together()
-
-    def _errors_of_all(self, feedback: Feedback, what: str) -> list[Parts]:
-        self.gather("saves a checkpoint, which with this reduce= all processes do together", None)
-        leaders = [its[0] for its in places_by_host(self.hosts)]
-        if self.place in leaders[1:]:
-            self.send(0, what, feedback.errors)
-        each = [feedback.errors, *(self.receive(leader, what) for leader in leaders[1:])] if self.place == 0 else []
-        self.exchange(b"")
-        return each
-
     def saved(self) -> None:
         pass
 
@@ -322,7 +186,7 @@ class HostsTeam:
 
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
-        own = {"reduce": self.reduce_name, "step_timeout_s": self._step_timeout_s}
+        own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
         plan.progress.seed = self.together(
             lambda: agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
         )
@@ -339,8 +203,6 @@ class _UntilAlone:
         self._team = team
         self._of_all = of_all
         self._own = OwnSums()
-        self.feedback = of_all.feedback
-        self.apart = of_all.apart
         self.settle = of_all.settle
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
@@ -366,12 +228,11 @@ def entered(
     step_timeout_s: float | None = None,
     tell: Tell = _report,
     device: torch.device = _CPU,
-    fewest: bool = False,
 ) -> Iterator[HostsTeam]:
     """A team for one run, which ends with the block. Raises what the meeting does, when not all come."""
     with meeting as found:
         mesh = found.mesh
-        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell, device=device, fewest=fewest)
+        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell, device=device)
         try:
             yield team
             team.done()

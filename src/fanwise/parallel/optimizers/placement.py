@@ -1,7 +1,6 @@
 """Who updates what of an optimizer: decided here, and written down here, for every step of a run.
 
     whole    each process all of it, by the optimizer itself
-    blocks   each process all of it, block by block, in its cache                          blocked.py
     slices   each process its slice, with the state in memory that all share               sharded.py
 
 An optimizer has one state, so steps that share it and cannot share its slices take it whole. It becomes whole, in all
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..teams.layout import Bucket
-from .blocked import BlockedStep, pays
 from .elementwise import is_elementwise
 from .sharded import ShardedOptimizer, SliceMemory
 
@@ -28,38 +26,32 @@ class Placement:
     """Of the optimizer of a step.
 
     Args:
-        optimizer: None where the update is none of torch's, but a function that each process calls.
         in_parts: it may be updated by slices.
     """
 
-    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None, *, in_parts: bool) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> None:
         self.params = list(params)
         self._optimizer = optimizer
         self._in_parts = in_parts
-        self._blocked = BlockedStep(optimizer) if optimizer is not None and pays(optimizer, params) else None
         self._sharded: ShardedOptimizer | None = None
 
     @property
-    def optimizer(self) -> Optimizer | None:
+    def optimizer(self) -> Optimizer:
         return self._optimizer
 
     @property
-    def how(self) -> Literal["whole", "blocks", "slices"]:
-        return "slices" if self._sharded is not None else "whole" if self._blocked is None else "blocks"
+    def how(self) -> Literal["whole", "slices"]:
+        return "whole" if self._sharded is None else "slices"
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # Any: what the optimizer takes
         """Update all of it here, by the gradients that the parameters have, or that `closure` makes."""
-        assert self._optimizer is not None, "the update is not torch's"
-        if closure is not None:
-            self._optimizer.step(closure)
-        else:
-            (self._blocked or self._optimizer).step()
+        self._optimizer.step(closure)
 
     # -- slices ----------------------------------------------------------------------------------------------------
 
     def share(self, memory: SliceMemory) -> None:
         """All processes see this memory, and each can update its slice there: from now on they do, if it may be."""
-        if self._in_parts and self._optimizer is not None and is_elementwise(self._optimizer, self.params):
+        if self._in_parts and is_elementwise(self._optimizer, self.params):
             self._sharded = ShardedOptimizer(self._optimizer, memory, self.params)
 
     def make_whole(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import distributed
 
-from ..reductions import Reduce
+from ..plans import Reduce
 from ..shared_memory.memory import AllReduceKind
 
 
@@ -12,12 +12,11 @@ from ..shared_memory.memory import AllReduceKind
 class Settings:
     """A run in processes.
 
-    `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue", "respawn" or "stop".
+    `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue" or "stop".
     `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them.
     `step_timeout_s`: how long the others wait for a process. None: without a limit.
     `notice`: what is said on the screen, once.
     `all_reduce`: how gradients go through the shared memory; other than "auto" for tests.
-    `fewest`: processes that do not pay are left out; of a run on a cluster.
     `spare_cpus`: that are leased for workers of each process that read data; None: there is no lease.
     """
 
@@ -37,7 +36,6 @@ class Settings:
     called: tuple[tuple[str, str], ...] = ()
     all_reduce: AllReduceKind = "auto"
     spare_cpus: int | None = None
-    fewest: bool = False
 
 
 def all_reduce_of(settings: Settings) -> AllReduceKind:

@@ -21,9 +21,6 @@ from ..shards import Node, total
 
 T = TypeVar("T")
 
-# What somebody needs who joins here, as a checkpoint holds it; None where nobody can.
-StateHere = Callable[[], Mapping[str, Any] | None]  # Any: numbers, tensors and state_dicts
-
 
 @dataclass(slots=True)
 class Attempt:
@@ -40,26 +37,8 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...  # Any: as state_dict gives
 
 
-class Updated(Protocol):
-    """What is told of updates."""
-
-    def updated(self, *, last: bool) -> None:
-        """The optimizer has made a step; `last`: of a pass over the data. May block until all have come here."""
-        ...
-
-
 class Sums(Protocol):
     """Adds up what the shards of one step brought, over all processes."""
-
-    @property
-    def feedback(self) -> Stateful | None:
-        """What it has not added so far, and will; None: it adds all."""
-        ...
-
-    @property
-    def apart(self) -> Updated | None:
-        """What makes processes the same again that were not given the same sums; None: they were."""
-        ...
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
@@ -94,16 +73,6 @@ class Team(Protocol):
         """How many processes take part."""
         ...
 
-    @property
-    def host_count(self) -> int:
-        """On how many hosts gradients are added; 1 where it makes no difference to them."""
-        ...
-
-    @property
-    def catching_up(self) -> bool:
-        """Whether this process is still on its way to the place where the others are; it then works alone."""
-        ...
-
     def together(self, body: Callable[[], T]) -> T:
         """What `body` returns, which all processes call; again when one of them was lost meanwhile."""
         ...
@@ -127,24 +96,12 @@ class Team(Protocol):
         """For one step, of these parameters, whose optimizer the processes may then have by slices."""
         ...
 
-    def step_begins(self, state_here: StateHere) -> None:
-        """A step is about to begin: the place where others may join."""
-        ...
-
     def step_ends(self) -> None:
         """A step is done, the update included. From the first one on it is known what a step takes."""
         ...
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """Report once for all; the decision. Blocks until it is there. May raise TrialStopped by itself."""
-        ...
-
-    def saves(self) -> None:
-        """A checkpoint is about to be made. What it holds of other processes is brought to the first."""
-        ...
-
-    def measures(self) -> None:
-        """The model is about to be measured, by all together: from now on it is the same in all."""
         ...
 
     def saved(self) -> None:
@@ -164,7 +121,7 @@ class Alone:
         is_idle: it waits for a decision.
     """
 
-    place, size, host_count, catching_up = 0, 1, 1, False
+    place, size = 0, 1
 
     def __init__(self) -> None:
         self.turns = 0
@@ -186,9 +143,6 @@ class Alone:
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
         return OwnSums()
 
-    def step_begins(self, state_here: StateHere) -> None:
-        pass
-
     def step_ends(self) -> None:
         self.has_stepped = True
 
@@ -201,12 +155,6 @@ class Alone:
             self.turns += 1
         return "CONTINUE"
 
-    def saves(self) -> None:
-        pass
-
-    def measures(self) -> None:
-        pass
-
     def saved(self) -> None:
         pass
 
@@ -216,8 +164,6 @@ class Alone:
 
 class OwnSums:
     """All shards were executed here."""
-
-    feedback = apart = None
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)

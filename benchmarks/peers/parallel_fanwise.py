@@ -130,7 +130,7 @@ class Contestant:
 
     cpus: list[int]
     shards: int | Literal["devices"]
-    reduce: str
+    reduce: Literal["exact", "fast"]
     is_shared: bool
 
     def seconds(self, name: str, steps: int) -> float:

@@ -76,6 +76,7 @@ NEEDS = {
     "tensorboard": ["fanwise.tune.callbacks.TensorBoardCallback()"],
     "mlflow": ["fanwise.tune.callbacks.MLflowCallback()"],
     "wandb": ["fanwise.tune.callbacks.WandbCallback()"],
+    "parquet": ["fanwise.tune.load_experiment('light').export('light.parquet')"],
     "jax": ["with fanwise.tensor.use('jax'): pass"],
     "tensorflow": ["with fanwise.tensor.use('tensorflow'): pass"],
 }

@@ -2,12 +2,16 @@
 
 import json
 import math
+import sqlite3
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from fanwise.base.errors import NotInstalled
 from fanwise.tune import (
     ASHA,
     FIFO,
@@ -50,30 +54,64 @@ def experiment() -> Experiment:
     return search.experiment
 
 
-def test_csv_and_json_have_the_same_rows(experiment: Experiment, tmp_path: Path) -> None:
+def test_csv_json_and_parquet_have_the_same_rows(experiment: Experiment, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
     results = experiment.results
-    for name in ("r.csv", "r.json"):
+    for name in ("r.csv", "r.json", "r.parquet"):
         experiment.export(tmp_path / name)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "r.parquet"), results)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "r.csv"), results, check_dtype=False)
     rows = json.loads((tmp_path / "r.json").read_text())
     assert [row["loss"] for row in rows] == [0.5, 0.25, 0.75]
     assert [row["note"] for row in rows] == [1.5, None, None]
     assert [row["config_optimizer"] for row in rows] == ["sgd", "sgd", "adam"]
-    assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == ["r.csv", "r.json"]
+    assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == ["r.csv", "r.json", "r.parquet"]
+
+
+def test_sqlite_has_both_tables(experiment: Experiment, tmp_path: Path) -> None:
+    experiment.export(tmp_path / "r.sqlite")
+    with closing(sqlite3.connect(tmp_path / "r.sqlite")) as database:
+        results = pd.read_sql_query("SELECT * FROM results", database)
+        trials = pd.read_sql_query("SELECT * FROM trials", database)
+    pd.testing.assert_frame_equal(results, experiment.results, check_dtype=False)
+    assert list(trials["trial_id"]) == list(experiment.trials["trial_id"])
 
 
 def test_json_has_all_digits_and_null_for_what_it_has_no_number_for(tmp_path: Path) -> None:
     values = [0.1 + 0.2, 1 / 3, 1e-20 / 3, 5e300, math.nan, math.inf]
     frame = pd.DataFrame({"x": values, "n": range(6), "layers": [[1, 2.5]] * 6, "flag": [True] * 6})
-    write_results(frame, tmp_path / "r.json")
+    write_results(frame, frame, tmp_path / "r.json")
     rows = json.loads((tmp_path / "r.json").read_text())
     assert [row["x"] for row in rows] == [*values[:4], None, None]
     assert rows[2] == {"x": 1e-20 / 3, "n": 2, "layers": [1, 2.5], "flag": True}
 
 
-def test_another_ending_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must end in \.csv or \.json, got 'r\.xlsx'"):
-        write_results(pd.DataFrame(), tmp_path / "r.xlsx")
+def test_lists_are_json_text_in_sqlite(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"layers": [[1, 2.5]]})
+    write_results(frame, frame, tmp_path / "r.sqlite")
+    with closing(sqlite3.connect(tmp_path / "r.sqlite")) as database:
+        assert database.execute("SELECT layers FROM results").fetchall() == [("[1,2.5]",)]
+
+
+def test_a_column_of_numbers_and_text_is_text_in_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"loss": [0.5, 0.25, 1.0], "config_depth": [3, "auto", None]})
+    write_results(frame, frame, tmp_path / "r.parquet")
+    read = pd.read_parquet(tmp_path / "r.parquet")
+    assert list(read["config_depth"][:2]) == ["3", "auto"] and read["config_depth"].isna()[2]
+    assert list(read["loss"]) == [0.5, 0.25, 1.0]
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[parquet\]'"):
+        write_results(pd.DataFrame(), pd.DataFrame(), tmp_path / "r.parquet")
+    assert not any(tmp_path.iterdir())
+
+
+def test_another_suffix_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must end in \.csv, \.json, \.parquet, \.sqlite, got 'r\.xlsx'"):
+        write_results(pd.DataFrame(), pd.DataFrame(), tmp_path / "r.xlsx")
     assert not any(tmp_path.iterdir())
 
 

@@ -105,7 +105,7 @@ def folder_for_output(out: Path) -> Path:
 
 
 def export(name: str, out: Path) -> Path:
-    """Write all reports of an experiment as CSV or JSON, by the file's ending.
+    """Write all reports of an experiment as CSV, JSON, Parquet or SQLite, by the file's ending.
 
     Raises:
         UsageError: the ending is none of them.

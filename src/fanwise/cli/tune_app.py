@@ -432,7 +432,9 @@ def tune_export(
     name: Name,
     out: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="The file to write: .csv or .json, in an existing folder."),
+        typer.Option(
+            metavar="FILE", help="The file to write: .csv, .json, .parquet or .sqlite, in an existing folder."
+        ),
     ],
 ) -> None:
     """Write all reports as CSV or JSON.

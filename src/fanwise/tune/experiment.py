@@ -203,13 +203,14 @@ class Experiment:
         return trials[trial_id].last.failure
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write `results` to a .csv or .json file, atomically. For other formats, use `results.to_...` of pandas.
+        """Write `results` to a .csv, .json or .parquet file, or `results` and `trials` to an .sqlite file, atomically.
 
         Raises:
             ValueError: the path has another suffix.
+            NotInstalled: Parquet needs `fanwise[parquet]`.
             OSError: the file cannot be written.
         """
-        write_results(self.results, path)
+        write_results(self.results, self.trials, path)
 
     def to_optuna(self) -> Any:
         """Return an in-memory Optuna study with the distributions of this space and all finished trials.

@@ -1,4 +1,4 @@
-"""The tables of an experiment as pandas data frames, and as CSV or JSON files.
+"""The tables of an experiment as pandas data frames, and as files of other programs.
 
 A reported value that has the name of another column is renamed to `reported_<name>`. pandas is imported inside the
 functions, because the import takes a third of a second and a search does not need it.
@@ -6,18 +6,22 @@ functions, because the import takes a third of a second and a search does not ne
 
 import math
 import os
-from collections.abc import Container, Iterable, Sequence
-from contextlib import suppress
+import sqlite3
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.errors import NotInstalled
 from ..base.plain_json import json_bytes
 from .record.state import SearchState
 from .record.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SUFFIXES = (".csv", ".json", ".parquet", ".sqlite")
 
 
 def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
@@ -102,29 +106,54 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
     return pd.Series(list(values)) if values else pd.Series([], dtype=object)
 
 
-def write_results(results: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the results to a .csv or .json file. An existing file is replaced atomically.
+def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
+    """Write the results to a .csv, .json or .parquet file, or the tables `results` and `trials` to an .sqlite file.
 
-    Missing values are `nan` in CSV and null in JSON, which is a list with one object per row.
+    An existing file is replaced atomically. Missing values are `nan` in CSV and null in JSON, which is a list with one
+    object per row. Lists and dicts are JSON text in SQLite, and columns of several types are text in Parquet.
 
     Raises:
         ValueError: the path has another suffix.
+        NotInstalled: Parquet needs pyarrow.
         OSError: the folder is missing or not writable, or the disk is full.
     """
     target = Path(path)
     suffix = target.suffix.lower()
-    if suffix not in (".csv", ".json"):
-        raise ValueError(f"the file must end in .csv or .json, got {target.name!r}")
-    if suffix == ".csv":
-        data = results.to_csv(index=False, na_rep="nan").encode()
-    else:
-        data = json_bytes(results.to_dict(orient="records"))  # with all digits, unlike the JSON writer of pandas
+    if suffix not in SUFFIXES:
+        raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {target.name!r}")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(data)
+        partial.touch()  # the errors of pandas and SQLite have no errno
+        if suffix == ".csv":
+            results.to_csv(partial, index=False, na_rep="nan")
+        elif suffix == ".json":  # with all digits, unlike the JSON writer of pandas
+            partial.write_bytes(json_bytes(results.to_dict(orient="records")))
+        elif suffix == ".parquet":
+            partial.write_bytes(_parquet(results))
+        else:
+            with closing(sqlite3.connect(partial)) as connection:
+                for name, frame in {"results": results, "trials": trials}.items():
+                    frame.map(_sqlite_value).to_sql(name, connection, index=False)
+                connection.commit()
         os.replace(partial, target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _parquet(frame: "pd.DataFrame") -> bytes:
+    try:
+        import pyarrow  # noqa: F401  # the message of pandas does not name the extra
+    except ImportError as error:
+        raise NotInstalled("Parquet needs pyarrow. Install it: pip install 'fanwise[parquet]'.") from error
+    for name, column in frame.items():
+        if column.dtype == object and column.dropna().map(type).nunique() > 1:
+            frame = frame.assign(**{str(name): column.map(str, na_action="ignore")})
+    data: bytes = frame.to_parquet(None, index=False, engine="pyarrow")
+    return data
+
+
+def _sqlite_value(value: Any) -> Any:
+    return json_bytes(value).decode() if isinstance(value, Mapping | list | tuple) else value

@@ -167,8 +167,14 @@ def _kind_of(line: bytes) -> str:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise RecordError(f"There is no experiment at {folder}: no such folder.")
-    if not (folder / FILE_NAME).is_file():
-        raise RecordError(f"{folder} is not an experiment: the folder has no {FILE_NAME}.")
+    if (folder / FILE_NAME).is_file():
+        return
+    if (folder / "record.sqlite").is_file():
+        raise RecordError(
+            f"{folder} is a record of fanwise 0.2, which this version does not read. Export its results with 0.2: "
+            f"fanwise tune export {folder.name} results.csv."
+        )
+    raise RecordError(f"{folder} is not an experiment: the folder has no {FILE_NAME}.")
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
 from . import evaluation, ranks
-from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
+from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
 from .checkpoints import files
 from .checkpoints.files import Writer
 from .checkpoints.places import StrPath, is_of_this_process, place_of
@@ -242,9 +242,9 @@ class Run:
                 leaves an update out when a gradient is not finite.
             loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it is what scales
                 the losses that `step.backward` is given.
-            batch_norm: "shard" normalises each shard by itself. "global" takes the statistics of the whole batch, in
-                the forward and the backward pass: what one pass over it would give. Two exchanges a layer, and the
-                activations of all shards of a process in memory at once.
+            batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
+                batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
+                (`shards="devices"`), and exchanges statistics twice per layer.
             mean_buffers: names of buffers that the mean over the shards is right for, besides those of batch
                 normalisation; others have to be the same after every shard.
             also: modules that the loss calls besides the model, where the run does not find them itself, in what
@@ -267,7 +267,8 @@ class Run:
                 optax or Keras as it is.
             ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
                 outside of the training function; an optimizer that calls the loss itself; `clip_norm` or `accumulate`
-                not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model;
+                not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model
+                or without one shard per process;
                 without `loss_fn` what only a step with one can do.
         """
         self._loop.check("run.step")
@@ -299,7 +300,7 @@ class Run:
             check_optimizer(each, whole, has_closure=loss_fn is None)
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
-        check_batch_norm(batch_norm, whole)
+        check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
         check_step(clip_norm, accumulate)
         for part in models:
             self._state.register("model", part)
@@ -340,9 +341,8 @@ class Run:
         if loss_fn is None:
             made = ManualStep(execution, placements, reach)
         else:
-            # Shards that are normalised together are one device's: they are all under way at once.
             local: list[Device] = (
-                [TogetherDevice(replica, self._team)]
+                [GlobalNormDevice(replica, self._team)]
                 if batch_norm == "global"
                 else [LocalDevice(replica) for _ in self.devices]
             )

@@ -46,9 +46,8 @@ def test_data_on_the_device_stays_there(report: Any) -> None:
     assert report["each"]["resident"] == [{}] * 8
 
 
-@pytest.mark.parametrize("case", ["batch norm", "global batch norm"])
-def test_buffers_are_looked_at_once_a_shard(report: Any, case: str) -> None:
-    for each in report["each"][case]:
+def test_buffers_are_looked_at_once_a_shard(report: Any) -> None:
+    for each in report["each"]["batch norm"]:
         shards = each["to the device"] // 2
         assert {name: count for name, count in each.items() if count and name != "to the device"} == {
             "a copy to the CPU": shards

@@ -21,7 +21,7 @@ from ..inspecting.contents import copied, fill, holds
 _log = logging.getLogger(__name__)
 
 Key = tuple[int, str]  # of an attribute: which module, and its name
-_REGISTERS = frozenset(("_parameters", "_buffers", "_modules"))
+_REGISTERS = frozenset(("_parameters", "_buffers", "_modules", "forward"))  # forward: see batch_norm
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, torch.device)
 
 

@@ -21,7 +21,7 @@ from fanwise.parallel.inspecting.reached import modules_reached, reached
 from fanwise.parallel.process_settings.switches import switched, taken
 from fanwise.parallel.replica.attributes import Attributes
 from fanwise.parallel.replica.gradients import check_apart
-from fanwise.parallel.rng import MEMORY, HostStreams
+from fanwise.parallel.rng import begin, kept_streams, restored_streams
 from fanwise.tensor import Key
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
@@ -164,48 +164,34 @@ def test_a_module_that_nothing_leads_to_is_refused_and_also_names_it() -> None:
 # -- chance -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_streams_in_memory_are_those_that_the_libraries_tell() -> None:
-    first = MEMORY.read()
-    drawn = random.random(), random.gauss(), np.random.rand(), int(np.random.randint(9))
-    assert MEMORY.read() != first
-    MEMORY.write(first)
-    assert MEMORY.read() == first
-    assert drawn == (random.random(), random.gauss(), np.random.rand(), int(np.random.randint(9)))
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_a_body_that_begins_to_draw_is_made_again_with_streams_of_its_own() -> None:
-    streams, undone, state = HostStreams(), [], MEMORY.read()
-    assert streams.run(Key(1), lambda: 0, lambda: undone.append(1)) == 0
-    late = streams.run(Key(2), random.random, lambda: undone.append(1))
-    assert undone == [1] and MEMORY.read() == state
-    assert late == HostStreams().run(Key(2), random.random, lambda: undone.append(1))
-    assert late == streams.run(Key(2), random.random, lambda: undone.append(1))
-    assert late != streams.run(Key(3), random.random, lambda: undone.append(1))
-    assert undone == [1] and MEMORY.read() == state
+def test_streams_depend_on_the_key_and_those_of_the_program_go_on_after_the_block() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = [drawn(), drawn()]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    assert drawn() == expected[0]
+    with kept_streams():
+        begin(Key(1))
+        first = drawn()
+        with kept_streams():
+            begin(Key(2))
+            assert len({*drawn(), *first}) == 6
+        begin(Key(1))
+        assert drawn() == first
+    assert drawn() == expected[1]
 
 
-@pytest.mark.parametrize(
-    "generator",
-    [np.random.default_rng(0), np.random.RandomState(0), random.Random(0), torch.Generator()],
-    ids=["Generator", "RandomState", "Random", "torch"],
-)
-def test_a_generator_of_the_programs_own_begins_anew_in_each_shard(generator: Any) -> None:  # Any: of four kinds
-    drawn: list[float] = []
-
-    def draw() -> float:
-        if isinstance(generator, torch.Generator):
-            return float(torch.rand((), generator=generator))
-        return float(generator.random())
-
-    def noisy(m: nn.Module, x: Tensor) -> Tensor:
-        drawn.append(draw())
-        return losses(m, x)
-
-    step_of(nn.Linear(4, 2), noisy)(X)
-    step_of(nn.Linear(4, 2), noisy, fanwise.here(shards=1))(X[:2])
-    assert len(set(drawn[:4])) == 4 and drawn[0] == drawn[4]
-    after = draw()
-    assert after not in drawn
+def test_streams_are_restored_exactly_with_the_cached_normal_number_of_numpy() -> None:
+    np.random.seed(3)
+    expected = np.random.randn(4).tolist()
+    np.random.seed(3)
+    found = [np.random.randn()]
+    with restored_streams():
+        np.random.randn()
+    assert [*found, *np.random.randn(3)] == expected
 
 
 # -- settings, and what a function reaches ----------------------------------------------------------------------------

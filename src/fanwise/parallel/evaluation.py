@@ -18,7 +18,7 @@ from ..tensor.random.keys import Key
 from .data.batches import Fetch
 from .data.splitting import Content, arguments
 from .replica.losses import check_rows
-from .rng import all_streams
+from .rng import begin, kept_streams
 from .shards import assign
 from .teams.team import Team
 
@@ -75,14 +75,14 @@ def sums(
     def measure() -> list[list[tuple[float, float]]]:
         mine: list[tuple[float, float]] = []
         own = assign(len(chunks), team.size)[team.place]
-        with measuring.entered(), _ending(watch), closing(fetch(own)) as fetched:
+        with measuring.entered(), _ending(watch), closing(fetch(own)) as fetched, kept_streams(generators):
             for number in own:
                 watch((number - own.start) / len(own))
                 places = chunks[number]
                 fetched.reach(number)
                 content = fetched.read(number, 0, places)
-                with all_streams(key.fold_in(places.start), generators):
-                    mine.append(measuring(content, len(places)))
+                begin(key.fold_in(places.start), generators)
+                mine.append(measuring(content, len(places)))
         return team.gather("measures", mine)
 
     each = [found for theirs in team.together(measure) for found in theirs]

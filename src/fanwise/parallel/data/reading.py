@@ -18,7 +18,7 @@ from ...tensor.random import permutation
 from ...tensor.random.keys import Key
 from ..checks.agreement import first_difference
 from ..checks.checksums import marks_of_batch
-from ..rng import sample_streams
+from ..rng import begin, kept_streams
 from .arrays import as_data, given_out, is_array
 from .splitting import Content, samples_in
 
@@ -91,7 +91,7 @@ class SampleReader:
 
     def _read(self, indices: Tensor, key: Key) -> Content:
         samples = []
-        with sample_streams() as begin, one_thread():
+        with kept_streams(), one_thread():
             for index in indices.tolist():
                 begin(key.fold_in(index))
                 self.watch(index)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from torch.utils.data import IterableDataset
 
 from ...tensor.random.keys import Key
-from ..rng import sample_streams
+from ..rng import begin, kept_streams
 from ..shards import cut
 from .ahead import Shard
 from .batches import Batch
@@ -81,9 +81,9 @@ class StreamSource:
         self._watch = watch
 
     def read(self, where: Where) -> Part:
-        with sample_streams() as begin, one_thread():
+        with kept_streams(), one_thread():
             if self._batch[0] != where.start:
-                self._batch = (where.start, *self._next_batch(where, begin))
+                self._batch = (where.start, *self._next_batch(where))
             _, samples, last, state = self._batch
             ranges, shards = cut(len(samples), where.pieces), {}
             for index in where.wanted:
@@ -92,21 +92,21 @@ class StreamSource:
                     shards[index] = collated(self._collate, samples[ranges[index].start : ranges[index].stop])
         return Part(len(samples), last, state, shards)
 
-    def _next_batch(self, where: Where, begin: Callable[[Key], None]) -> tuple[list[Any], bool, Any]:  # Any: samples
+    def _next_batch(self, where: Where) -> tuple[list[Any], bool, Any]:  # Any: samples
         """Its samples, whether it is the last one, and the state after it."""
         if self._iterator is None or self._place > where.start:
-            self._begin_again(begin)
-        while self._place < where.start and self._look(1, begin):
+            self._begin_again()
+        while self._place < where.start and self._look(1):
             del self._read[0]
             self._place += 1
-        self._look(where.size, begin)
+        self._look(where.size)
         samples, self._read = self._read[: where.size], self._read[where.size :]
         self._place += len(samples)
         state = None if self._read else self._state_now()  # after what was looked at beyond it there is no state of it
-        goes_on = self._look(where.size if where.drop_last else 1, begin)
+        goes_on = self._look(where.size if where.drop_last else 1)
         return samples, not goes_on, state
 
-    def _begin_again(self, begin: Callable[[Key], None]) -> None:
+    def _begin_again(self) -> None:
         self._read, self._place = [], self._done
         begin(self._key.fold_in("begin"))
         holder: Any = self._data  # Any: has load_state_dict
@@ -116,7 +116,7 @@ class StreamSource:
         if self._state is not None and _has_state(holder):
             holder.load_state_dict(copy.deepcopy(self._state))
 
-    def _look(self, least: int, begin: Callable[[Key], None]) -> bool:
+    def _look(self, least: int) -> bool:
         """Read until so many samples are there. False: there are not so many."""
         assert self._iterator is not None, "it has begun"
         while len(self._read) < least:

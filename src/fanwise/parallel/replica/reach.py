@@ -4,27 +4,23 @@ run.step(model, optimizer, loss_fn)     model, loss_fn                       onc
 for ... in step.shards(batch)           model, the function of the loop      as its local variables come
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from ..inspecting.compiled import Compiled, compiled_parts
 from ..inspecting.reached import Root, modules_reached, reached
-from ..rng import Generator
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
     """`modules`: by their names in messages, the model is "". `others`: the parameters of these, without the model's,
-    and those that are named by themselves. `generators`: of random numbers, that the program has made itself.
+    and those that are named by themselves.
     """
 
     modules: dict[str, nn.Module]
     others: list[Tensor]
-    generators: list[Generator]
     compiled: Compiled
 
     def and_also(self, name: str, other: "Reach") -> "Reach":
@@ -34,11 +30,10 @@ class Reach:
             if id(module) not in known:
                 modules[f"{name}.{path}" if path in modules else path] = module
         others = {id(each): each for each in (*self.others, *other.others)}
-        generators = {id(each): each for each in (*self.generators, *other.generators)}
         compiled = Compiled(
             self.compiled.any_part or other.compiled.any_part, self.compiled.by_shape or other.compiled.by_shape
         )
-        return Reach(modules, list(others.values()), list(generators.values()), compiled)
+        return Reach(modules, list(others.values()), compiled)
 
 
 def reach_of(model: nn.Module, roots: Sequence[Root], also: Sequence[nn.Module] = ()) -> Reach:
@@ -52,11 +47,8 @@ def reach_of(model: nn.Module, roots: Sequence[Root], also: Sequence[nn.Module] 
     others: dict[int, Tensor] = {id(each): each for module in modules.values() for each in module.parameters()}
     named = [each.value for root in (*roots, model) for each in reached(root)]
     others |= {id(each): each for each in named if isinstance(each, Tensor) and each.is_leaf and each.requires_grad}
-    shared = {id(torch.default_generator), id(random.random.__self__)}  # type: ignore[attr-defined]  # the module's
-    generators = {id(each): each for each in named if isinstance(each, Generator) and id(each) not in shared}
     return Reach(
         modules,
         [each for key, each in others.items() if key not in params],
-        list(generators.values()),
         compiled_parts(modules, roots),
     )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...tensor.random.keys import Key
 from ..data.splitting import Content, arguments
 from ..inspecting.compiled import Compiled
-from ..rng import Generator, HostStreams, generators_of, own_streams, stream
+from ..rng import begin, generators_of
 from ..shards import Node, TreeSum
 from .attributes import Attributes
 from .buffers import Buffers
@@ -70,7 +70,7 @@ class Replica:
     Attributes:
         modules: the model, whose name is "", and others that the loss reaches. others: the parameters of these, and
             those that the loss names by themselves. dropped: ids of such as had a gradient after a shard.
-        generators: that torch draws from here. own_generators: that the program has made.
+        generators: that torch draws from here.
         compiled: parts of model, loss and modules.
         looks: what a shard may do that nobody knows of is looked for.
         known: ids of all modules and their parts. looked_after: of their parameters.
@@ -78,7 +78,6 @@ class Replica:
 
     modules: Mapping[str, nn.Module]
     others: list[Tensor]
-    own_generators: list[Generator]
     compiled: Compiled
     known: set[int]
     looked_after: frozenset[int]
@@ -105,12 +104,11 @@ class Replica:
         self._autocast = autocast
         self._mean_buffers = mean_buffers
         self.generators = generators_of(device)
-        self._host_streams = HostStreams()
         self.look_after(reach)
 
     def look_after(self, reach: Reach) -> None:
         """From now on shards may use all of this."""
-        self.modules, self.others, self.own_generators = reach.modules, reach.others, reach.generators
+        self.modules, self.others = reach.modules, reach.others
         self.compiled = reach.compiled
         self.known = {id(each) for module in self.modules.values() for each in module.modules()}
         self.looked_after = frozenset(map(id, (*self.params, *self.others)))
@@ -119,27 +117,21 @@ class Replica:
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
-        own = key.fold_in(work.index)
-
-        def passes() -> tuple[Tensor, float]:
-            with self.entered(own):
-                loss, count = self.loss(work)
-                scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
-            return loss, count
-
-        loss, count = self._host_streams.run(own, passes, self._undo)
+        with self.entered(key.fold_in(work.index)):
+            loss, count = self.loss(work)
+            scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         return self.taken(work, loss, count)
 
     @contextmanager
     def entered(self, own: Key) -> Iterator[None]:
-        """A shard is executed in this block: torch's random numbers, and those of the program's own, come from `own`.
+        """A shard is executed in this block, with random numbers from `own`.
 
         Raises:
             ValueError: it has changed buffers of a module that nobody looks after.
         """
         strangers = strangers_refused(self.known) if self.looks and not self.compiled.any_part else nullcontext()
-        streams = own_streams(own, self.own_generators) if self.own_generators else nullcontext()
-        with stream(own, self.generators), streams, strangers:
+        begin(own, self.generators)
+        with strangers:
             yield
 
     def taken(self, work: ShardWork, loss: Tensor, count: float) -> Partial:
@@ -151,13 +143,6 @@ class Replica:
         self.forget_others()
         changed = {} if work.alone else self.buffers.take(work.samples)
         return partial_of(grads, loss, count, work.samples, changed, self.attributes.take())
-
-    def _undo(self) -> None:
-        """What a shard has changed, before it is made again."""
-        self.forget_grads()
-        self.forget_others()
-        self.buffers.put_back()
-        self.attributes.put_back()
 
     def forget_grads(self) -> None:
         """Those of the parameters of the step."""

@@ -10,7 +10,7 @@ All from `begun` to `total` is done again when a process was lost meanwhile, wit
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -27,6 +27,7 @@ from ..progress.line import ProgressLine
 from ..replica.gradients import Partial
 from ..replica.reach import Reach
 from ..replica.replicas import Replica, ShardWork
+from ..rng import kept_streams
 from ..shards import Node, assign
 from ..teams.team import NotSame, StateHere, Sums, Team
 from .loss_scale import LossScale, take_off
@@ -131,9 +132,11 @@ class Execution:
         number = self.batches
         return number & (number - 1) == 0 or self.verifier.comparison.is_due(number)
 
-    def passing(self) -> AbstractContextManager[None]:
-        """In this block shards are executed: nobody is to update what they use."""
-        return passing(self.replica.looked_after)
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """In this block shards are executed: parameters must not be updated, and random streams are restored after."""
+        with passing(self.replica.looked_after), kept_streams(self.replica.generators):
+            yield
 
     def work(self, batch: Batch) -> list[ShardWork]:
         """The shards that are this process's, those without samples too."""

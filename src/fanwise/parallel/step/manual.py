@@ -31,7 +31,6 @@ from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.reach import Reach, reach_of
 from ..replica.replicas import ShardWork, noted, scaled
-from ..rng import host_streams
 from ..shards import Node, TreeSum
 from ..teams.team import divide
 from .execution import Execution
@@ -194,18 +193,22 @@ class ManualStep:
         tree: TreeSum[Partial] = TreeSum(shards, add)
         first: tuple[ShardWork, list[Tensor | None]] | None = None
         with execution.begun():
-            for index in execution.own(batch):
-                work, value = execution.by_itself(batch, index), None
-                if work.samples:
-                    value = yield from self._body(work, shards)
-                    if self._replica.looks:
-                        check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
-                    if root is not None and first is None and execution.team.place == 0:
-                        # The sum is made in the memory of the gradients.
-                        first = work, [value.loss, *(None if grad is None else grad.clone() for grad in value.grads)]
-                tree.put(Node(index, index + 1, value))
-            if first is not None and root is not None:
-                yield from self._tried_again(*first, shards, root)
+            with execution.passing():
+                for index in execution.own(batch):
+                    work, value = execution.by_itself(batch, index), None
+                    if work.samples:
+                        value = yield from self._body(work, shards)
+                        if self._replica.looks:
+                            check_apart(
+                                value.grads, [node.value.grads for node in tree.nodes if node.value is not None]
+                            )
+                        if root is not None and first is None and execution.team.place == 0:
+                            # The sum is made in the memory of the gradients.
+                            grads = (None if grad is None else grad.clone() for grad in value.grads)
+                            first = work, [value.loss, *grads]
+                    tree.put(Node(index, index + 1, value))
+                if first is not None and root is not None:
+                    yield from self._tried_again(*first, shards, root)
             return execution.total(tree.nodes, batch, mean=False)
 
     def _body(self, work: ShardWork, shards: int) -> Generator[Any, None, Partial]:  # Any: of the batch
@@ -214,7 +217,7 @@ class ManualStep:
         content = work.read(work.index)
         current = self._current = _Current(work)
         try:
-            with self._execution.passing(), replica.entered(own), host_streams(own):
+            with replica.entered(own):
                 yield content
         finally:
             self._current = None

@@ -35,7 +35,6 @@ LONG = (
     "tests/examples/",
     "tests/sources/",
     "tests/board/test_in_a_browser.py",
-    "tests/parallel/functional/",
     "tests/pool/test_orphans.py",
     "tests/rpc/test_group_processes.py",
     "tests/rpc/test_two_hosts.py",
@@ -46,7 +45,6 @@ LONG = (
 OF_TENSORFLOW = (
     "tests/docs/test_differences.py",
     "tests/links/test_arrays_of_engines.py",
-    "tests/parallel/data/test_arrays.py",
     "tests/rpc/autograd/test_mixed_engines.py",
     "tests/sources/test_arrays.py",
     "tests/tensor/test_adapters.py",
@@ -96,8 +94,8 @@ def torch_loaded() -> Iterator[LoadedInterpreter]:
 
 @pytest.fixture(scope="session")
 def engines_loaded() -> Iterator[LoadedInterpreter]:
-    """Runs programs that use JAX or TensorFlow, and what stands on them, as far as they are installed."""
-    names = ("torch", "torch._dynamo", "jax", "optax", "flax.linen", "tensorflow", "keras")
+    """Runs programs that use JAX or TensorFlow, as far as they are installed."""
+    names = ("torch", "torch._dynamo", "jax", "tensorflow")
     with LoadedInterpreter(*(name for name in names if importlib.util.find_spec(name.partition(".")[0]))) as loaded:
         yield loaded
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^([ ]*)```([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 
 USES_TORCH = re.compile(r"\b(?:torch|fanwise\.rpc|fanwise\.tensor)\b")
-USES_OTHER_ENGINES = re.compile(r"\b(?:jax|flax|optax|tensorflow)\b")
+USES_OTHER_ENGINES = re.compile(r"\b(?:jax|tensorflow)\b")
 STARTS_PROCESSES = re.compile(r"\b(?:spawn|Pool|Tuner|run)\b")
 
 

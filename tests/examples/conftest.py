@@ -32,7 +32,6 @@ SHRUNK: dict[str, dict[str, object]] = {
     "compare_searchers": {"WORKERS": (2,), "REPETITIONS": 1, "TRIALS": 10, "MAX_EPOCHS": 1},
     "data_parallel": {"EPOCHS": 1},
     "data_parallel_exercises": {"COUNTS": (1, 2), "RATES": (0.4,), "EPOCHS, SEED": (2, 0)},
-    "data_parallel_jax": {"EPOCHS": 1},
     "data_parallel_scratch": {"EPOCHS, SEED": (4, 1)},
     "launched_processes": {},
     "own_backward": {"EPOCHS, BATCH, NOISE": (1, 128, 8)},
@@ -91,12 +90,6 @@ def not_printed(quoted: str, printed: str) -> list[str]:
 def run_example(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[str], str]:
     """Runs the shrunk example in `tmp_path`; returns what it printed. Whatever it started ends with it."""
     return runs_in(torch_loaded, tmp_path)
-
-
-@pytest.fixture
-def run_jax_example(engines_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[str], str]:
-    """As `run_example`, where JAX and what stands on it is loaded."""
-    return runs_in(engines_loaded, tmp_path)
 
 
 def runs_in(loaded: LoadedInterpreter, folder: Path) -> Callable[[str], str]:

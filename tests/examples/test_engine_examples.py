@@ -1,11 +1,10 @@
-"""The examples on all engines: of arrays and derivatives, which print what the book prints, and on flax.
+"""The examples of arrays and derivatives on all engines: they print what the book prints.
 
 One file for all: loading the engines takes longer than all that they do with them.
 """
 
 import re
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -120,14 +119,3 @@ def test_the_derivatives_of_every_engine_are_those_of_the_book(
 def test_numpy_is_told_which_engines_have_gradients(run_on: Run, tmp_path: Path) -> None:
     done = run_on("autograd", "numpy", tmp_path)
     assert done.status == 1 and "TypeError: numpy has no gradients; torch, jax, tensorflow have." in done.err
-
-
-# -- data parallelism --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not (find_spec("flax") and find_spec("optax")), reason="needs flax and optax")
-def test_a_network_of_flax_is_trained_on_two_devices_with_the_same_bits(run_jax_example: Callable[[str], str]) -> None:
-    output = run_jax_example("data_parallel_jax")
-    lines = re.findall(r"^test acc: (0\.\d\d), \d+\.\d sec/epoch in (\d) processes$", output, re.M)
-    assert [processes for _, processes in lines] == ["1", "2"] and lines[0][0] == lines[1][0], output
-    assert "\nsame bits: True\n" in output

@@ -10,14 +10,13 @@ teams                        the processes of a run, as a step sees them:
     hosts                    the same, on several hosts with a secret: a loss costs the step
     cluster                  processes that are jobs of a pool on a cluster, and linked as those of `hosts`
 checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
-functional                   the same step for JAX and TensorFlow: parameters in a tree, a pure loss
 optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard
 evaluation, ranks            measures over data; what processes tell each other, rank by rank
 scaling                      rates for larger batches
 devices, defaults            which devices there are; what a run takes where nothing was said
-collectives                  replicate, split_batch, allreduce ...: the primitives, on lists of arrays
+primitives                   replicate, split_batch, allreduce, on lists of tensors
 """
 
 # ruff: noqa: E402  # torch is looked for first
@@ -25,14 +24,10 @@ from ..base.extras import check_installed as _check_installed
 
 _check_installed("training on several devices (fanwise.run, fanwise.parallel) needs", "torch", extra="torch")
 
-from .collectives import all_gather as all_gather
-from .collectives import allreduce as allreduce
-from .collectives import broadcast as broadcast
-from .collectives import reduce_scatter as reduce_scatter
-from .collectives import replicate as replicate
-from .collectives import split_batch as split_batch
 from .data.batches import Batch as Batch
-from .functional.step import FunctionalStep as FunctionalStep
+from .primitives import allreduce as allreduce
+from .primitives import replicate as replicate
+from .primitives import split_batch as split_batch
 from .reductions import BFloat16 as BFloat16
 from .reductions import EverySteps as EverySteps
 from .reductions import PowerSGD as PowerSGD

@@ -8,15 +8,15 @@ on `batch_size` alone, and so do the bits of the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any, Protocol
+from contextlib import closing, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
 from .data.batches import Fetch
-from .data.splitting import Content, arguments
+from .data.splitting import arguments
 from .replica.losses import check_rows
 from .rng import begin, kept_streams
 from .shards import assign
@@ -25,36 +25,9 @@ from .teams.team import Team
 Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns values a sample
 
 
-class Measuring(Protocol):
-    """A measure and the model that it is of."""
-
-    def entered(self) -> AbstractContextManager[object]:
-        """In this block the model is measured."""
-        ...
-
-    def __call__(self, content: Content, samples: int) -> tuple[float, float]:
-        """The sum of the values of one chunk of so many samples, and how many they are."""
-        ...
-
-
-class ModuleMeasure:
-    """A measure of a torch model: in evaluation mode and without gradients."""
-
-    def __init__(self, fn: Measure, model: nn.Module) -> None:
-        self._fn = fn
-        self._model = model
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        with evaluating(self._model), torch.no_grad():
-            yield
-
-    def __call__(self, content: Content, samples: int) -> tuple[float, float]:
-        return measured(self._fn(self._model, *arguments(content)), samples)
-
-
 def sums(
-    measuring: Measuring,
+    fn: Measure,
+    model: nn.Module,
     chunks: Sequence[range],
     fetch: Callable[[range], Fetch],
     *,
@@ -75,14 +48,20 @@ def sums(
     def measure() -> list[list[tuple[float, float]]]:
         mine: list[tuple[float, float]] = []
         own = assign(len(chunks), team.size)[team.place]
-        with measuring.entered(), _ending(watch), closing(fetch(own)) as fetched, kept_streams(generators):
+        with (
+            evaluating(model),
+            torch.no_grad(),
+            _ending(watch),
+            closing(fetch(own)) as fetched,
+            kept_streams(generators),
+        ):
             for number in own:
                 watch((number - own.start) / len(own))
                 places = chunks[number]
                 fetched.reach(number)
                 content = fetched.read(number, 0, places)
                 begin(key.fold_in(places.start), generators)
-                mine.append(measuring(content, len(places)))
+                mine.append(measured(fn(model, *arguments(content)), len(places)))
         return team.gather("measures", mine)
 
     each = [found for theirs in team.together(measure) for found in theirs]

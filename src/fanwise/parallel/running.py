@@ -80,8 +80,7 @@ def run(
         train: gets a `Run`; its hyperparameters by functools.partial.
         devices: how many: GPUs where there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
             `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device. On a
-            cluster it is all its GPUs, else as many CPU devices as there are shards and places; when a step has shown
-            that fewer would be quicker, those of one node or one alone, the run goes on with them, and says so.
+            cluster it is all its GPUs, else as many CPU devices as there are shards and places.
             Numbers of GPUs are those of nvidia-smi, or places in CUDA_VISIBLE_DEVICES.
         shards: logical shards of each global batch; by default 4, or those of the checkpoint. More than 4 devices
             have one each by default, and then other bits than fewer devices; a warning says so. Say as many as the
@@ -185,7 +184,6 @@ def run(
             progress=progress,
             verify=verify,
             notice=line,
-            fewest=devices == "auto" and on_loss == "continue",
             spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(spread)),
         )
         result: R = _supervisor(places.pool, train, settings).run()

@@ -45,10 +45,6 @@ from .data.loading import Loading, check_stream, takes_loading, understood
 from .data.reading import Collate, Data, reader_of
 from .data.streams import Where, stream_batches
 from .data.worker import InitFn
-from .functional.checking import check_no_options
-from .functional.engines import Update, engine_of_tree
-from .functional.measuring import FunctionalMeasure
-from .functional.step import FunctionalStep
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
@@ -94,7 +90,7 @@ class Run:
         self._plan = plan
         self._state = RunState(plan, fixed, self.device)
         self.rows = self._state.rows
-        self._steps: list[Step | ManualStep | FunctionalStep] = []
+        self._steps: list[Step | ManualStep] = []
         self._loop = OpenLoop()
         self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
         self._placements = Placements()
@@ -195,18 +191,6 @@ class Run:
         also: Sequence[nn.Module] = (),
     ) -> ManualStep: ...
 
-    @overload
-    def step(
-        self,
-        params: Any,  # Any: a tree of arrays
-        update: Update,
-        loss_fn: LossFn,
-        /,
-        *,
-        state: Any = (),  # Any: a tree of arrays
-        buffers: Any = None,  # Any: a tree of arrays
-    ) -> FunctionalStep: ...
-
     def step(
         self,
         model: Any,
@@ -220,9 +204,7 @@ class Run:
         batch_norm: BatchNorm = "shard",
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
-        state: Any = (),
-        buffers: Any = None,
-    ) -> Step | ManualStep | FunctionalStep:
+    ) -> Step | ManualStep:
         """How to make one step of training; call what it returns with each batch.
 
         Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
@@ -250,21 +232,8 @@ class Run:
             also: modules that the loss calls besides the model, where the run does not find them itself, in what
                 `loss_fn`, or the function of the loop, names: their buffers are looked after as those of the model.
 
-        A model of JAX or TensorFlow is a tree of arrays, `run.step(params, update, loss_fn, state=..., buffers=...)`:
-
-        Args:
-            params: dicts, lists and tuples of floating-point arrays. `step.params` are those that a step has made.
-            update: called as `update(grads, state, params)`; returns (new params, new state), trees as these.
-            loss_fn: called as `loss_fn(params, *batch)`, compiled; with a parameter `key` it gets random numbers of the
-                shard: a key of JAX, a seed for TensorFlow's stateless functions.
-            state: of the optimizer; `step.state` is the new one.
-            buffers: arrays that are not trained, as statistics of batch normalisation: `loss_fn(params, buffers,
-                *batch)` returns (losses, buffers) or ((losses, counts), buffers). `step.buffers` are then the mean over
-                the samples where they are floating-point; others have to be the same after every shard.
-
         Raises:
-            TypeError: no model and no tree of arrays with values; an option that is for torch models; an `update` of
-                optax or Keras as it is.
+            TypeError: `model` is no torch.nn.Module.
             ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
                 outside of the training function; an optimizer that calls the loss itself; `clip_norm` or `accumulate`
                 not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model
@@ -279,12 +248,6 @@ class Run:
                 "  right:  run.step([encoder, head], [sgd, adam])          # and a loop over step.shards(batch)\n"
                 "  right:  run.step(nn.ModuleList([encoder, head]), optimizer, loss_fn)"
             )
-        if loss_fn is not None and not isinstance(model, nn.Module):
-            options = (clip_norm, accumulate, autocast, loss_scale, batch_norm, mean_buffers, also)
-            check_no_options(_given(options))
-            return self._functional_step(model, optimizer, loss_fn, state, buffers)
-        if buffers is not None or not (isinstance(state, tuple) and not state):
-            raise TypeError("state= and buffers= are for trees of arrays; a torch model and its optimizer have theirs")
         # Several are for loops of the program's own; what is no model or optimizer is refused below.
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
@@ -352,34 +315,6 @@ class Run:
         self._state.register("step", made)
         return made
 
-    def _functional_step(
-        self, params: Any, update: Update, loss_fn: LossFn, state: Any, buffers: Any
-    ) -> FunctionalStep:
-        made = FunctionalStep(
-            self._plan,
-            engine_of_tree(params, "params"),
-            params,
-            update,
-            loss_fn,
-            self._team,
-            self._state_here,
-            state=state,
-            buffers=buffers,
-            device=self.device,
-            devices=len(self.devices),
-            number=len(self._steps),
-            every=self._verify,
-            line=self._line,
-            loop=self._loop,
-        )
-        for kind, part in made.parts().items():
-            self._state.register(kind, part)
-        if made.feedback is not None:
-            self._state.register("feedback", made.feedback)
-        self._steps.append(made)
-        self._state.register("step", made)
-        return made
-
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers 0 to `count - 1`; after a resume, those that are left. Raises ValueError if negative."""
         return self._epochs(whole_number("the number of epochs", count, least=0))
@@ -411,11 +346,11 @@ class Run:
         The arguments are those of torch's DataLoader, and mean the same. Nothing of the result depends on who reads.
 
         Args:
-            data: a tuple of tensors or a TensorDataset (fast: one indexing a shard, without workers), or any data set
-                with `len(data)` and `data[index]`, whose samples are collated by `collate_fn`, shard by shard. Or an
-                IterableDataset, in its own order, which every process that reads iterates as a whole; each time it
-                has to give the same samples. Or a DataLoader, whose data set and arguments are taken, where it has no
-                sampler of its own.
+            data: a tuple of tensors or NumPy arrays, or a TensorDataset (fast: one indexing a shard, without workers),
+                or any data set with `len(data)` and `data[index]`, whose samples are collated by `collate_fn`, shard by
+                shard. Or an IterableDataset, in its own order, which every process that reads iterates as a whole;
+                each time it has to give the same samples. Or a DataLoader, whose data set and arguments are taken,
+                where it has no sampler of its own.
             batch_size: samples of the global batch, over all devices.
             shuffle: True by default, but for an IterableDataset; if not, in the order of the data set.
             drop_last: leave out a last batch that is not full.
@@ -509,7 +444,7 @@ class Run:
     def mean(
         self,
         fn: evaluation.Measure,
-        model: Any,  # Any: a torch model, or a tree of arrays of JAX or TensorFlow
+        model: nn.Module,
         data: Data,
         *,
         batch_size: int = 1024,
@@ -542,7 +477,7 @@ class Run:
     def sum(
         self,
         fn: evaluation.Measure,
-        model: Any,  # Any: a torch model, or a tree of arrays of JAX or TensorFlow
+        model: nn.Module,
         data: Data,
         *,
         batch_size: int = 1024,
@@ -561,12 +496,12 @@ class Run:
         return self._sums(fn, model, data, batch_size, loading)[0]
 
     def _sums(
-        self, fn: evaluation.Measure, model: Any, data: Data, batch_size: int, loading: Loading
+        self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, loading: Loading
     ) -> tuple[float, float]:
         self._loop.check("run.mean or run.sum")
         self._team.measures()
         size = whole_number("batch_size", batch_size, least=1)
-        measuring = self._measuring(fn, model)
+        check_model(model, self.device)
         reader = reader_of(data, loading.collate_fn)
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
@@ -578,7 +513,8 @@ class Run:
             return self._loaders.fetch(reader, data, (key, length, None), cut_of, range, loading)
 
         return evaluation.sums(
-            measuring,
+            fn,
+            model,
             chunks,
             fetch,
             key=key,
@@ -586,12 +522,6 @@ class Run:
             generators=generators_of(self.device),
             watch=self._line.measured,
         )
-
-    def _measuring(self, fn: evaluation.Measure, model: Any) -> evaluation.Measuring:
-        if isinstance(model, nn.Module):
-            check_model(model, self.device)
-            return evaluation.ModuleMeasure(fn, model)
-        return FunctionalMeasure(engine_of_tree(model, "the model"), fn, model, self.device)
 
     def gather(self, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
         """Copies of what each process gives, by rank, in every process; tensors in main memory.
@@ -746,21 +676,3 @@ class Run:
 def _several(given: Any) -> list[Any]:  # Any: models or optimizers
     """As a list, of one as of several."""
     return list(given) if isinstance(given, Sequence) else [given]
-
-
-# Of `Run.step`, those that are for torch models, and what they are by default.
-_OF_MODULES = {
-    "clip_norm": None,
-    "accumulate": 1,
-    "autocast": None,
-    "loss_scale": None,
-    "batch_norm": "shard",
-    "mean_buffers": (),
-    "also": (),
-}
-
-
-def _given(options: Sequence[object]) -> dict[str, object]:
-    """Those of them that are not as they are by default, by name."""
-    both = zip(_OF_MODULES.items(), options, strict=True)
-    return {name: value for (name, default), value in both if value != default}

@@ -247,49 +247,6 @@ def test_respawning_is_refused_with_what_to_do_instead(hosts: MemoryHosts) -> No
 # -- devices="auto" ----------------------------------------------------------------------------------------------------
 
 
-def test_processes_that_do_not_pay_are_left_out_and_the_bits_are_the_same(
-    hosts: MemoryHosts, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def train(run: Run) -> tuple[str, int]:
-        model = nn.Linear(12, 3)
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
-        for _ in run.epochs(20):
-            for batch in run.batches((X, Y), B):
-                step(batch)
-        return hashlib.sha256(model.weight.detach().numpy().tobytes()).hexdigest(), run.world_size
-
-    bits, left = over(hosts, train, fewest=True)
-    assert bits == fanwise.run(train, devices="cpu", progress=False)[0]
-    said = capfd.readouterr().err
-    assert left <= 2 and "of them to exchange gradients; the 2 of " in said
-    assert "The run goes on with those, and the same bits: devices='auto'." in said and "lost" not in said
-
-
-def test_the_quickest_host_is_left_although_it_is_not_the_first(
-    hosts: MemoryHosts, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def train(run: Run) -> tuple[str, int]:
-        model, hinders = nn.Linear(12, 3), torch.ones(400, 400)
-        is_slow = run.rank < 2
-
-        def losses_here(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            for _ in range(20 if is_slow else 0):
-                hinders @ hinders
-            return losses(net, x, y)
-
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses_here)
-        for _ in run.epochs(10):
-            for batch in run.batches((X, Y), B):
-                step(batch)
-        return hashlib.sha256(model.weight.detach().numpy().tobytes()).hexdigest(), int(is_slow)
-
-    bits, of_slow = over(hosts, train, fewest=True)
-    assert bits == fanwise.run(train, devices="cpu", progress=False)[0]
-    assert of_slow == 0
-    said = capfd.readouterr().err
-    assert "; the 2 of " in said and "lost" not in said
-
-
 def test_auto_is_as_many_cpu_devices_as_there_are_shards_and_places() -> None:
     there = Capacity((Machine(2, 0), Machine(5, 0)))
     assert [len(devices_on_hosts("auto", there, *each)) for each in ((1, 4), (1, 9), (2, 4), (6, 4))] == [4, 7, 3, 1]

@@ -15,7 +15,6 @@ from fanwise.parallel.hosts import by_hosts
 from fanwise.parallel.hosts.main_memory import ThroughMainMemory
 from fanwise.parallel.hosts.mesh import Mesh
 from fanwise.parallel.hosts.team import HostsTeam
-from fanwise.parallel.optimizers.placement import Placement
 from fanwise.testing.all_reduce_contract import CHECKS, Case, Check, Peer, check_sum, params_of, summed
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -105,15 +104,6 @@ def test_sums_that_go_through_main_memory_keep_the_contract(in_boxes_bytes: int)
 def test_one_operand_a_process_keeps_the_contract(in_boxes_bytes: int) -> None:
     for check in CHECKS:
         play("aab", check, in_boxes_bytes=in_boxes_bytes, reduce="fast")
-
-
-def test_arrays_of_other_engines_on_a_gpu_are_refused() -> None:
-    hub = Hub(name="alone")
-    team = HostsTeam(Mesh(hub, 0, {}, {0: "process 0"}, goes_on=True), {0: "a"}, "exact", None, device=CUDA)
-    params = [nn.Parameter(torch.zeros(3))]
-    with pytest.raises(ValueError, match=r"JAX or TensorFlow on a GPU, .* only torch models train on GPUs"):
-        team.sums(params, Placement(params, None, in_parts=False))
-    hub.close()
 
 
 def test_a_sum_that_only_some_have_when_a_host_dies_is_made_again_by_all() -> None:

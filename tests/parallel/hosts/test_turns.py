@@ -37,7 +37,6 @@ class Process:
     waits_for: int | None = None
     is_dead: bool = False
     is_stopped: bool = False
-    dismissed: frozenset[int] = frozenset()  # all agree on that after the first transaction
     seen: dict[int, list[tuple[bytes, ...]]] = field(default_factory=dict)
 
     @property
@@ -71,10 +70,6 @@ class Process:
         self.exchange += 1
         if self.exchange == self.exchanges[self.number]:
             self.number, self.exchange, self.attempt = self.number + 1, 0, self.turns.known
-            if self.number == 1:
-                orders = self.turns.dismiss(set(self.dismissed))
-                self.attempt = self.turns.known
-                return orders
         return []
 
     def _begins_again(self) -> None:
@@ -121,7 +116,7 @@ class Played:
         for view, process in zip(views, living, strict=True):
             assert process.seen == seen[view]
         assert living or self.killed
-        if not self.cut and not self.processes[0].dismissed:
+        if not self.cut:
             assert len(living) == len(self.processes) - self.killed - self.stopped, "nobody is out who lives"
         if not self.cut:
             assert all(process.seen == living[0].seen for process in living)
@@ -204,18 +199,10 @@ class Played:
                     self._end_link(rank, other)
 
 
-def played(
-    seed: int, make: type[Turns] = Turns, *, cuts: bool = False, stops: bool = False, dismisses: bool = False
-) -> Played:
+def played(seed: int, make: type[Turns] = Turns, *, cuts: bool = False, stops: bool = False) -> Played:
     run = Played(
         seed, 2 + seed % 4, kills=seed // 4 % 4, cuts=seed % 3 if cuts else 0, make=make, stops=seed % 3 if stops else 0
     )
-    if dismisses:
-        dismissed = frozenset(
-            run.chance.sample(range(len(run.processes)), run.chance.randint(1, len(run.processes) - 1))
-        )
-        for process in run.processes:
-            process.dismissed = dismissed
     run.play()
     return run
 
@@ -234,15 +221,6 @@ def test_cut_links_end_in_sides_that_agree_among_themselves() -> None:
 def test_those_that_are_stopped_are_gone_on_without() -> None:
     runs = [played(seed, stops=True) for seed in range(200)]
     assert sum(run.stopped for run in runs) > 100
-
-
-def test_all_go_on_without_those_that_they_have_agreed_on_the_coordinator_too() -> None:
-    runs = [played(seed, dismisses=True) for seed in range(200)]
-    untroubled = [run for run in runs if not run.killed]
-    assert any(0 in run.processes[0].dismissed for run in untroubled)
-    for run in untroubled:
-        left = {process.turns.rank for process in run.processes if not process.turns.is_out}
-        assert left == set(range(len(run.processes))) - run.processes[0].dismissed
 
 
 @pytest.mark.soak
@@ -324,12 +302,6 @@ def test_those_that_hang_are_gone_on_without() -> None:
     assert member.give_up({2}) == [Send(0, Hung(1, 3, (2,)))]
     assert turns.heard(1, Hung(1, 3, (2,))) == [Send(1, Decided(Known(2, (0, 1), 3))), Send(2, Out())]
     assert turns.heard(1, Hung(1, 3, (2,))) == [], "of an old view"
-
-
-def test_who_is_dismissed_is_out_at_once_and_the_others_go_on() -> None:
-    coordinator, turns = Turns(0, Known(1, (0, 1), 3)), Turns(1, Known(1, (0, 1), 3))
-    assert coordinator.dismiss({0}) == [] and coordinator.is_out
-    assert turns.dismiss({0}) == [Send(0, Out())] and turns.known == Known(2, (1,), 3)
 
 
 def test_a_coordinator_that_hangs_is_gone_on_without_by_all_that_wait() -> None:

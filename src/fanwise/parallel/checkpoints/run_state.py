@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from ..plans import Plan
-from ..process_settings import engine_threads
 from ..rng import generators_of
 from ..teams.team import Stateful
 from .places import StrPath
@@ -121,7 +120,6 @@ class RunState:
         if stored["threads"] != plan.threads:
             plan.threads = stored["threads"]
             torch.set_num_threads(stored["threads"])
-            engine_threads.change(stored["threads"])
 
     def _adopt_reduce(
         self, stored: Mapping[str, Any], source: StrPath, hosts: int, warns: bool

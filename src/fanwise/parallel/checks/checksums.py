@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.arrays import is_array, tensor_of
 from ..data.splitting import Content
 
 _LOOKED_AT_BYTES = 1 << 18
@@ -44,8 +45,9 @@ def marks_of_batch(content: Content, called: str) -> dict[str, str]:
 
 
 def _marks(content: Content, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(content, Tensor):
-        yield path, f"{_kind(content)} with checksum {_checksum(_some_of(content.detach())):08x}"
+    if is_array(content):
+        tensor = tensor_of(content).detach()
+        yield path, f"{_kind(tensor)} with checksum {_checksum(_some_of(tensor)):08x}"
     elif isinstance(content, Mapping):
         for name, value in content.items():
             yield from _marks(value, f"{path}[{name!r}]")

@@ -6,7 +6,6 @@ Who makes the facts about a model and its optimizer is the caller's matter; of t
 from collections.abc import Callable
 from typing import Any
 
-from ..data.arrays import in_torch
 from ..data.batches import Batch
 from ..teams.team import Team
 from .agreement import Difference, Facts, first_difference
@@ -51,11 +50,11 @@ class Comparison:
             return  # there is nobody to compare with
         facts: dict[str, object] = {_SIZE: len(batch)}
         if content is not batch:
-            facts |= marks_of_batch(in_torch(content), _BATCH)
+            facts |= marks_of_batch(content, _BATCH)
         elif batch_number == 0 or self.compares_all(batch_number):
             # Each process reads its own shards; that all have the same data is seen from one shard that all read.
             first = next(index for index, size in enumerate(batch.sizes) if size)
-            facts |= marks_of_batch(in_torch(batch.shard(first)), _SHARD)
+            facts |= marks_of_batch(batch.shard(first), _SHARD)
         if self.compares_all(batch_number):
             facts |= self._state()
         self._compare(facts, batch_number)

@@ -81,7 +81,6 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
             step_timeout_s=settings.step_timeout_s,
             tell=tell,
             device=device,
-            fewest=settings.fewest,
         ) as team,
     ):
         talking.say("linked")

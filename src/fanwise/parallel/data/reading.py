@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -19,10 +20,10 @@ from ...tensor.random.keys import Key
 from ..checks.agreement import first_difference
 from ..checks.checksums import marks_of_batch
 from ..rng import begin, kept_streams
-from .arrays import as_data, given_out, is_array
+from .arrays import is_array, tensor_of
 from .splitting import Content, samples_in
 
-# Any: samples of the user's making, and arrays of JAX and TensorFlow
+# Any: samples of the user's making
 Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any] | DataLoader[Any]
 Collate = Callable[[list[Any]], Content]  # Any: samples
 
@@ -42,19 +43,17 @@ class Reader(Protocol):
 
 
 class TensorReader:
-    """Tensors, or arrays of other engines, with one row for each sample."""
+    """Tensors and NumPy arrays with one row for each sample. It returns tensors."""
 
-    def __init__(self, arrays: Sequence[Any], single: bool) -> None:  # Any: of any engine
-        tensors, self._engines = as_data(arrays)
-        self._tensors = tuple(tensors)
+    def __init__(self, arrays: Sequence[Any], single: bool) -> None:
+        self._tensors = tuple(map(tensor_of, arrays))
         self._single = single
 
     def __len__(self) -> int:
         return samples_in(self._tensors)
 
     def read(self, indices: Tensor, key: Key) -> Content:
-        both = zip(self._tensors, self._engines, strict=True)
-        rows = tuple(given_out(tensor[indices], engine) for tensor, engine in both)
+        rows = tuple(tensor[indices] for tensor in self._tensors)
         return rows[0] if self._single else rows
 
     def order(self, indices: Tensor) -> Tensor:
@@ -216,4 +215,10 @@ def _reader_of(data: Any, collate_fn: Collate | None) -> Reader:  # Any: whateve
         return TensorReader([data], single=True)
     if isinstance(data, tuple) and data and all(map(is_array, data)):
         return TensorReader(data, single=False)
+    for part in data if isinstance(data, tuple) else (data,):
+        if hasattr(part, "__array__") and getattr(part, "ndim", 0) > 0 and not isinstance(part, np.ndarray | Tensor):
+            raise TypeError(
+                f"the data is, or contains, a {type(part).__name__}: give tensors, or NumPy arrays.\n"
+                f"  right:  run.batches((np.asarray(x), np.asarray(y)), 32)"
+            )
     return SampleReader(data, default_collate)

@@ -8,11 +8,9 @@ Knows nothing of models or steps.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-
-from ...tensor.engines import engine_of
-from .arrays import given_out, is_array, tensor_of
 
 _ALIGNED_BYTES = 64
 
@@ -74,8 +72,8 @@ def joined(parts: Sequence[Content]) -> Content:
         return first
     if isinstance(first, Tensor):
         return torch.cat(list(parts))
-    if is_array(first):
-        return given_out(torch.cat(list(map(tensor_of, parts))), engine_of(first))
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
     if isinstance(first, Mapping):
         return {name: joined([part[name] for part in parts]) for name in first}
     if is_column(first):

@@ -57,7 +57,6 @@ class Mesh:
         self._values: dict[tuple[int, int, Key], Any] = {}  # Any: as sent; by view and rank
         self._failed: tuple[int, bytes] | None = None
         self._left: set[int] = set()
-        self._dismissed: set[int] = set()
         self._is_waiting = False
         self._asked_who_waits: set[int] | None = None  # those that have said so
 
@@ -90,11 +89,7 @@ class Mesh:
             before, self._view = self._view, self._turns.known
             for key in [key for key in self._values if key[0] < self._view.view]:
                 del self._values[key]
-        gone = [
-            self.called[rank]
-            for rank in before.members
-            if rank not in self._view.members and rank not in self._dismissed
-        ]
+        gone = [self.called[rank] for rank in before.members if rank not in self._view.members]
         if gone and self.rank == self._view.members[0]:
             left = len(self._view.members)
             take = "process takes" if left == 1 else "processes take"
@@ -143,16 +138,6 @@ class Mesh:
                     self._changed.wait(left_s)
         finally:
             self._is_waiting = False
-
-    def go_on_with(self, ranks: set[int], why: str) -> None:
-        """Without the others, who are told so and end. Called by all, between the same two turns."""
-        with self._changed:
-            others = set(self._view.members) - ranks
-            self._dismissed |= others
-            if self.rank == min(self._view.members):
-                left = "this process" if ranks == {self.rank} else "it" if len(ranks) == 1 else "those"
-                _log.warning("%s\nThe run goes on with %s, and the same bits: devices='auto'.", why, left)
-            self._carry_out(self._turns.dismiss(others))
 
     def _go_on_without_the_hung(self, is_there: Callable[[], bool], waited_s: float) -> None:
         """Ask all whether they wait, too; who does not say so hangs, or is stopped."""

@@ -9,7 +9,6 @@ with its share of the shards. An error is told to all at once, and raised by eac
 import functools
 import logging
 import pickle
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -39,7 +38,6 @@ from .in_boxes import InBoxes
 from .main_memory import ThroughMainMemory
 from .meeting import MeetingResult
 from .mesh import Again, Mesh
-from .paying import CLEARLY, Paying, Quicker, Took, quicker
 
 T = TypeVar("T")
 
@@ -59,7 +57,6 @@ class HostsTeam:
 
     Args:
         hosts: of each rank. device: of the gradients. tell: a report, for all; as `report`.
-        fewest: goes on without processes that do not pay; else it is only said that they do not.
     """
 
     catching_up = False
@@ -75,7 +72,6 @@ class HostsTeam:
         tell: Tell = _report,
         *,
         device: torch.device = _CPU,
-        fewest: bool = False,
     ) -> None:
         self._mesh = mesh
         self._device = device
@@ -83,12 +79,9 @@ class HostsTeam:
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
         self._tell = tell
-        self._fewest = fewest
         self._feedbacks: list[Feedback] = []
         self._aparts: list[Apart] = []
         self._is_within = self._has_stepped = self._is_reduce_said = False
-        self._paying = Paying()
-        self._began_s = self._exchange_s = 0.0
 
     @property
     def place(self) -> int:
@@ -129,14 +122,7 @@ class HostsTeam:
     def exchange(self, content: bytes) -> Sequence[bytes]:
         """What all have given, by place. Blocks until all have. Only inside `together`."""
         assert self._is_within, "exchanges are part of something that can be done again"
-        with self._exchanging():
-            return self._mesh.exchange(content, self._within_s())
-
-    @contextmanager
-    def _exchanging(self) -> Iterator[None]:
-        began_s = time.monotonic()
-        yield
-        self._exchange_s += time.monotonic() - began_s
+        return self._mesh.exchange(content, self._within_s())
 
     def _within_s(self) -> float | None:
         limit = self._step_timeout_s
@@ -149,13 +135,11 @@ class HostsTeam:
 
     def send(self, place: int, what: str, rows: Any) -> None:  # Any: as `ByHosts` sends
         """For another process, before the next turn. Its memory may be changed afterwards."""
-        with self._exchanging():
-            self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
+        self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
 
     def receive(self, place: int, what: str) -> Any:  # Any: as sent
         """What another one has sent. Blocks."""
-        with self._exchanging():
-            return self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
+        return self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         said = [pickle.loads(each) for each in self.exchange(pickle.dumps((what, content), protocol=5))]
@@ -170,11 +154,6 @@ class HostsTeam:
         self._say_reduce()
         if isinstance(self._reduce, EverySteps):
             return self._sums_apart(params, placement, self._reduce.steps)
-        if placement.optimizer is None and self._device.type != "cpu":
-            raise ValueError(
-                "the model is a tree of arrays of JAX or TensorFlow on a GPU, and the run is over several hosts, where "
-                "only torch models train on GPUs.\nGive it a torch model, or one GPU without pool=, or CPU devices."
-            )
         made = self._in_main_memory(params)
         feedback = made.feedback if isinstance(made, ByHosts) else None
         all_reduce, by_process = self._on_device(made, params), self._reduce == "fast"
@@ -182,11 +161,6 @@ class HostsTeam:
         return _UntilAlone(self, of_all)
 
     def _sums_apart(self, params: Sequence[nn.Parameter], placement: Placement, steps: int) -> Sums:
-        if placement.optimizer is None:
-            raise ValueError(
-                f"reduce={self.reduce_name} makes means of parameters and of the optimizer's state, which it knows of "
-                f"torch models only.\nFor a tree of arrays say reduce=BFloat16() or PowerSGD(), or leave it out."
-            )
         apart = Apart(steps, params, placement.optimizer, self._bring_together)
         self._aparts.append(apart)
         made = self._on_device(ByHosts(self, params, apart=apart), params)
@@ -255,27 +229,10 @@ class HostsTeam:
         return next(number for number, its in enumerate(places) if self.place in its), len(places)
 
     def step_begins(self, state_here: StateHere) -> None:
-        self._began_s, self._exchange_s = time.monotonic(), 0.0
+        pass
 
     def step_ends(self) -> None:
         self._has_stepped = True
-        # All have made the same steps, so all come to know it after the same one.
-        took = self._paying.add(Took(time.monotonic() - self._began_s, self._exchange_s))
-        if took is None or self.size == 1:
-            return
-        each, hosts = self.together(lambda: (self.gather("tells what a step takes", took), self.hosts))
-        # "auto" leaves out whatever does not pay; who named the hosts is told only where it is clear.
-        if found := quicker(each, hosts, most=1.0 if self._fewest else CLEARLY):
-            self._leave_it_to(found)
-
-    def _leave_it_to(self, found: Quicker) -> None:
-        """By all: the run goes on with those, or the first process says that they would be quicker."""
-        if self._fewest:
-            self._mesh.go_on_with({self._mesh.members[place] for place in found.places}, found.line)
-            self._paying = Paying()
-        elif self.place == 0:
-            same = "The bits would be the same. " if isinstance(self._reduce, str) else ""
-            _log.warning("%s\n%sLarger batches make more of them pay.", found.line, same)
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """The first process reports to its own job, if it runs one; what comes of it is the same for all."""
@@ -366,12 +323,11 @@ def entered(
     step_timeout_s: float | None = None,
     tell: Tell = _report,
     device: torch.device = _CPU,
-    fewest: bool = False,
 ) -> Iterator[HostsTeam]:
     """A team for one run, which ends with the block. Raises what the meeting does, when not all come."""
     with meeting as found:
         mesh = found.mesh
-        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell, device=device, fewest=fewest)
+        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell, device=device)
         try:
             yield team
             team.done()

@@ -150,13 +150,6 @@ class Turns:
             return []
         return self._go_on_without({max(rank, other)})
 
-    def dismiss(self, ranks: set[int]) -> list[Send]:
-        """All have agreed at the last turn to go on without these: each says so here. The coordinator may be one."""
-        if self.rank in ranks:
-            self.is_out = True
-            return []
-        return self.give_up(ranks)
-
     def give_up(self, ranks: set[int]) -> list[Send]:
         """These live, and have not come for too long to the next turn: others go on without them."""
         ranks = ranks & set(self.known.members) - self.lost - {self.rank}

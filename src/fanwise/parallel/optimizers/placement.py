@@ -28,19 +28,18 @@ class Placement:
     """Of the optimizer of a step.
 
     Args:
-        optimizer: None where the update is none of torch's, but a function that each process calls.
         in_parts: it may be updated by slices.
     """
 
-    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None, *, in_parts: bool) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> None:
         self.params = list(params)
         self._optimizer = optimizer
         self._in_parts = in_parts
-        self._blocked = BlockedStep(optimizer) if optimizer is not None and pays(optimizer, params) else None
+        self._blocked = BlockedStep(optimizer) if pays(optimizer, params) else None
         self._sharded: ShardedOptimizer | None = None
 
     @property
-    def optimizer(self) -> Optimizer | None:
+    def optimizer(self) -> Optimizer:
         return self._optimizer
 
     @property
@@ -49,7 +48,6 @@ class Placement:
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # Any: what the optimizer takes
         """Update all of it here, by the gradients that the parameters have, or that `closure` makes."""
-        assert self._optimizer is not None, "the update is not torch's"
         if closure is not None:
             self._optimizer.step(closure)
         else:
@@ -59,7 +57,7 @@ class Placement:
 
     def share(self, memory: SliceMemory) -> None:
         """All processes see this memory, and each can update its slice there: from now on they do, if it may be."""
-        if self._in_parts and self._optimizer is not None and is_elementwise(self._optimizer, self.params):
+        if self._in_parts and is_elementwise(self._optimizer, self.params):
             self._sharded = ShardedOptimizer(self._optimizer, memory, self.params)
 
     def make_whole(self) -> None:

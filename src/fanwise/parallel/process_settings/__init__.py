@@ -4,5 +4,4 @@ applied         all of it: threads, random states, deterministic operators
 switches        what the program has set before, carried to every process of the run
 malloc_tuning   freed memory stays
 cuda            what holds on a CUDA device besides
-engine_threads  threads of JAX and TensorFlow, which they have from their first array on
 """

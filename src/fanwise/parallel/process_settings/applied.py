@@ -6,8 +6,7 @@ Results that are the same again need operators that are: where torch has a deter
 has none the call raises. What torch adds to that, filling what `torch.empty` gives, is left out: it costs time in every
 operator, and a run reads nothing that it has not written. With reduce="fast" operators are as the program has set them.
 
-What holds for a GPU besides is in cuda.py, for the threads of JAX and TensorFlow in engine_threads.py. A seed of
-TensorFlow stays: there is no way to ask which one was set before.
+Settings that only a GPU needs are in cuda.py.
 """
 
 import random
@@ -22,7 +21,6 @@ import torch.utils.deterministic
 from ...pool.late_imports import around_imports
 from ..rng import restored_streams
 from .cuda import as_in_every_process
-from .engine_threads import engines_begin_with
 from .malloc_tuning import freed_memory_kept
 from .switches import Values, switched
 
@@ -58,7 +56,6 @@ def surroundings(
     with (
         switched(switches),
         freed_memory_kept(),
-        engines_begin_with(threads),
         _imports_unseen(),
         as_in_every_process(device) if device.type == "cuda" else nullcontext(),
     ):

@@ -17,7 +17,6 @@ class Settings:
     `step_timeout_s`: how long the others wait for a process. None: without a limit.
     `notice`: what is said on the screen, once.
     `all_reduce`: how gradients go through the shared memory; other than "auto" for tests.
-    `fewest`: processes that do not pay are left out; of a run on a cluster.
     `spare_cpus`: that are leased for workers of each process that read data; None: there is no lease.
     """
 
@@ -37,7 +36,6 @@ class Settings:
     called: tuple[tuple[str, str], ...] = ()
     all_reduce: AllReduceKind = "auto"
     spare_cpus: int | None = None
-    fewest: bool = False
 
 
 def all_reduce_of(settings: Settings) -> AllReduceKind:

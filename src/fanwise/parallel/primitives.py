@@ -1,0 +1,200 @@
+"""Data parallelism from scratch, as chapter 13.5 of "Dive into Deep Learning": functions on lists of tensors.
+
+    replicas = replicate(model.parameters(), devices)      one copy per device
+    X_parts, y_parts = split_batch(X, y, devices)          one part of the batch per device
+    allreduce([params[0].grad for params in replicas])     the sum on every device, in place
+
+All devices belong to this process, and each list has one entry per device. `fanwise.run` does not use this module.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..base.nearest import must_be_one_of
+from .shards import cut
+
+How = Literal["root", "owner", "ring", "tree"]
+Device = str | torch.device
+
+
+def replicate(params: Iterable[Tensor], devices: Sequence[Device]) -> list[list[Tensor]]:
+    """Return one copy of the parameters per device, as the book's `get_params` does for one device.
+
+    Every copy has its own memory, even if a device is given several times. Element type, strides and `requires_grad`
+    are kept, a Parameter gives a Parameter, and a tensor that occurs twice in `params` is one tensor in each copy.
+    Gradients and autograd history are not copied.
+
+    Args:
+        params: tensors, as `model.parameters()`.
+        devices: at least one, by name ("cpu", "cuda:0") or as torch.device.
+
+    >>> [w], [v] = replicate([torch.ones(2, requires_grad=True)], ["cpu"] * 2)
+    >>> w, v.grad is None
+    (tensor([1., 1.], requires_grad=True), True)
+    """
+    tensors = list(params)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"params has a {type(tensor).__name__}: give tensors, as list(model.parameters())")
+    return [_replica(tensors, device) for device in _check_devices(devices)]
+
+
+def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
+    """Cut tensors along the first axis into one part per device, and move each part to its device.
+
+        X_parts, y_parts = split_batch(X, y, ["cuda:0", "cuda:1"])
+
+    Of n rows, the first n % k of k parts have one row more than the others. If there are fewer rows than devices, the
+    last parts are empty. A part is a view if its device is that of the tensor, and gradients flow back through it. A
+    pinned tensor is copied to a GPU asynchronously: do not overwrite it before the GPU has read it.
+
+    Args:
+        arguments: one or more tensors with the same number of rows, and last the list of devices.
+
+    Returns:
+        For each tensor the list of its parts.
+
+    >>> split_batch(torch.arange(5), ["cpu", "cpu"])
+    ([tensor([0, 1, 2]), tensor([3, 4])],)
+    """
+    if len(arguments) < 2 or not all(isinstance(tensor, Tensor) for tensor in arguments[:-1]):
+        raise TypeError("split_batch takes one or more tensors and then the devices: split_batch(X, y, devices)")
+    *tensors, devices = arguments
+    devices = _check_devices(devices)
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    if not all(shape and shape[0] == shapes[0][0] for shape in shapes):
+        raise ValueError(f"the tensors have the shapes {shapes}: all need a first axis of the same length")
+    ranges = cut(len(tensors[0]), len(devices))
+    parts = [[tensor[part.start : part.stop] for part in ranges] for tensor in tensors]
+    return tuple([x.to(d, non_blocking=d.type != "cpu") for x, d in zip(each, devices, strict=True)] for each in parts)
+
+
+@torch.no_grad()
+def allreduce(tensors: Sequence[Tensor], how: How = "root") -> list[Tensor]:
+    """Sum tensors, one per device, and store the sum in all of them, in place. Return them as a list.
+
+    For k tensors of S bytes, a, b, c, d and e:
+
+        how     bytes over the busiest link    additions of each element
+        root    (k - 1) S                      (((a + b) + c) + d) + e
+        tree    log2(k) S                      ((a + b) + (c + d)) + e, the tree of the shards of `fanwise.run`
+        owner   (k - 1) / k S                  as tree: device j adds slice j of all tensors
+        ring    (k - 1) / k S                  slice 1: (((b + c) + d) + e) + a, slice 2: (((c + d) + e) + a) + b ...
+
+    each twice, for the sum and for its distribution. The last bits depend on `how` and k, not on the devices. Returns
+    when accelerators have been given the work.
+
+    Args:
+        tensors: dense, of one shape and type, none of them in the memory of another.
+
+    >>> allreduce([torch.ones(1, 2), torch.full((1, 2), 2.0)])
+    [tensor([[3., 3.]]), tensor([[3., 3.]])]
+    """
+    if how not in _WAYS:
+        raise ValueError(must_be_one_of("how", how, _WAYS))
+    _check_tensors(tensors)
+    _WAYS[how](tensors)
+    return list(tensors)
+
+
+def _replica(params: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    copies: dict[int, Tensor] = {}  # by identity, so that tied parameters stay tied
+    for param in params:
+        if id(param) not in copies:
+            copy = param.detach().to(device, copy=True)
+            is_param = isinstance(param, nn.Parameter)
+            copies[id(param)] = nn.Parameter(copy, param.requires_grad) if is_param else copy
+            copies[id(param)].requires_grad_(param.requires_grad)
+    return [copies[id(param)] for param in params]
+
+
+def _by_root(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors[1:]:
+        tensors[0].add_(tensor.to(tensors[0].device))
+    for tensor in tensors[1:]:
+        tensor.copy_(tensors[0])
+
+
+def _by_tree(tensors: Sequence[Tensor]) -> None:
+    _add_along_tree(tensors)
+    for source, target in reversed(_tree(len(tensors))):
+        tensors[source].copy_(tensors[target])
+
+
+def _by_owner(tensors: Sequence[Tensor]) -> None:
+    slices, count = _slices(tensors), len(tensors)
+    # In each round every device receives one slice and sends one, so that all links are busy.
+    rounds = [[(owner, (owner + shift) % count) for owner in range(count)] for shift in range(count)]
+    gathered: list[list[Tensor]] = [[tensors[0]] * count for _ in range(count)]
+    for owner, source in (pair for pairs in rounds for pair in pairs):
+        gathered[owner][source] = slices[source][owner].to(tensors[owner].device)
+    for values in gathered:
+        _add_along_tree(values)
+    for owner, target in (pair for pairs in rounds for pair in pairs):
+        slices[target][owner].copy_(gathered[owner][0])
+    _store(tensors, slices)
+
+
+def _by_ring(tensors: Sequence[Tensor]) -> None:
+    slices, count = _slices(tensors), len(tensors)
+    for step in range(count - 1):
+        for source in range(count):
+            target, part = (source + 1) % count, (source - step) % count
+            slices[target][part].add_(slices[source][part].to(tensors[target].device))
+    for step in range(count - 1):
+        for source in range(count):
+            part = (source + 1 - step) % count
+            slices[(source + 1) % count][part].copy_(slices[source][part])
+    _store(tensors, slices)
+
+
+_Way = Callable[[Sequence[Tensor]], None]
+_WAYS: dict[str, _Way] = {"root": _by_root, "owner": _by_owner, "ring": _by_ring, "tree": _by_tree}
+
+
+def _tree(count: int) -> list[tuple[int, int]]:
+    """Return the additions along the tree as (source, target), in order. The sum is at place 0."""
+    steps = [1 << level for level in range(max(count - 1, 0).bit_length())]
+    return [(target + step, target) for step in steps for target in range(0, count - step, 2 * step)]
+
+
+def _add_along_tree(values: Sequence[Tensor]) -> None:
+    for source, target in _tree(len(values)):
+        values[target].add_(values[source].to(values[target].device))
+
+
+def _slices(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    sizes = [len(part) for part in cut(tensors[0].numel(), len(tensors))]
+    return [list(tensor.reshape(-1).split_with_sizes(sizes)) for tensor in tensors]
+
+
+def _store(tensors: Sequence[Tensor], slices: Sequence[Sequence[Tensor]]) -> None:
+    for tensor, parts in zip(tensors, slices, strict=True):
+        if not tensor.is_contiguous():  # the slices are those of a copy
+            tensor.copy_(torch.cat(list(parts)).view(tensor.shape))
+
+
+def _check_devices(devices: Sequence[Device]) -> list[torch.device]:
+    if isinstance(devices, str) or not isinstance(devices, Sequence) or not devices:
+        raise TypeError(f'devices is a list of at least one, as ["cpu"] * 2 or ["cuda:0", "cuda:1"], got {devices!r}')
+    return [torch.device(device) for device in devices]
+
+
+def _check_tensors(tensors: Sequence[Tensor]) -> None:
+    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence) or not tensors:
+        raise TypeError(f"allreduce takes a list of at least one tensor, one per device, got {tensors!r}")
+    for number, tensor in enumerate(tensors):
+        if not isinstance(tensor, Tensor):
+            why = ": the .grad of a parameter that no loss used; leave such parameters out" if tensor is None else ""
+            raise TypeError(f"tensor {number} is {type(tensor).__name__}{why}")
+        if tensor.layout is not torch.strided or tensor.dtype is torch.bool:
+            raise TypeError(f"tensor {number} is {tensor.layout}, {tensor.dtype}; allreduce adds dense numbers")
+        if (tensor.shape, tensor.dtype) != (tensors[0].shape, tensors[0].dtype):
+            kinds = [f"{x.dtype} {tuple(x.shape)}" for x in (tensor, tensors[0])]
+            raise ValueError(f"tensor {number} is {kinds[0]}, tensor 0 is {kinds[1]}: all have to be alike")
+    places = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
+    if len(set(places)) < len(places):
+        raise ValueError("two of the tensors share memory. Use fanwise.parallel.replicate; x.to(device) may not copy")

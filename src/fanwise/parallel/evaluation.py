@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
-from .data.batches import Fetch
+from .data.batches import ShardFetch
 from .data.splitting import arguments
 from .replica.losses import check_rows
 from .rng import begin, kept_streams
@@ -29,7 +29,7 @@ def sums(
     fn: Measure,
     model: nn.Module,
     chunks: Sequence[range],
-    fetch: Callable[[range], Fetch],
+    fetch: Callable[[range], ShardFetch],
     *,
     key: Key,
     team: Team,

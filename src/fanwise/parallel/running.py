@@ -23,7 +23,7 @@ from ..pool.seeds import seed_everything
 from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checks.checking import check_name, seconds, whole_number
 from .checks.outside import Outside
-from .data.loading import spare_cpus
+from .data.arguments import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of, devices_on_hosts

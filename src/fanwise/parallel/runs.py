@@ -39,12 +39,11 @@ from .checks.checking import (
 )
 from .checks.outside import Outside
 from .checks.verifying import Verifier
-from .data.batches import Batch, Fetch, batches
-from .data.loaders import Loaders
-from .data.loading import Loading, check_stream, takes_loading, understood
+from .data.arguments import InitFn, Loading, check_stream, takes_loading, understood
+from .data.batches import Batch, ShardFetch, batches
+from .data.loader import Loaders
 from .data.reading import Collate, Data, reader_of
 from .data.streams import Where, stream_batches
-from .data.worker import InitFn
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
@@ -354,21 +353,22 @@ class Run:
             batch_size: samples of the global batch, over all devices.
             shuffle: True by default, but for an IterableDataset; if not, in the order of the data set.
             drop_last: leave out a last batch that is not full.
-            num_workers: processes that read ahead of the steps, for each process of the run; 0: samples are read in
-                the step. In a job there are no more than its lease has CPUs beside those that train.
-            prefetch_factor: 2 by default; num_workers * prefetch_factor batches are read beyond the one in hand, and
-                no more are in memory. A process reads its own shards of them.
+            num_workers: processes of torch's DataLoader that read ahead of the steps, for each process of the run; 0:
+                samples are read in the step. In a job there are no more than its lease has CPUs beside those that
+                train. An IterableDataset is read by one worker at most.
+            prefetch_factor: 2 by default; num_workers * prefetch_factor batches are read ahead. A process reads its own
+                shards of them.
             pin_memory: to a GPU by way of pinned memory, ahead of the step; False: without.
             persistent_workers: they are there for the next pass over the same data set, as they are; else each pass
                 begins with new ones, which see what the program has changed in the data set.
-            timeout: seconds that a step waits for a shard; 0: without a limit.
+            timeout: seconds that the loop waits for a batch; 0: without a limit.
             worker_init_fn: called with the number of the worker, in each, before it reads.
 
         After a resume it goes on with the first sample that no step has used; an IterableDataset from its own state,
         if it or its iterator has state_dict and load_state_dict, and else by reading what comes before once more.
 
-        What the data set raises is raised by the step, with the index of the sample. A worker that dies is replaced,
-        and what it had is read again.
+        What the data set raises is raised by the step, or by the loop if a worker has read it, with the index of the
+        sample. A worker that dies ends the loop with an error of torch.
 
         Raises:
             TypeError: the data set cannot be indexed, or an argument of DataLoader that has no meaning here.
@@ -400,16 +400,18 @@ class Run:
 
         first = begun.done
 
-        def cut_of(number: int) -> tuple[range, ...] | None:
-            places = begun.places(first + number * size, size, drop_last)
-            return None if places is None else cut_places(places)
+        def requests() -> Iterator[dict[int, range]]:
+            for start in range(first, length, size):
+                places = begun.places(start, size, drop_last)
+                if places is not None:
+                    cuts = cut_places(places)
+                    yield {shard: cuts[shard] for shard in self._own(len(cuts)) if cuts[shard]}
 
         fetch = self._loaders.fetch(
             reader,
             data,
             (begun.key.fold_in("reading"), length, begun.key if shuffle is not False else None),
-            cut_of,
-            self._own,
+            requests(),
             loading,
         )
         made = batches(begun, size, fetch, lambda: len(reader), cut_places, drop_last=drop_last)
@@ -506,11 +508,9 @@ class Run:
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
 
-        def fetch(own: range) -> Fetch:
-            def cut_of(number: int) -> tuple[range, ...] | None:
-                return (chunks[number],) if number in own else None
-
-            return self._loaders.fetch(reader, data, (key, length, None), cut_of, range, loading)
+        def fetch(own: range) -> ShardFetch:
+            requests = [{0: chunks[number]} for number in own]
+            return self._loaders.fetch(reader, data, (key, length, None), requests, loading)
 
         return evaluation.sums(
             fn,

@@ -25,21 +25,20 @@ from ...base.nearest import did_you_mean
 from ...pool.current import current, in_job
 from ..checks.checking import whole_number
 from .reading import Collate
-from .worker import InitFn
+
+InitFn = Callable[[int], Any]  # Any: its result is not used
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
-_PREFETCH_FACTOR = 2
-
 _INSTEAD = {
     "sampler": "the order is made here, from (seed, epoch), so that it is the same on any number of devices: "
     "shuffle=True, or a data set whose data[index] is in the order that you want, and shuffle=False",
     "batch_sampler": "batches are cut here: batch_size=, drop_last=, and shuffle=",
     "generator": "all random numbers come from the seed of the run: fanwise.run(train, seed=...)",
-    "multiprocessing_context": "workers are forks of the process that trains; leave it out",
+    "multiprocessing_context": "workers are forked from the process that trains; leave it out",
     "in_order": "batches come in order, whoever reads them; leave it out",
     "pin_memory_device": "batches are brought to run.device; leave it out",
 }
@@ -73,11 +72,6 @@ class Loading:
                         f"{name}={getattr(self, name)!r} is about workers, and num_workers is 0: say num_workers=2, or "
                         f"leave {name} out"
                     )
-
-    @property
-    def ahead(self) -> int:
-        """Batches that are read beyond the one in hand."""
-        return self.num_workers * (self.prefetch_factor or _PREFETCH_FACTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +148,13 @@ def check_stream(shuffle: bool | None, loading: Loading) -> None:
             "shuffle=True: an IterableDataset has its own order, and cannot be indexed. Leave shuffle out, and shuffle "
             "in its __iter__: the global random numbers of torch, numpy and Python come from (seed, epoch) there."
         )
-    if loading.persistent_workers:
+    if loading.num_workers > 1:
         raise ValueError(
-            "persistent_workers=True: workers of an IterableDataset begin it anew in each pass; leave it out"
+            f"num_workers={loading.num_workers}: an IterableDataset is read by one worker, because its order must not "
+            f"depend on the number of workers. Use num_workers=1."
         )
+    if loading.persistent_workers:
+        raise ValueError("persistent_workers=True: an IterableDataset begins in a new worker in each pass. Leave it out")
 
 
 def takes_loading(method: Callable[P, R]) -> Callable[P, R]:

@@ -29,19 +29,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanwise
 from fanwise.links.shared_secret import new_secret
-from fanwise.parallel import BFloat16, EverySteps, PowerSGD, Run
-from fanwise.parallel.reductions import Reduce
+from fanwise.parallel import Run
 from fanwise.testing.cables import Cable
 from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 
-B, WARM, STEPS, EVERY = 256, 8, 24, 8
-ALONE, DDP = "one host alone", "DDP over Gloo"
-WAYS: dict[str, Reduce] = {
-    "exact": "exact",
-    "BFloat16()": BFloat16(),
-    "PowerSGD(rank=2)": PowerSGD(2),
-    f"EverySteps({EVERY})": EverySteps(EVERY),
-}
+B, WARM, STEPS = 256, 8, 24
+ALONE, EXACT, DDP = "one host alone", "exact", "DDP over Gloo"
 NETWORKS = {
     "1 Gbit/s": 1,
     "10 Gbit/s": 10,
@@ -105,8 +98,7 @@ def on_host(rank: int) -> None:
     found: Found = {}
     if rank == 0:
         found[ALONE] = train(fanwise.here(shards=2))
-    for name, reduce in WAYS.items():
-        found[name] = fanwise.run(train, shards=2, reduce=reduce, progress=False)
+    found[EXACT] = fanwise.run(train, shards=2, progress=False)
     found[DDP] = by_ddp(rank)
     if rank == 0:
         print(json.dumps(found), flush=True)
@@ -175,7 +167,7 @@ def main() -> None:
         say(f"round {number + 1}")
         rounds.append({name: measured(name) for name in NETWORKS})
     rows = []
-    for way in (ALONE, *WAYS, DDP):
+    for way in (ALONE, EXACT, DDP):
         times = [spread([each[name][way][0] for each in rounds]).shown() for name in NETWORKS]
         rows.append([way, *times, f"{rounds[0]['1 Gbit/s'][way][1]:.2f}"])
     header = ["ms a step", *NETWORKS, "MB sent by a host in a step"]

@@ -1,4 +1,4 @@
-"""Who updates what of an optimizer: the whole of it, blocks, or slices; and whole again for all when one needs it."""
+"""Who updates what of an optimizer: the whole of it, or slices; and whole again for all when one needs it."""
 
 from collections.abc import Iterator
 
@@ -38,12 +38,6 @@ def test_what_has_no_state_for_its_elements_stays_whole(params: list[nn.Paramete
     assert shared(placements.of(params, Adam(params), in_parts=False), memory).how == "whole"
     assert placements.of(params, Adam(params), in_parts=True).how == "whole"  # nobody has memory for slices
     assert shared(placements.of(params, Adam(params), in_parts=True), memory).how == "slices"
-
-
-def test_large_ones_of_many_passes_are_in_blocks_where_they_are_not_in_slices() -> None:
-    large = [nn.Parameter(torch.zeros(1100, 1000))]
-    assert Placement(large, Adam(large), in_parts=True).how == "blocks"
-    assert Placement(large, SGD(large, momentum=0.9), in_parts=True).how == "whole"
 
 
 def test_steps_with_the_same_parameters_have_the_same_slices(params: list[nn.Parameter], memory: SliceMemory) -> None:

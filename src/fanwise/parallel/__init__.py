@@ -1,7 +1,6 @@
 """Data-parallel training whose result does not depend on the devices.
 
 running, runs, plans         fanwise.run, fanwise.here, and the Run that a training function gets
-reductions                   how gradients are added
 shards (quiet)               how a batch is cut and added up again
 step, replica, data          one step; a device at work on shards; batches in shards
 teams                        the processes of a run, as a step sees them:
@@ -10,7 +9,7 @@ teams                        the processes of a run, as a step sees them:
     hosts                    the same, on several hosts with a secret: a loss costs the step
     cluster                  processes that are jobs of a pool on a cluster, and linked as those of `hosts`
 checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
-optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch
+optimizers, batch_norm       updates by slices; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard
 evaluation, ranks            measures over data; what processes tell each other, rank by rank
@@ -28,9 +27,6 @@ from .data.batches import Batch as Batch
 from .primitives import allreduce as allreduce
 from .primitives import replicate as replicate
 from .primitives import split_batch as split_batch
-from .reductions import BFloat16 as BFloat16
-from .reductions import EverySteps as EverySteps
-from .reductions import PowerSGD as PowerSGD
 from .running import here as here
 from .running import run as run
 from .runs import Run as Run

@@ -5,23 +5,25 @@ On how many devices it is executed is not part of it.
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..tensor.random.keys import Key
 from .data.order import Progress
+
+Reduce = Literal["exact", "fast"]  # how gradients are added
 
 
 @dataclass(slots=True)
 class Plan:
     """Shards of each global batch, threads of each device, the seed, and the place in the data.
 
-    `reduce`: how gradients are added, by name; None: nobody has said it, so it is as in the checkpoint, if any.
+    `reduce` is None if nobody has given it: the run then takes that of its checkpoint.
     """
 
     shards: int
     threads: int
     progress: Progress
-    reduce: str | None = None
+    reduce: Reduce | None = None
 
     @property
     def seed(self) -> int:

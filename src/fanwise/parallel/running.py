@@ -28,12 +28,11 @@ from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of, devices_on_hosts
 from .hangs.watchdog import watched
-from .plans import Plan
+from .plans import Plan, Reduce
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, PublishedRank
 from .ranks import copy_of_result
-from .reductions import EverySteps, Reduce, check_reduce, name_of_reduce
 from .runs import Run
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -53,6 +52,7 @@ _log = logging.getLogger(__name__)
 _warned: set[int] = set()  # numbers of devices, once each
 
 ON_LOSS = ("continue", "respawn", "stop")
+REDUCE = ("exact", "fast")
 
 
 def run(
@@ -89,8 +89,8 @@ def run(
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
         threads: of each device, 1 by default. More threads give other bits, as other shards do.
         reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
-            deterministic raise. For slow links between hosts `fanwise.parallel.BFloat16()`, `PowerSGD(rank=2)` and
-            `EverySteps(8)` send less, with about the same result, which then depends on the hosts.
+            deterministic raise. "fast" first adds the shards of each process, and the last bits then depend on the
+            number of processes.
         resume: a checkpoint of `run.save` to go on from: a file, or any URL that fsspec knows.
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
@@ -132,20 +132,18 @@ def run(
             f"fanwise.run got a {type(train).__name__}, not a function.\n"
             f"  wrong:  fanwise.run(train(run))\n  right:  fanwise.run(train)"
         )
-    check_reduce(reduce)
+    check_name("reduce", reduce, REDUCE)
     check_name("on_loss", on_loss, ON_LOSS)
     if step_timeout_s is not None:
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
     verify = whole_number("verify", verify, least=0)
-    if verify and isinstance(reduce, EverySteps):
-        raise ValueError(f"verify={verify} compares parameters, which with reduce={reduce!r} differ between hosts")
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     if (others := launched()) is not None:
         check_fits(others, devices, processes, has_pool=pool is not None)
         own = device_of(others, devices)
         made_of = _shards(shards, others.size, warns=others.rank == 0)
-        plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))
+        plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
         with _entered(others, own, reduce, on_loss, step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
@@ -163,7 +161,7 @@ def run(
         else devices_on_hosts(devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else None)
     )
     made_of = _shards(shards, len(found), warns=resume is None)
-    plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))
+    plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
     spread = _spread(found, processes, are_named=cluster is None)
     # A checkpoint has its own numbers, which were chosen when its run began.
     line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
@@ -238,11 +236,6 @@ def _entered(
 ) -> "AbstractContextManager[TorchDistributedTeam | HostsTeam]":
     """The processes of the launcher: over links of ours where they hold a secret, else over torch.distributed."""
     if others.place is None or device.type != "cpu" or read_secret(os.environ) is None:
-        if not isinstance(reduce, str):
-            raise ValueError(
-                f"reduce={reduce!r} is for links of fanwise between hosts, on CPUs, and these processes go over "
-                f"torch.distributed.\nGive all of them a secret (`fanwise secret`, in FANWISE_SECRET), or leave it out."
-            )
         return entered(others, device, reduce=reduce, step_timeout_s=step_timeout_s)
     from .hosts.meeting import met
     from .hosts.team import entered as linked
@@ -316,7 +309,7 @@ def _shards(asked: int | str | None, devices: int, *, warns: bool) -> int:
     return made
 
 
-def _plan(shards: int, threads: int, seed: int | None, reduce: str | None = None) -> Plan:
+def _plan(shards: int, threads: int, seed: int | None, reduce: Reduce | None = None) -> Plan:
     if seed is None:
         seed = current().seed if in_job() else 0
     seed = whole_number("seed", seed, least=0)

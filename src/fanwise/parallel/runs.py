@@ -276,14 +276,7 @@ class Run:
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
         placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
         if placements[0] not in self._step_sums:
-            sums = self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
-            if sums.feedback is not None:
-                self._state.register("feedback", sums.feedback)
-        if loss_fn is None and self._step_sums[placements[0]].apart is not None:
-            raise ValueError(
-                "reduce=EverySteps() is for run.step(model, optimizer, loss_fn), and this step has no loss function.\n"
-                "Say reduce=BFloat16() or PowerSGD() for a loop of your own, or leave it out."
-            )
+            self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
         execution = Execution(
             self._plan,
             replica,
@@ -501,7 +494,6 @@ class Run:
         self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, loading: Loading
     ) -> tuple[float, float]:
         self._loop.check("run.mean or run.sum")
-        self._team.measures()
         size = whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
         reader = reader_of(data, loading.collate_fn)
@@ -608,8 +600,7 @@ class Run:
         fails, in whichever process, waits up to 30 s for what was asked for before.
 
         Called after a step it holds that step; called after the loop over the batches it goes on with the next
-        epoch, so save last in an epoch. On several hosts with `reduce=PowerSGD()` or the like all processes have to
-        call it, as the errors of each host are part of it.
+        epoch, so save last in an epoch.
 
         Args:
             path: a file, or any URL that fsspec knows, as "s3://bucket/run.pt".
@@ -629,7 +620,6 @@ class Run:
                 f"path={path!r} is the memory of one process of this run, which is gone with it.\n"
                 f"Name a file, or a URL of a place that outlives it; memory:// is for runs in the program itself."
             )
-        self._team.saves()
         if self._team.place == 0:
             state = self._content()
             if not wait:
@@ -649,7 +639,7 @@ class Run:
         return self._content() if self._plan.progress.is_before_step and not waiting else None
 
     def _content(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
-        return self._state.content(self._team.host_count)
+        return self._state.content()
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Go on from a checkpoint, on any number of devices. Call it before the first epoch and batch.
@@ -670,7 +660,7 @@ class Run:
 
     def restore_state(self, content: dict[str, Any], source: StrPath) -> None:  # Any: as a checkpoint holds it
         """As `restore`, from what a checkpoint holds; `source` names it in errors."""
-        self._state.adopt(content, source, self._team.host_count, warns=self._team.place == 0)
+        self._state.adopt(content, source)
 
 
 def _several(given: Any) -> list[Any]:  # Any: models or optimizers

@@ -9,7 +9,6 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.base.errors import ClusterError, LeaseError, WorkerLostError
-from fanwise.parallel import BFloat16, EverySteps, PowerSGD, Run
+from fanwise.parallel import Run
 from fanwise.parallel.cluster.supervisor import ClusterSupervisor
 from fanwise.parallel.devices import devices_on_hosts
 from fanwise.parallel.supervisor.settings import Settings
@@ -30,7 +29,6 @@ from fanwise.pool.engine import LocalEngine
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.testing import within
 from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
-from fanwise.zoo import digits
 
 # N: samples, B: samples of a global batch
 N, B, EPOCHS = 53, 16, 2
@@ -252,144 +250,8 @@ def test_auto_is_as_many_cpu_devices_as_there_are_shards_and_places() -> None:
     assert [len(devices_on_hosts("auto", there, *each)) for each in ((1, 4), (1, 9), (2, 4), (6, 4))] == [4, 7, 3, 1]
 
 
-# -- with fewer bytes between hosts -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", [BFloat16(), PowerSGD(2), EverySteps(3)], ids=repr)
-def test_fewer_bytes_give_about_the_same_and_go_on_from_a_checkpoint_with_the_same_bits(
-    hosts: MemoryHosts, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], tmp_path: Path, how: Any
-) -> None:
-    def train(run: Run, name: str) -> None:
-        model = nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 3))
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), losses)
-        for epoch in run.epochs(4):
-            for number, batch in enumerate(run.batches((X, Y), B)):
-                step(batch)
-                if (epoch, number) == (1, 1) and name in ("whole", "killed"):
-                    run.save(tmp_path / f"half of {name}", wait=True)
-                    if name == "killed":
-                        os.kill(os.getpid(), signal.SIGKILL)
-        run.save(tmp_path / name)
-
-    def bits(name: str) -> Tensor:
-        model = torch.load(tmp_path / name)["model"]
-        return torch.cat([each.reshape(-1) for each in model.values()])
-
-    over(hosts, partial(train, name="whole"), reduce=how)
-    said = capfd.readouterr().err
-    assert f"reduce={how!r}: the result depends on which shards are on which host, and is recorded" in said
-    with pytest.raises(WorkerLostError, match="No other process of the run is left"):
-        over(hosts, partial(train, name="killed"), reduce=how)
-    half = str(tmp_path / "half of killed")
-    over(hosts, partial(train, name="resumed"), reduce=how, resume=half)
-    assert torch.equal(bits("whole"), bits("resumed"))
-    plan = torch.load(half)["run"]
-    assert (plan["reduce"], plan["hosts"]) == (repr(how), 2)
-    if not isinstance(how, EverySteps):  # after which all hosts are the same
-        recorded = torch.load(half)["feedback"]
-        assert recorded["how"] == repr(how) and len(recorded["errors"]) == 2
-    over(hosts, partial(train, name="exact"))
-    over(hosts, partial(train, name="one host"), 2, reduce=how)
-    over(hosts, partial(train, name="on one host"), 2, reduce=how, resume=half)
-    assert "half of killed was on 2 host(s), and goes on on 1, so to another result." in capfd.readouterr().err
-    assert torch.equal(bits("exact"), bits("one host")), "nothing is left out within a host"
-    assert not torch.equal(bits("exact"), bits("whole"))
-    torch.testing.assert_close(bits("exact"), bits("whole"), rtol=0.3, atol=0.1)
-
-
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(model(x), y, reduction="none")
-
-
-def test_with_fewer_bytes_a_process_that_dies_takes_no_error_along_while_its_host_lives(
-    hosts: MemoryHosts, tmp_path: Path
-) -> None:
-    """The leader of the second host dies: the other process of that host has the errors of before."""
-
-    def train(run: Run) -> tuple[bool, int]:
-        model = nn.Linear(12, 3)
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
-        for number, batch in enumerate(run.batches((X, Y), 8)):
-            if number == 3:
-                run.save(tmp_path / "before.pt")
-                if run.rank == 2:
-                    os.kill(os.getpid(), 9)
-                run.barrier()
-                run.save(tmp_path / "after.pt")
-            step(batch)
-        return True, run.world_size
-
-    assert over(hosts, train, reduce=PowerSGD(1)) == (True, 3)
-    before, after = (torch.load(tmp_path / name)["feedback"]["errors"] for name in ("before.pt", "after.pt"))
-    assert len(before) == 2 and before[1][0].abs().max() > 0
-    assert all(torch.equal(before[host][0], after[host][0]) for host in range(2))
-
-
-def test_saving_in_one_process_only_is_refused_where_all_have_a_part(hosts: MemoryHosts, tmp_path: Path) -> None:
-    def train(run: Run) -> None:
-        model = nn.Linear(12, 3)
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
-        step((X, Y))
-        if run.rank == 0:
-            run.save(tmp_path / "one.pt")
-        step((X, Y))
-
-    with pytest.raises(RuntimeError, match="saves a checkpoint, which with this reduce= all processes do together"):
-        over(hosts, train, reduce=BFloat16())
-
-
-@pytest.mark.parametrize("how", [BFloat16(), PowerSGD(2), EverySteps(8)], ids=repr)
-def test_a_network_learns_digits_with_fewer_bytes(hosts: MemoryHosts, how: Any) -> None:
-    data = digits(8)
-    train_set = data.train_images.flatten(1), data.train_labels
-    test_set = data.test_images.flatten(1), data.test_labels
-
-    def train(run: Run) -> float:
-        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses)
-        for _ in run.epochs(8):
-            for batch in run.batches(train_set, 128):
-                step(batch)
-        return run.mean(lambda m, x, y: m(x).argmax(1) == y, model, test_set)
-
-    assert over(hosts, train, reduce=how) > 0.9
-
-
-def test_hosts_that_train_apart_are_the_same_when_they_are_measured_and_saved(
-    hosts: MemoryHosts, tmp_path: Path
-) -> None:
-    def train(run: Run) -> list[bool]:
-        model = nn.Linear(12, 3)
-        step = run.step(model, torch.optim.Adam(model.parameters(), 0.05), losses)
-
-        def are_same() -> bool:
-            each = run.gather(model.weight.detach().clone())
-            return all(torch.equal(each[0], other) for other in each)
-
-        found = []
-        for number, batch in enumerate(run.batches((X, Y), 6)):
-            step(batch)
-            found.append(are_same())
-            if number == 4:
-                run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (X, Y))
-                found.append(are_same())
-            if number == 5:
-                run.save(tmp_path / "saved.pt")
-                found.append(are_same())
-        return found
-
-    # Nine batches: three steps, two and a measure, one and a file, three, and the end of the pass.
-    expected = [False, False, True, False, False, True, False, True, False, False, True]
-    assert over(hosts, train, reduce=EverySteps(3)) == expected
-
-
-def test_training_apart_is_for_steps_with_a_loss_function(hosts: MemoryHosts) -> None:
-    def train(run: Run) -> None:
-        model = nn.Linear(12, 3)
-        run.step(model, torch.optim.SGD(model.parameters(), 0.1))
-
-    with pytest.raises(ValueError, match=r"reduce=EverySteps.*has no loss function"):
-        over(hosts, train, reduce=EverySteps())
 
 
 def cluster(*gpus: int, cpus: int = 4) -> Capacity:

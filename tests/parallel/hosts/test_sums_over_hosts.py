@@ -15,6 +15,7 @@ from fanwise.parallel.hosts import by_hosts
 from fanwise.parallel.hosts.main_memory import ThroughMainMemory
 from fanwise.parallel.hosts.mesh import Mesh
 from fanwise.parallel.hosts.team import HostsTeam
+from fanwise.parallel.plans import Reduce
 from fanwise.testing.all_reduce_contract import CHECKS, Case, Check, Peer, check_sum, params_of, summed
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -22,7 +23,7 @@ HOSTS = ("a", "aa", "ab", "aba", "aabb")
 
 
 def play(
-    hosts: str, check: Check, *, in_boxes_bytes: int, reduce: str = "exact", through_main_memory: bool = False
+    hosts: str, check: Check, *, in_boxes_bytes: int, reduce: Reduce = "exact", through_main_memory: bool = False
 ) -> None:
     """The check in a thread for each process; `hosts` has a letter for each.
 
@@ -46,7 +47,7 @@ def play(
 
         def make(params: Sequence[nn.Parameter]) -> AllReduce:
             made = team.all_reduce(params)
-            return ThroughMainMemory(made, params, CPU, divides=True) if through_main_memory else made
+            return ThroughMainMemory(made, params, CPU) if through_main_memory else made
 
         try:
             check(Peer(team, make, reduce == "exact", lambda: gone(links[rank]), WorkerLostError, goes_on=True))

@@ -16,7 +16,7 @@ from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
 from ..teams.node_info import hear, tell, to_device
-from ..teams.team import Stateful, Team, Updated, check_done
+from ..teams.team import Team, check_done
 from .contract import AllReduce, AllReducePlan, Found
 
 
@@ -25,7 +25,6 @@ class TeamSums:
 
     Args:
         device: of the gradients. by_process: one operand a process, as reduce="fast".
-        feedback: what has not been added so far, with its state. apart: what makes the processes the same again.
     """
 
     def __init__(
@@ -36,8 +35,6 @@ class TeamSums:
         device: torch.device,
         *,
         by_process: bool,
-        feedback: Stateful | None = None,
-        apart: Updated | None = None,
     ) -> None:
         self._team = team
         self._all_reduce = all_reduce
@@ -45,8 +42,6 @@ class TeamSums:
         self._device = device
         self._by_process = by_process
         self.settle = all_reduce.settle
-        self.feedback = feedback
-        self.apart = apart
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         if self._by_process:

@@ -6,7 +6,6 @@
 So `resume=` needs no line in a training function: a model gets its state when `run.step` hears of it.
 """
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from ..rng import generators_of
 from ..teams.team import Stateful
 from .places import StrPath
 
-_log = logging.getLogger(__name__)
 _KEPT = "kept "
 
 
@@ -78,33 +76,32 @@ class RunState:
 
     # -- to a checkpoint -------------------------------------------------------------------------------------------
 
-    def content(self, hosts: int) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
-        """What a checkpoint holds. `hosts`: on which gradients are added, as `Team.host_count`."""
+    def content(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
+        """Return the content of a checkpoint."""
         states = {**self._waiting, **{name: each.state_dict() for name, each in self._objects.items()}}
         kept = {name.removeprefix(_KEPT): state for name, state in states.items() if name.startswith(_KEPT)}
         parts = {name: state for name, state in states.items() if not name.startswith(_KEPT)}
         rows = [dict(row) for row in self.rows]
         chance = self._chance or [generator.get_state() for generator in generators_of(self._device)]
         of_device = {"random_of_device": chance[1]} if len(chance) > 1 else {}
-        plan = self._plan.state() | {"hosts": hosts}
-        return {"run": plan, **parts, "kept": kept, "rows": rows, "random": chance[0], **of_device}
+        return {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": chance[0], **of_device}
 
     # -- from a checkpoint -----------------------------------------------------------------------------------------
 
-    def adopt(self, content: dict[str, Any], source: StrPath, hosts: int, *, warns: bool) -> None:  # Any: as `content`
-        """Go on from there. `source` names it in errors; `hosts` as for `content`; `warns`: of another result.
+    def adopt(self, content: dict[str, Any], source: StrPath) -> None:  # Any: as `content`
+        """Continue from the content of a checkpoint. `source` names it in errors.
 
         Raises:
             ValueError: the run was asked for another shards=, threads=, seed= or reduce=.
         """
-        self._adopt_plan(content.pop("run"), source, hosts, warns)
+        self._adopt_plan(content.pop("run"), source)
         self.rows[:] = content.pop("rows")
         self._chance = [content.pop(name) for name in ("random", "random_of_device") if name in content]
         self._waiting = {_KEPT + name: state for name, state in content.pop("kept").items()} | content
         for name, registered in self._objects.items():
             self._register(name, registered)
 
-    def _adopt_plan(self, stored: Mapping[str, Any], source: StrPath, hosts: int, warns: bool) -> None:  # Any: numbers
+    def _adopt_plan(self, stored: Mapping[str, Any], source: StrPath) -> None:  # Any: numbers
         plan = self._plan
         for name in ("shards", "threads", "seed"):
             if name in self._fixed and stored[name] != getattr(plan, name):
@@ -113,40 +110,21 @@ class RunState:
                     f"{stored[name]}: the results would not be those of one run.\n"
                     f"Leave out {name}=, or give {stored[name]}."
                 )
-        self._adopt_reduce(stored, source, hosts, warns)
+        if plan.reduce is None:
+            plan.reduce = stored["reduce"]
+        if plan.reduce != stored["reduce"]:
+            raise ValueError(
+                f"reduce={plan.reduce!r} was asked for, and the run in {os.fspath(source)} has {stored['reduce']!r}: "
+                f"the results would be those of neither.\n"
+                f"Give reduce={stored['reduce']!r}. To change it, begin a new run from the file's model and optimizer, "
+                f"as torch.load reads them."
+            )
         plan.shards = stored["shards"]
         plan.progress.seed = stored["seed"]
         plan.progress.resumed = stored["place"]
         if stored["threads"] != plan.threads:
             plan.threads = stored["threads"]
             torch.set_num_threads(stored["threads"])
-
-    def _adopt_reduce(
-        self, stored: Mapping[str, Any], source: StrPath, hosts: int, warns: bool
-    ) -> None:  # Any: as above
-        """Checkpoints of before it was kept go on as they are told."""
-        before, then = stored.get("reduce"), stored.get("hosts", 1)
-        if before is None:
-            return
-        if self._plan.reduce is None:
-            self._plan.reduce = before
-        now = self._plan.reduce
-        if now != before:
-            has = _as_given(before) + (f" over {then} hosts" if then > 1 else "")
-            raise ValueError(
-                f"reduce={_as_given(now)} was asked for, and the run in {os.fspath(source)} has {has}: the results "
-                f"would be those of neither.\n"
-                f"Say reduce={_as_given(before)}. To change it, begin a new run from the file's model and optimizer, "
-                f"as torch.load reads them."
-            )
-        if then != hosts and before not in ("exact", "fast") and warns:
-            _log.warning(
-                "reduce=%s: the run in %s was on %d host(s), and goes on on %d, so to another result.",
-                before,
-                os.fspath(source),
-                then,
-                hosts,
-            )
 
     def reach(self, *, in_pass: bool) -> None:
         """The place of the checkpoint is reached: the program's own random numbers go on from there too.
@@ -160,7 +138,3 @@ class RunState:
             for generator, state in zip(generators_of(self._device), self._chance, strict=False):
                 generator.set_state(state)
             self._chance = []
-
-
-def _as_given(reduce: str) -> str:
-    return repr(reduce) if reduce in ("exact", "fast") else reduce

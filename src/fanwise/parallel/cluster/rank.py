@@ -30,7 +30,6 @@ from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
 from ..progress.line import FarScreen
 from ..progress.pace import RunSnapshot
-from ..reductions import name_of_reduce
 from ..runs import Run
 from ..supervisor.settings import Settings
 from ..supervisor.speaking import Forwarding, ReportingJob
@@ -113,7 +112,7 @@ def _train(
     settings = orders.settings
     seed_everything(settings.seed)
     run = Run(
-        Plan(settings.shards, settings.threads, Progress(settings.seed), name_of_reduce(settings.reduce)),
+        Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce),
         tuple(map(torch.device, settings.devices[orders.rank])),
         team=team,
         fixed=settings.fixed,

@@ -5,6 +5,4 @@ turns (quiet)     views, turns and what is committed; who coordinates, and who d
 mesh, meeting     the links between all processes, and how they find each other
 in_boxes          sums of gradients of small models: each process adds all
 by_hosts          sums of others: within each host first, then slices between one process of each
-feedback          the same with fewer bytes between hosts, where that is asked for
-apart             no gradients between hosts at all, but means of what they have come to, every so many steps
 """

@@ -10,12 +10,8 @@ several slices, and sends the sum of one while it receives the next: the network
 
 What may be added within a host is decided by the tree over the shards (shards.py): the same additions in the same order
 as on one device, and the same bits. A sum counts when all have come to the turn after it.
-
-With `feedback` leaders add all of their host, and exchange that with fewer bytes (feedback.py): 2 and 3 are its own.
-With `apart` they exchange nothing, and each host has the mean over its own shards.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -27,8 +23,6 @@ from ..replica.gradients import add_grads, total_into
 from ..shards import Node, TreeSum
 from ..teams.layout import Bucket, Layout, flat_gradient
 from ..teams.team import divide
-from .apart import Apart
-from .feedback import Between, Feedback
 
 T = TypeVar("T")
 
@@ -61,18 +55,10 @@ class Sending(Protocol):
 
 
 class ByHosts:
-    """The `AllReduce` between hosts. `feedback`, `apart`: for fewer bytes between them, with another result."""
+    """The `AllReduce` between hosts."""
 
-    def __init__(
-        self,
-        team: Sending,
-        params: Sequence[nn.Parameter],
-        feedback: Feedback | None = None,
-        apart: Apart | None = None,
-    ) -> None:
+    def __init__(self, team: Sending, params: Sequence[nn.Parameter]) -> None:
         self._team = team
-        self._apart = apart
-        self.feedback = feedback
         self._params = list(params)
         self._own: dict[tuple[int, int], Tensor] = {}
         self._kept: dict[str, Tensor] = {}
@@ -108,23 +94,14 @@ class ByHosts:
             self._lay_out(met.reached)
         team, places = self._team, places_by_host(self._team.hosts)
         own = next(places_ for places_ in places if team.place in places_)
-        feedback = self.feedback if len(places) > 1 else None
         if team.place == own[0]:
-            self._lead(met, places, own, feedback)
+            self._lead(met, places, own)
             for place in own[1:]:
                 team.send(place, "sum", self._room[: self._layout.size_bytes])
-                if feedback is not None:
-                    team.send(place, "feedback", feedback.news)
         else:
             team.send(own[0], "nodes", self._rows(met))
             self._room[: self._layout.size_bytes].copy_(team.receive(own[0], "sum"))
-            if feedback is not None:
-                feedback.take(team.receive(own[0], "feedback"))
         team.exchange(b"")
-        if feedback is not None:
-            feedback.commit()
-        if self._apart is not None:
-            self._apart.count += _count(met, own)
         return [grad if is_reached else None for grad, is_reached in zip(self._grads, met.reached, strict=True)]
 
     def _rows(self, met: AllReducePlan) -> Tensor:
@@ -142,15 +119,11 @@ class ByHosts:
 
     def abort(self) -> None:
         self._own.clear()
-        if self.feedback is not None:
-            self.feedback.abort()
 
     # -- leaders ---------------------------------------------------------------------------------------------------
 
-    def _lead(
-        self, met: AllReducePlan, places: Sequence[Sequence[int]], own: Sequence[int], feedback: Feedback | None
-    ) -> None:
-        """The whole sum, in our room."""
+    def _lead(self, met: AllReducePlan, places: Sequence[Sequence[int]], own: Sequence[int]) -> None:
+        """Write the sum over all hosts into `_room`."""
         team = self._team
         rows: dict[tuple[int, int], Tensor] = {}
         for place in own[1:]:
@@ -158,14 +131,6 @@ class ByHosts:
             rows.update(
                 ((place, number), row) for number, row in zip(numbers, team.receive(place, "nodes"), strict=True)
             )
-        if feedback is not None:
-            feedback.total(self._of_host(met, own, rows), between(team, places, own))
-            return
-        if self._apart is not None and len(places) > 1:
-            everywhere = sum(each.node.count for each in met.found)
-            grads, here = self._of_host(met, own, rows), _count(met, own)
-            torch._foreach_mul_(list(grads.values()), everywhere / here if here else 0.0)
-            return
         self._add_slices(met, places, own, rows)
 
     def _add_slices(
@@ -208,23 +173,6 @@ class ByHosts:
             for number in range(host * count, (host + 1) * count):
                 slices[number].copy_(team.receive(leader, f"sum {number}"))
 
-    def _of_host(
-        self, met: AllReducePlan, own: Sequence[int], rows: dict[tuple[int, int], Tensor]
-    ) -> dict[int, Tensor]:
-        """The gradients of this host alone, in our room: flat, by the place of their parameter."""
-        layout = self._layout
-        buckets = _of_any(layout.owned(0, 1), met)
-        found = [node.value for node in self._added(met, own, buckets, rows) if node.value is not None]
-        self._room.zero_()
-        if found:
-            whole = functools.reduce(_plus, found)
-            both = [(bucket, each) for bucket, each in zip(buckets, whole, strict=True) if each is not None]
-            _copy([bucket.of(self._room) for bucket, _ in both], [each for _, each in both])
-        grads = {place: layout.flat(self._room, place) for place, is_reached in enumerate(met.reached) if is_reached}
-        if met.count is not None:
-            divide(list(grads.values()), met.count)
-        return grads
-
     def _added(
         self, met: AllReducePlan, own: Sequence[int], buckets: Sequence[Bucket], rows: dict[tuple[int, int], Tensor]
     ) -> list[Node[list[Tensor | None]]]:
@@ -246,16 +194,6 @@ class ByHosts:
         return _merged(nodes, met.shards, _plus)
 
 
-def between(team: Sending, places: Sequence[Sequence[int]], own: Sequence[int]) -> Between:
-    """The hosts, for the leader of one."""
-    return Between(
-        len(places),
-        places.index(own),
-        lambda host, what, flat: team.send(places[host][0], what, flat),
-        lambda host, what: team.receive(places[host][0], what),
-    )
-
-
 def _num_slices(size_bytes: int) -> int:
     """Of a host's part of so many bytes.
 
@@ -263,11 +201,6 @@ def _num_slices(size_bytes: int) -> int:
     (1, 10)
     """
     return max(1, size_bytes // _SLICE_BYTES)
-
-
-def _count(met: AllReducePlan, places: Sequence[int]) -> float:
-    """What the losses of these processes count."""
-    return sum(each.node.count for each in met.found if each.place in places)
 
 
 def places_by_host(hosts: Sequence[str]) -> list[list[int]]:

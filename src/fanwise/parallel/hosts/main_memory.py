@@ -4,7 +4,7 @@
     finish  the stream is waited for; its sum --queued copy--> memory of the device, kept; divided there
 
 All that is known of the device is here: what adds over hosts sees tensors of main memory. Additions round alike on both
-sides. A division need not, so a sum that is exact is divided on the device, as on one host.
+sides. A division need not, so the sum is divided on the device, as on one host.
 
 The same code runs with memory of the CPU in the place of the GPU's.
 """
@@ -23,17 +23,13 @@ from ..teams.team import divide
 class ThroughMainMemory:
     """The `AllReduce` of gradients on `device`, which another one adds in main memory.
 
-    Args:
-        divides: the sum here, on the device; else the other one does, which needs the mean.
+    The sum is divided on the device.
     """
 
-    def __init__(
-        self, inner: AllReduce, params: Sequence[nn.Parameter], device: torch.device, *, divides: bool
-    ) -> None:
+    def __init__(self, inner: AllReduce, params: Sequence[nn.Parameter], device: torch.device) -> None:
         self._inner = inner
         self._params = list(params)
         self._device = device
-        self._divides = divides
         self._layout = Layout(self._params)
         self._areas: dict[int, Tensor] = {}  # in main memory, by node
         self._sum = torch.empty(self._layout.size_bytes, dtype=torch.uint8, device=device)
@@ -58,8 +54,6 @@ class ThroughMainMemory:
 
         def met() -> AllReducePlan:
             plan = meet()
-            if not self._divides:
-                return plan
             count[0] = plan.count
             return replace(plan, count=None)
 

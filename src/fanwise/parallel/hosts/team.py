@@ -6,7 +6,6 @@ What all do together has turns (turns.py). When a process dies, those that are l
 with its share of the shards. An error is told to all at once, and raised by each at its next exchange.
 """
 
-import functools
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
@@ -24,16 +23,13 @@ from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
-from ..plans import Plan
-from ..reductions import BFloat16, EverySteps, PowerSGD, Reduce, name_of_reduce
+from ..plans import Plan, Reduce
 from ..replica.gradients import Partial
 from ..shards import Node
 from ..teams.agreeing import agreed_seed
 from ..teams.layout import Layout
 from ..teams.team import Attempt, OwnSums, StateHere, Sums, different_ways
-from .apart import Apart
-from .by_hosts import ByHosts, between, places_by_host
-from .feedback import Feedback, Parts
+from .by_hosts import ByHosts
 from .in_boxes import InBoxes
 from .main_memory import ThroughMainMemory
 from .meeting import MeetingResult
@@ -79,9 +75,7 @@ class HostsTeam:
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
         self._tell = tell
-        self._feedbacks: list[Feedback] = []
-        self._aparts: list[Apart] = []
-        self._is_within = self._has_stepped = self._is_reduce_said = False
+        self._is_within = self._has_stepped = False
 
     @property
     def place(self) -> int:
@@ -90,10 +84,6 @@ class HostsTeam:
     @property
     def size(self) -> int:
         return len(self._mesh.members)
-
-    @property
-    def host_count(self) -> int:
-        return 1 if isinstance(self._reduce, str) else self._which_host()[1]
 
     # -- together --------------------------------------------------------------------------------------------------
 
@@ -151,44 +141,10 @@ class HostsTeam:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
-        self._say_reduce()
-        if isinstance(self._reduce, EverySteps):
-            return self._sums_apart(params, placement, self._reduce.steps)
-        made = self._in_main_memory(params)
-        feedback = made.feedback if isinstance(made, ByHosts) else None
-        all_reduce, by_process = self._on_device(made, params), self._reduce == "fast"
-        of_all = TeamSums(self, all_reduce, placement, self._device, by_process=by_process, feedback=feedback)
-        return _UntilAlone(self, of_all)
-
-    def _sums_apart(self, params: Sequence[nn.Parameter], placement: Placement, steps: int) -> Sums:
-        apart = Apart(steps, params, placement.optimizer, self._bring_together)
-        self._aparts.append(apart)
-        made = self._on_device(ByHosts(self, params, apart=apart), params)
-        return _UntilAlone(self, TeamSums(self, made, placement, self._device, by_process=False, apart=apart))
-
-    def _bring_together(self, apart: Apart) -> None:
-        if (flats := self.together(functools.partial(self._mean_over_hosts, apart))) is not None:
-            apart.put(flats)
-
-    def _mean_over_hosts(self, apart: Apart) -> list[Tensor] | None:
-        """In every process; None where there is one host only."""
-        counts = self.gather("brings hosts together", apart.count)
-        places = places_by_host(self.hosts)
-        if len(places) == 1:
-            return None
-        own = next(its for its in places if self.place in its)
-        if self.place == own[0]:
-            part = counts[own[0]] / sum(counts[its[0]] for its in places)
-            hosts = between(self, places, own)
-            means = [
-                hosts.summed_by_slices(f"means {number}", flat * part) for number, flat in enumerate(apart.flats())
-            ]
-            for place in own[1:]:
-                self.send(place, "means", means)
-        else:
-            means = self.receive(own[0], "means")
-        self.exchange(b"")
-        return means
+        by_process = self._reduce == "fast"
+        return _UntilAlone(
+            self, TeamSums(self, self.all_reduce(params), placement, self._device, by_process=by_process)
+        )
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         """What adds their gradients."""
@@ -197,36 +153,11 @@ class HostsTeam:
     def _on_device(self, made: AllReduce, params: Sequence[nn.Parameter]) -> AllReduce:
         if self._device.type == "cpu":
             return made
-        return ThroughMainMemory(made, params, self._device, divides=isinstance(self._reduce, str))
+        return ThroughMainMemory(made, params, self._device)
 
-    def _in_main_memory(self, params: Sequence[nn.Parameter]) -> ByHosts | InBoxes:
-        if isinstance(self._reduce, BFloat16 | PowerSGD):
-            made = Feedback(self._reduce, params, self._which_host)
-            self._feedbacks.append(made)
-            return ByHosts(self, params, made)
+    def _in_main_memory(self, params: Sequence[nn.Parameter]) -> AllReduce:
         small = len(self._hosts) * Layout(params).size_bytes <= self.in_boxes_bytes
         return InBoxes(self, params) if small else ByHosts(self, params)
-
-    @property
-    def reduce_name(self) -> str:
-        return name_of_reduce(self._reduce)
-
-    def _say_reduce(self) -> None:
-        """In one line, once: what is computed is not what one device computes."""
-        is_said, self._is_reduce_said = self._is_reduce_said, True
-        if isinstance(self._reduce, str) or is_said or self.place != 0:
-            return
-        if (hosts := self._which_host()[1]) > 1:
-            _log.warning(
-                "reduce=%s: the result depends on which shards are on which host, and is recorded as that of %d hosts.",
-                self.reduce_name,
-                hosts,
-            )
-
-    def _which_host(self) -> tuple[int, int]:
-        """The number of the host of this process, and how many there are."""
-        places = places_by_host(self.hosts)
-        return next(number for number, its in enumerate(places) if self.place in its), len(places)
 
     def step_begins(self, state_here: StateHere) -> None:
         pass
@@ -249,26 +180,6 @@ class HostsTeam:
             raise unpack_error(decided)
         return decided
 
-    def saves(self) -> None:
-        """The first process gets what each host has not sent so far; all hosts are the same."""
-        self.measures()
-        for number, feedback in enumerate(self._feedbacks):
-            feedback.of_all = self.together(functools.partial(self._errors_of_all, feedback, f"errors {number}"))
-
-    def measures(self) -> None:
-        """All hosts are the same."""
-        for apart in self._aparts:
-            apart.bring_together()
-
-    def _errors_of_all(self, feedback: Feedback, what: str) -> list[Parts]:
-        self.gather("saves a checkpoint, which with this reduce= all processes do together", None)
-        leaders = [its[0] for its in places_by_host(self.hosts)]
-        if self.place in leaders[1:]:
-            self.send(0, what, feedback.errors)
-        each = [feedback.errors, *(self.receive(leader, what) for leader in leaders[1:])] if self.place == 0 else []
-        self.exchange(b"")
-        return each
-
     def saved(self) -> None:
         pass
 
@@ -279,7 +190,7 @@ class HostsTeam:
 
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
-        own = {"reduce": self.reduce_name, "step_timeout_s": self._step_timeout_s}
+        own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
         plan.progress.seed = self.together(
             lambda: agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
         )
@@ -296,8 +207,6 @@ class _UntilAlone:
         self._team = team
         self._of_all = of_all
         self._own = OwnSums()
-        self.feedback = of_all.feedback
-        self.apart = of_all.apart
         self.settle = of_all.settle
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:

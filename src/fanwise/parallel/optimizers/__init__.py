@@ -1,7 +1,6 @@
 """Who updates what of an optimizer; those that treat every element by itself can be cut.
 
-placement               whole, in blocks, or each process its slice
+placement               whole, or each process its slice
 elementwise             which can be cut
-blocked                 one process updates block by block, in its cache
 sharded, sliced_state   each process updates its slice; the state until somebody looks into it
 """

@@ -1,7 +1,6 @@
 """Which optimizers treat every element by itself: a slice of a parameter is updated as the whole would be.
 
-So their work can be cut, between processes (`sharded.py`) or to what fits into a cache (`blocked.py`),
-and the result has the same bits.
+So their work can be divided among processes (`sharded.py`), and the result has the same bits.
 """
 
 import inspect

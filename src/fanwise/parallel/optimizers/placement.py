@@ -1,7 +1,6 @@
 """Who updates what of an optimizer: decided here, and written down here, for every step of a run.
 
     whole    each process all of it, by the optimizer itself
-    blocks   each process all of it, block by block, in its cache                          blocked.py
     slices   each process its slice, with the state in memory that all share               sharded.py
 
 An optimizer has one state, so steps that share it and cannot share its slices take it whole. It becomes whole, in all
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..teams.layout import Bucket
-from .blocked import BlockedStep, pays
 from .elementwise import is_elementwise
 from .sharded import ShardedOptimizer, SliceMemory
 
@@ -35,7 +33,6 @@ class Placement:
         self.params = list(params)
         self._optimizer = optimizer
         self._in_parts = in_parts
-        self._blocked = BlockedStep(optimizer) if pays(optimizer, params) else None
         self._sharded: ShardedOptimizer | None = None
 
     @property
@@ -43,15 +40,12 @@ class Placement:
         return self._optimizer
 
     @property
-    def how(self) -> Literal["whole", "blocks", "slices"]:
-        return "slices" if self._sharded is not None else "whole" if self._blocked is None else "blocks"
+    def how(self) -> Literal["whole", "slices"]:
+        return "whole" if self._sharded is None else "slices"
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # Any: what the optimizer takes
         """Update all of it here, by the gradients that the parameters have, or that `closure` makes."""
-        if closure is not None:
-            self._optimizer.step(closure)
-        else:
-            (self._blocked or self._optimizer).step()
+        self._optimizer.step(closure)
 
     # -- slices ----------------------------------------------------------------------------------------------------
 

@@ -68,8 +68,6 @@ class SharedMemoryTeam:
         joins: it comes later. reduce: "exact", or "fast" for one operand a process.
     """
 
-    host_count = 1
-
     def __init__(
         self,
         memory: SharedMemory,
@@ -316,12 +314,6 @@ class SharedMemoryTeam:
             self.look()
             control.wait_answered(seen)
         return pickle.loads(control.get(SUPERVISOR, message[1] % 2))
-
-    def saves(self) -> None:
-        pass
-
-    def measures(self) -> None:
-        pass
 
     def saved(self) -> None:
         self._saves += 1

@@ -129,9 +129,6 @@ class Step:
         else:
             self._gather(done, made.last)
         loss = execution.closed(made, done)
-        if execution.sums.apart is not None and self._window is None:
-            with updating():
-                execution.sums.apart.updated(last=made.last)
         execution.team.step_ends()
         return loss
 

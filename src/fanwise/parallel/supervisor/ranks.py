@@ -28,7 +28,6 @@ from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
 from ..progress.line import FarScreen
 from ..progress.pace import RunSnapshot
-from ..reductions import name_of_reduce, within_a_host
 from ..runs import Run
 from ..shared_memory.control_block import ControlBlock
 from ..shared_memory.joining import read_state
@@ -100,9 +99,9 @@ def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -
         sender,
         since=orders.since,
         joins=orders.joins,
-        reduce=within_a_host(settings.reduce),
+        reduce=settings.reduce,
     )
-    plan = Plan(settings.shards, settings.threads, Progress(settings.seed), name_of_reduce(settings.reduce))
+    plan = Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce)
     run = Run(
         plan,
         tuple(map(torch.device, orders.devices)),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import distributed
 
-from ..reductions import Reduce
+from ..plans import Reduce
 from ..shared_memory.memory import AllReduceKind
 
 

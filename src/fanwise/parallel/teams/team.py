@@ -40,26 +40,8 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...  # Any: as state_dict gives
 
 
-class Updated(Protocol):
-    """What is told of updates."""
-
-    def updated(self, *, last: bool) -> None:
-        """The optimizer has made a step; `last`: of a pass over the data. May block until all have come here."""
-        ...
-
-
 class Sums(Protocol):
     """Adds up what the shards of one step brought, over all processes."""
-
-    @property
-    def feedback(self) -> Stateful | None:
-        """What it has not added so far, and will; None: it adds all."""
-        ...
-
-    @property
-    def apart(self) -> Updated | None:
-        """What makes processes the same again that were not given the same sums; None: they were."""
-        ...
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
@@ -92,11 +74,6 @@ class Team(Protocol):
     @property
     def size(self) -> int:
         """How many processes take part."""
-        ...
-
-    @property
-    def host_count(self) -> int:
-        """On how many hosts gradients are added; 1 where it makes no difference to them."""
         ...
 
     @property
@@ -139,14 +116,6 @@ class Team(Protocol):
         """Report once for all; the decision. Blocks until it is there. May raise TrialStopped by itself."""
         ...
 
-    def saves(self) -> None:
-        """A checkpoint is about to be made. What it holds of other processes is brought to the first."""
-        ...
-
-    def measures(self) -> None:
-        """The model is about to be measured, by all together: from now on it is the same in all."""
-        ...
-
     def saved(self) -> None:
         """This process has come to a checkpoint in its program; what it writes of it itself is under way."""
         ...
@@ -164,7 +133,7 @@ class Alone:
         is_idle: it waits for a decision.
     """
 
-    place, size, host_count, catching_up = 0, 1, 1, False
+    place, size, catching_up = 0, 1, False
 
     def __init__(self) -> None:
         self.turns = 0
@@ -201,12 +170,6 @@ class Alone:
             self.turns += 1
         return "CONTINUE"
 
-    def saves(self) -> None:
-        pass
-
-    def measures(self) -> None:
-        pass
-
     def saved(self) -> None:
         pass
 
@@ -216,8 +179,6 @@ class Alone:
 
 class OwnSums:
     """All shards were executed here."""
-
-    feedback = apart = None
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)

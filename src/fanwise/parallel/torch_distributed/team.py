@@ -44,7 +44,7 @@ _LEAVES = "leaves the run"
 class TorchDistributedTeam:
     """See the module. `device`: of this process. `reduce`: "exact" or "fast"."""
 
-    host_count, catching_up = 1, False
+    catching_up = False
 
     def __init__(self, groups: Groups, device: torch.device, reduce: str, step_timeout_s: float | None = None) -> None:
         self.device = device
@@ -103,12 +103,6 @@ class TorchDistributedTeam:
         if isinstance(decided, bytes):
             raise unpack_error(decided)
         return decided
-
-    def saves(self) -> None:
-        pass
-
-    def measures(self) -> None:
-        pass
 
     def saved(self) -> None:
         pass

@@ -21,7 +21,6 @@ from fanwise.parallel.batch_norm import GlobalNormDevice, check_batch_norm
 from fanwise.parallel.batch_norm.moments import Moments, merge, moments_of
 from fanwise.parallel.data.splitting import part_of
 from fanwise.parallel.replica.gradients import Partial, add
-from fanwise.parallel.replica.reach import reach_of
 from fanwise.parallel.replica.replicas import LocalDevice, Replica, ShardWork
 from fanwise.parallel.shards import Node, cut, total
 from fanwise.parallel.teams.team import Alone
@@ -63,7 +62,7 @@ class Trainer:
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, autocast: torch.dtype | None = None) -> None:
         self.model = model
-        self.replica = Replica(model, reach_of(model, [loss_fn]), loss_fn, autocast=autocast)
+        self.replica = Replica(model, loss_fn, autocast=autocast)
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
     def node(self, batch: Any, shards: int, team: Any, step: int) -> list[Node[Partial]]:

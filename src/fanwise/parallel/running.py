@@ -22,7 +22,6 @@ from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
 from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checks.checking import check_name, seconds, whole_number
-from .checks.outside import Outside
 from .data.arguments import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
@@ -147,7 +146,7 @@ def run(
         with _entered(others, own, reduce, on_loss, step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
-            made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
+            made = Run(plan, (own,), team=team, fixed=fixed, verify=verify, spare_cpus=spare)
             line = "" if resume is not None else _notice(plan, others.size, own, fixed)
 
             def screen_of_first() -> Screen:
@@ -188,7 +187,7 @@ def run(
         return result
     alone = Alone()
     spare = spare_cpus(plan.threads)
-    made = Run(plan, found, team=alone, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
+    made = Run(plan, found, team=alone, fixed=fixed, verify=verify, spare_cpus=spare)
     with watched(alone, step_timeout_s):
 
         def screen() -> Screen:

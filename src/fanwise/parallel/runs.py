@@ -37,7 +37,6 @@ from .checks.checking import (
     check_step,
     whole_number,
 )
-from .checks.outside import Outside
 from .checks.verifying import Verifier
 from .data.arguments import InitFn, Loading, check_stream, takes_loading, understood
 from .data.batches import Batch, ShardFetch, batches
@@ -47,7 +46,6 @@ from .data.streams import Where, stream_batches
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
-from .replica.reach import reach_of
 from .replica.replicas import Device, LocalDevice, LossFn, Replica
 from .rng import generators_of
 from .shards import assign, cut
@@ -79,7 +77,6 @@ class Run:
         team: Team | None = None,
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
-        outside: Outside | None = None,
         verify: int = 0,
         spare_cpus: int | None = None,
     ) -> None:
@@ -91,13 +88,12 @@ class Run:
         self.rows = self._state.rows
         self._steps: list[Step | ManualStep] = []
         self._loop = OpenLoop()
-        self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
+        self._replicas: list[Replica] = []  # of steps
         self._placements = Placements()
         self._step_sums: dict[Placement, Sums] = {}  # of steps
         self.writer = Writer(self._team.set_writing)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
-        self._outside = outside  # what the training function reaches beyond itself
         self._loaders = Loaders(self.device, spare_cpus)
         self._names = names  # of the devices of all processes, where there are others
 
@@ -118,15 +114,13 @@ class Run:
             closing(self._loaders),
             misuse.watched(
                 self._placements.__contains__,
-                lambda params: any(id(param) in dropped for dropped in self._dropped for param in params),
+                lambda params: any(id(param) in each.dropped for each in self._replicas for param in params),
             ),
         ):
             yield
             if not self._team.catching_up:
                 for step in self._steps:
                     step.check_end()
-            if self._outside is not None:
-                self._outside.say_changes()
 
     def _device_names(self) -> list[str]:
         if self._names is not None:
@@ -204,40 +198,45 @@ class Run:
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
     ) -> Step | ManualStep:
-        """How to make one step of training; call what it returns with each batch.
+        """Return the step of a training: call it with each batch.
+
+        The loss must be a function of the model and the batch, so that it does not matter which device executes which
+        shard: its modules are parts of the model or named in `also`, its random numbers come from the global functions
+        of torch, numpy or `random`, and what it leaves in closures, globals or attributes of modules does not change
+        later losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
 
         Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
         `ManualStep`.
 
         Args:
-            model: on `run.device`, without a wrapper. optimizer: of its parameters. Without `loss_fn` also several of
-                each: one loop then has the gradients of all models, and one update calls all optimizers.
-            loss_fn: called as `loss_fn(model, *batch)` for each shard; returns one loss for each sample (or more,
-                first axis the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all
-                losses over the sum of all counts of the global batch. Each shard draws from
-                streams of its own, of torch, numpy and Python, also from generators of the program that it names.
-            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; what it was is `step.grad_norm`.
-                math.inf only measures it.
-            accumulate: batches to one update. The last batch of a pass of `run.batches` always ends with one.
+            model: on `run.device`, without a wrapper. Make it in the training function: one from outside is trained in
+                place on one device, and copied to each of several processes.
+            optimizer: of its parameters. Without `loss_fn` also several models and optimizers: one loop then has the
+                gradients of all models, and one update calls all optimizers.
+            loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns one loss per sample (or more, first axis
+                the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all losses over the
+                sum of all counts of the global batch. Each shard is seeded by itself.
+            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; `step.grad_norm` is the norm
+                before that. math.inf only measures it.
+            accumulate: batches per update. The last batch of a pass of `run.batches` always ends with one.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
                 leaves an update out when a gradient is not finite.
-            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it is what scales
-                the losses that `step.backward` is given.
+            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it scales the
+                losses that `step.backward` is given.
             batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
                 batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
                 (`shards="devices"`), and exchanges statistics twice per layer.
-            mean_buffers: names of buffers that the mean over the shards is right for, besides those of batch
-                normalisation; others have to be the same after every shard.
-            also: modules that the loss calls besides the model, where the run does not find them itself, in what
-                `loss_fn`, or the function of the loop, names: their buffers are looked after as those of the model.
+            mean_buffers: names of buffers that become the mean over the shards, besides those of batch normalization.
+                Others must be the same after every shard.
+            also: modules that the loss calls besides the model, such as a teacher. Their buffers are kept as those
+                of the model. Models of other steps of the run are known.
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
-            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
-                outside of the training function; an optimizer that calls the loss itself; `clip_norm` or `accumulate`
-                not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model
-                or without one shard per process;
-                without `loss_fn` what only a step with one can do.
+            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an optimizer
+                that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without float16; an
+                unknown `batch_norm`, or "global" for a compiled model or without one shard per process; without
+                `loss_fn` an option that only a step with one has.
         """
         self._loop.check("run.step")
         if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
@@ -256,8 +255,6 @@ class Run:
             )
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
-        if self._outside is not None:
-            self._outside.check_model(whole)
         for each in optimizers:
             check_optimizer(each, whole, has_closure=loss_fn is None)
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
@@ -268,9 +265,11 @@ class Run:
             self._state.register("model", part)
         for each in optimizers:
             self._state.register("optimizer", each)
-        reach = reach_of(whole, [] if loss_fn is None else [loss_fn], also)
-        replica = Replica(whole, reach, loss_fn, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
+        replica = Replica(whole, loss_fn, also=also, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
         number = len(self._steps)
+        for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
+            known.look_after({f"the model of step {number}": whole})
+            replica.look_after({f"the model of step {other}": known.model})
         check_same(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
@@ -294,16 +293,16 @@ class Run:
         )
         made: Step | ManualStep
         if loss_fn is None:
-            made = ManualStep(execution, placements, reach)
+            made = ManualStep(execution, placements)
         else:
             local: list[Device] = (
                 [GlobalNormDevice(replica, self._team)]
                 if batch_norm == "global"
                 else [LocalDevice(replica) for _ in self.devices]
             )
-            made = Step(execution, placements[0], loss_fn, local, clip_norm=clip_norm, accumulate=accumulate)
+            made = Step(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
         self._steps.append(made)
-        self._dropped.append(replica.dropped)
+        self._replicas.append(replica)
         self._state.register("step", made)
         return made
 

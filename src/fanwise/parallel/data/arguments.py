@@ -154,7 +154,7 @@ def check_stream(shuffle: bool | None, loading: Loading) -> None:
             f"depend on the number of workers. Use num_workers=1."
         )
     if loading.persistent_workers:
-        raise ValueError("persistent_workers=True: an IterableDataset begins in a new worker in each pass. Leave it out")
+        raise ValueError("persistent_workers=True: an IterableDataset begins in a new worker in each pass")
 
 
 def takes_loading(method: Callable[P, R]) -> Callable[P, R]:

@@ -3,7 +3,7 @@
     opened(batch)          nothing has happened that a step would not see; others may join here; cut into shards
     begun()                what shards change is remembered, and put back when the block raises
       shards                 executed by devices, or by a loop of the program
-      total(nodes)           gradients added over all processes; buffers and attributes become those of the batch
+      total(nodes)           gradients added over all processes; buffers become those of the batch
     executed(), closed()   counted, and shown
 
 All from `begun` to `total` is done again when a process was lost meanwhile, with the shards that are then this one's.
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..checks.checking import check_compiled
+from ..checks.checking import check_compiled, is_compiled_by_shape
 from ..checks.misuse import passing, updating
 from ..checks.parts import Parts
 from ..checks.verifying import Verifier
@@ -25,7 +25,6 @@ from ..data.batches import Batch, batch_of
 from ..plans import Plan
 from ..progress.line import ProgressLine
 from ..replica.gradients import Partial
-from ..replica.reach import Reach
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
 from ..shards import Node, assign
@@ -69,7 +68,8 @@ class Execution:
         self._parts = Parts(replica.modules, optimizers)
         self._state_here = state_here
         self._line = line
-        self._has_looked = False  # for what the loss leaves behind
+        self._is_first = True  # no batch was executed here
+        self._is_compiled_by_shape = any(map(is_compiled_by_shape, replica.modules.values()))
 
     # -- before ----------------------------------------------------------------------------------------------------
 
@@ -85,22 +85,16 @@ class Execution:
         self._parts.check(self.number)
         self.team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards, self.replica.device)
-        if self.replica.compiled.by_shape:
+        if self._is_compiled_by_shape:
             check_compiled(made.sizes)
         if self.verifier.comparison.is_due(self.batches):
             self.verifier.comparison.check(self.batches, batch, made)
         return made
 
-    def look_after(self, reach: Reach) -> None:
-        """Shards may use more than when the step was made, as their loop names it."""
-        self.replica.look_after(reach)
-        self._parts = Parts(reach.modules, self._optimizers)
-
     def repeats(self) -> bool:
-        """Whether a shard of this batch may be executed twice, to see what comes of it: asked once a batch."""
-        looks = not self._has_looked or self.verifier.repeats(self.batches)
-        self._has_looked = True
-        return looks and self.verifier.can_repeat
+        """Return whether a shard of this batch is executed twice as a check. Called once per batch."""
+        is_first, self._is_first = self._is_first, False
+        return self.verifier.repeats(self.batches, is_first=is_first)
 
     # -- the shards ------------------------------------------------------------------------------------------------
 
@@ -111,31 +105,28 @@ class Execution:
         Raises:
             ValueError: a buffer is not the same after every shard.
         """
-        buffers, attributes = self.replica.buffers, self.replica.attributes
+        buffers, others = self.replica.buffers, [(param, param.grad) for param in self.replica.others]
+        for param, _ in others:
+            param.grad = None
         self.replica.forget_grads()
         buffers.keep()
-        self.replica.looks = self.looks
-        attributes.keep(looks=self.replica.looks)
+        self.replica.is_checked = self.verifier.comparison.is_due(self.batches)
         try:
             yield
         except BaseException as error:
             buffers.put_back()
-            attributes.put_back()
             self.replica.forget_grads()
             if isinstance(error, NotSame):
                 raise ValueError(buffers.why_not_same(error.place)) from None
             raise
-
-    @property
-    def looks(self) -> bool:
-        """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
-        number = self.batches
-        return number & (number - 1) == 0 or self.verifier.comparison.is_due(number)
+        finally:
+            for param, grad in others:
+                param.grad = grad
 
     @contextmanager
     def passing(self) -> Iterator[None]:
         """In this block shards are executed: parameters must not be updated, and random streams are restored after."""
-        with passing(self.replica.looked_after), kept_streams(self.replica.generators):
+        with passing(self.replica.used), kept_streams(self.replica.generators):
             yield
 
     def work(self, batch: Batch) -> list[ShardWork]:
@@ -172,7 +163,6 @@ class Execution:
         with updating():
             done = self.sums.total(what, nodes, len(batch.sizes), mean=mean)
         self.replica.buffers.settle(done.buffers, done.samples)
-        self.replica.attributes.settle(done.attributes)
         for place, grad in done.sparse.items():
             own, mine = done.grads[place], grad / done.count if mean else grad
             done.grads[place] = mine if own is None else own + mine

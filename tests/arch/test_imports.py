@@ -61,7 +61,6 @@ QUIET = [
     "parallel/checks/agreement.py",
     "parallel/defaults.py",
     "parallel/data/order.py",
-    "parallel/progress/pace.py",
     "parallel/plans.py",
     "parallel/shards.py",
     "parallel/hangs/stalls.py",

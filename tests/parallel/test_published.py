@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.links.status_files import Status, ask_for_statuses, statuses
 from fanwise.parallel import Run
-from fanwise.parallel.progress.line import NoScreen
-from fanwise.parallel.progress.pace import RunSnapshot
+from fanwise.parallel.progress.line import NoScreen, RunSnapshot
 from fanwise.parallel.progress.published import Published, PublishedRank
 from fanwise.testing import within
 

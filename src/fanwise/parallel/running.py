@@ -50,7 +50,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _warned: set[int] = set()  # numbers of devices, once each
 
-ON_LOSS = ("continue", "respawn", "stop")
+ON_LOSS = ("continue", "stop")
 REDUCE = ("exact", "fast")
 
 
@@ -94,12 +94,12 @@ def run(
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
             Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
-        on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
-            or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
-            Processes of a launcher go on where they hold a secret (FANWISE_SECRET); else a loss ends them.
+        on_loss: when a process dies, "continue" with the others, which take over its shards, or "stop". The step in
+            which it died is made again from its beginning, so the result has the same bits. Processes of a launcher
+            continue if they hold a secret (FANWISE_SECRET); otherwise a loss ends them.
         step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
             stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and, as `on_loss` says,
-            killed and replaced as one that died, or the run ends. By default they wait for ever, and a warning names
+            killed as one that died, or the run ends. By default they wait for ever, and a warning names
             it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
             until its first step is done a process has ten times as long, and at least a minute. In the processes of
             a launcher each waits so long for the others, then all raise, or with a secret go on without it. With one
@@ -107,11 +107,12 @@ def run(
             on a report does not count.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is. With
             `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each with a GPU of its own or
-            on CPUs; a node that is lost costs the step, and `on_loss` is "continue" or "stop".
+            on CPUs; a node that is lost costs the step.
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
             error: it costs about a step each time. By default only the first batches are compared.
-        progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
+        progress: show a line on standard error: in a terminal one that rich redraws, in a log one every 10 s, none in a
+            job. False if `train` draws a bar itself, as tqdm does.
 
     Returns:
         A copy of what `train` returns, of the first of several processes, also on one device: tensors in main memory,

@@ -118,9 +118,8 @@ class Run:
             ),
         ):
             yield
-            if not self._team.catching_up:
-                for step in self._steps:
-                    step.check_end()
+            for step in self._steps:
+                step.check_end()
 
     def _device_names(self) -> list[str]:
         if self._names is not None:
@@ -282,7 +281,6 @@ class Run:
             optimizers,
             self._team,
             self._step_sums[placements[0]],
-            self._state_here,
             number=number,
             line=self._line,
             verifier=Verifier(
@@ -576,7 +574,7 @@ class Run:
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
         """Print once for the whole run, not once a process."""
-        if self.rank == 0 and not self._team.catching_up:
+        if self.rank == 0:
             sys.stdout.write(sep.join(map(str, values)) + end)
             sys.stdout.flush()
 
@@ -611,8 +609,6 @@ class Run:
             OSError, CheckpointError: this one, with `wait`, or an earlier one could not be written.
         """
         self._loop.check("run.save")
-        if self._team.catching_up:
-            return path
         place = place_of(path)
         if is_of_this_process(place) and not isinstance(self._team, Alone):
             raise ValueError(
@@ -627,15 +623,6 @@ class Run:
                 self.writer.write_now(place, state if self.device.type == "cpu" else snapshot(state))
         self._team.saved()
         return path
-
-    def _state_here(self) -> dict[str, Any] | None:  # Any: as `_content`
-        """What a process needs that joins before the step that is about to begin.
-
-        It will run the training function up to the batch in hand, so there has to be one, which no step has used.
-        Between two loops of the program's own, which wait for one update, only the program knows where it is.
-        """
-        waiting = any(isinstance(step, ManualStep) and step.awaits_update for step in self._steps)
-        return self._content() if self._plan.progress.is_before_step and not waiting else None
 
     def _content(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
         return self._state.content()
@@ -655,11 +642,7 @@ class Run:
         """
         if self._plan.progress.has_begun:
             raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
-        self.restore_state(files.read(path, weights_only), path)
-
-    def restore_state(self, content: dict[str, Any], source: StrPath) -> None:  # Any: as a checkpoint holds it
-        """As `restore`, from what a checkpoint holds; `source` names it in errors."""
-        self._state.adopt(content, source)
+        self._state.adopt(files.read(path, weights_only), path)
 
 
 def _several(given: Any) -> list[Any]:  # Any: models or optimizers

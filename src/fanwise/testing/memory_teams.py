@@ -42,8 +42,6 @@ class MemoryRun:
                 rank,
                 size,
                 _Speaker(self, rank),
-                since=0,
-                joins=False,
                 reduce=reduce,
             )
             for rank in range(size)

@@ -1,6 +1,6 @@
 """Played runs: the real `SharedMemoryTeam`, `Membership` and `ControlBlock`, each member an actor on a `Stage`.
 
-    run = PlayedRun(seed, members=4, kills=3, respawns=True); run.play()
+    run = PlayedRun(seed, members=4, kills=3); run.play()
 
 Between any two looks at the control block, and in the middle of a message, another actor may go on, or be killed. What
 stands for the training is a list of transactions: each member brings its share of the shards, and all must see each
@@ -14,7 +14,6 @@ from typing import Any
 from ..base.huge_pages import FileMap
 from ..parallel.shards import assign
 from ..parallel.shared_memory.control_block import FAILED, SUPERVISOR, ControlBlock
-from ..parallel.shared_memory.joining import read_state
 from ..parallel.shared_memory.memory import SharedMemory
 from ..parallel.shared_memory.team import Over, SharedMemoryTeam, pack
 from ..parallel.supervisor.membership import Membership, Order, Pause
@@ -103,13 +102,12 @@ class PlayedSender:
 
 @dataclass
 class Life:
-    """One process: what it has said, and which transactions it has done, from `first` on."""
+    """One process: what it has said, and which transactions it has done."""
 
     rank: int
     name: str
     said: list[tuple[Any, ...]] = field(default_factory=list)  # Any: what was said
     heard: int = 0
-    first: int | None = None
     done: list[object] = field(default_factory=list)
     returns: bool = False
     is_heard_out: bool = False
@@ -125,7 +123,7 @@ class PlayedRun:
 
     Attributes:
         lives: all processes there were. reports: the transactions that were reported, in order.
-        killed: how many were killed in the middle. joined: how many came later and took part.
+        killed: how many were killed in the middle.
         kinds: of the transactions. places: the turns at which each of them ended, as its members have it.
         result: the transactions that the first process did; None if all were lost.
     """
@@ -137,7 +135,6 @@ class PlayedRun:
         members: int,
         transactions: int,
         kills: int,
-        respawns: bool,
         calm: float = 0.5,
         member: type[SharedMemoryTeam] = SharedMemoryTeam,
         views: type[Membership] = Membership,
@@ -146,7 +143,7 @@ class PlayedRun:
         self.stage = Stage(seed, calm=calm)
         self.lives: list[Life] = []
         self.reports: list[int] = []
-        self.killed = self.joined = 0
+        self.killed = 0
         self.places: dict[int, set[int]] = {}
         self.result: list[object] | None = None
         self.is_lost = False  # all members were killed
@@ -154,7 +151,6 @@ class PlayedRun:
         self.kinds = [chance.choice(KINDS) for _ in range(transactions)]
         self.barriers = [chance.randrange(3) for _ in range(transactions)]
         self._moments = sorted(int(chance.expovariate(1 / 300)) for _ in range(kills))
-        self._respawns = respawns
         self._ranks = members
         self._memory = PlayedMemory(self.stage)
         self._control = PlayedControlBlock(self._memory, self.stage)
@@ -188,7 +184,7 @@ class PlayedRun:
         self._control.decide(self._views.view, self._views.members, 0)
         self._control.set_view(self._views.view)
         for rank in range(self._ranks):
-            self._start(rank, joins=False)
+            self._start(rank)
         while self.result is None and not self.is_lost:
             for life in list(self.lives):
                 is_over = self.stage.is_over(life.name)
@@ -198,25 +194,18 @@ class PlayedRun:
                     self._over(life)
             self.stage.wait()
 
-    def _start(self, rank: int, *, joins: bool) -> None:
+    def _start(self, rank: int) -> None:
         life = Life(rank, f"rank {rank}, life {len(self.lives)}")
         self.lives.append(life)
-        since = self._views.view
-        self.stage.enter(life.name, lambda: self._live(life, since, joins))
+        self.stage.enter(life.name, lambda: self._live(life))
 
     def _listen(self, life: Life) -> None:
         while life.heard < len(life.said):
             name, *content = life.said[life.heard]
             life.heard += 1
             match name:
-                case "here":
-                    if content[0]:
-                        self._views.ready(life.rank)
-                        self._control.set_joining(len(self._views.waiting))
                 case "agreed":
                     self._obey(self._views.agreed(life.rank, content[0]))
-                case "admit":
-                    self._obey(self._views.admits(content[0]))
                 case "report":
                     self._report(*content)
 
@@ -233,37 +222,28 @@ class PlayedRun:
             self._control.end(FAILED, self._ranks)
             return
         self._obey(self._views.lost(life.rank))
-        self._control.set_joining(len(self._views.waiting))
         self.is_lost = not self._views.living
-        if self._respawns:
-            self._start(life.rank, joins=True)
 
     def _obey(self, orders: list[Order]) -> None:
         for order in orders:
             if isinstance(order, Pause):
                 self._control.set_view(order.view)
             else:
-                self._control.set_joining(len(self._views.waiting))
                 self._control.decide(order.view, order.members, order.committed)
                 self._control.set_view(order.view)
 
     # -- a member --------------------------------------------------------------------------------------------------
 
-    def _live(self, life: Life, since: int, joins: bool) -> None:
+    def _live(self, life: Life) -> None:
         try:
-            self._train(life, since, joins)
+            self._train(life)
         except Over:
             return
 
-    def _train(self, life: Life, since: int, joins: bool) -> None:
+    def _train(self, life: Life) -> None:
         sender = PlayedSender(self.stage, life.said)
-        sender.say("here", joins)
-        member = self._make_member(
-            self._memory, self._control, life.rank, self._ranks, sender, since=since, joins=joins
-        )
-        life.first = int(read_state(self._memory)["done"]) if joins else 0
-        self.joined += joins
-        for number in range(life.first, len(self.kinds)):
+        member = self._make_member(self._memory, self._control, life.rank, self._ranks, sender)
+        for number in range(len(self.kinds)):
             self._transact(member, number, life)
             life.done.append(number)
             _, turn = self._control.arrived(life.rank)
@@ -276,7 +256,6 @@ class PlayedRun:
     def _transact(self, member: SharedMemoryTeam, number: int, life: Life) -> None:
         match self.kinds[number]:
             case "step":
-                member.step_begins(lambda: {"done": number})
                 member.together(lambda: self._step(member, number))
             case "mean":
                 brought = member.together(lambda: member.gather("takes a mean", self._share(member, number)))

@@ -237,11 +237,6 @@ def test_a_run_waits_for_others_and_says_so(
     second.join()
 
 
-def test_respawning_is_refused_with_what_to_do_instead(hosts: MemoryHosts) -> None:
-    with pytest.raises(ValueError, match=r"(?s)nobody joins a run that has begun.*save, and begin again with resume="):
-        over(hosts, training, on_loss="respawn")
-
-
 # -- devices="auto" ----------------------------------------------------------------------------------------------------
 
 

@@ -117,7 +117,7 @@ def without_waiting(is_resident: bool, run: Run) -> None:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def in_ranks(device: str, training: Callable[[Run], Any], count: int, on_loss: str = "continue") -> Any:
+def in_ranks(device: str, training: Callable[[Run], Any], count: int) -> Any:
     """A GPU for each rank, where there are as many; else they share the first one."""
     gpus = gpus_here()
     is_shared = 0 < len(gpus) < count
@@ -125,7 +125,6 @@ def in_ranks(device: str, training: Callable[[Run], Any], count: int, on_loss: s
         devices=((device,),) * count,
         gpus=0 if not gpus else 1 / count if is_shared else 1,
         shards=SHARDS,
-        on_loss=on_loss,
         all_reduce="staged",
     )
     return Supervisor(own_pool(gpus[:1] if is_shared else gpus), training, settings).run()
@@ -242,9 +241,9 @@ def all_ways(found: Found, name: str, training: Callable[..., Any], device: str,
     for count in (2, 3):
         check(f"{count} ranks", functools.partial(in_ranks, device, alone, count))
     check("over two hosts", functools.partial(over_hosts, device, alone))
-    for on_loss, victim in (("continue", 1), ("respawn", 0)):
-        dies = functools.partial(training, functools.partial(dies_once, folder / f"{name} {on_loss}", victim))
-        check(on_loss, functools.partial(in_ranks, device, dies, 3, on_loss))
+    for victim in (1, 0):
+        dies = functools.partial(training, functools.partial(dies_once, folder / f"{name} {victim}", victim))
+        check(f"rank {victim} is lost", functools.partial(in_ranks, device, dies, 3))
     for count in range(2, len(gpus_here()) + 1):
         check(f"{count} GPUs", functools.partial(fanwise.run, alone, devices=count, shards=SHARDS))
         fast = functools.partial(fanwise.run, devices=count, shards=SHARDS, reduce="fast")

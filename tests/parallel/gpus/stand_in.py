@@ -334,14 +334,12 @@ def as_guest(training: Callable[[Run], Any], reduce: str) -> Any:  # Any: what i
 def in_ranks(
     training: Callable[[Run], Any],
     count: int,
-    on_loss: str = "continue",
     shards: int = SHARDS,
     device: str = "privateuseone:0",  # its name where nobody has registered it yet
 ) -> Any:
     settings = Settings(
         devices=((device,),) * count,
         shards=shards,
-        on_loss=on_loss,
     )
     return Supervisor(own_pool(), training, settings).run()
 
@@ -391,13 +389,13 @@ class Case:
     make: Callable[[], nn.Module]
     options: dict[str, Any]  # Any: of run.step
     ranks: tuple[int, ...] = ()
-    killed: tuple[tuple[str, int], ...] = ()
+    killed: tuple[int, ...] = ()
 
 
 CASES = {
-    "batch norm": Case(network, {}, (2,), (("continue", 2),)),
-    "by hand": Case(network, {"by_hand": True}, (), (("continue", 2),)),
-    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (), (("respawn", 0),)),
+    "batch norm": Case(network, {}, (2,), (2,)),
+    "by hand": Case(network, {"by_hand": True}, (), (2,)),
+    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (), (0,)),
     "plain": Case(plain, {}),
 }
 
@@ -439,11 +437,11 @@ def main() -> None:
             as_guest(training, "fast")
         for count in case.ranks:
             equal[f"{name}, {count} ranks"] = same(in_ranks(training, count), expected)
-        for on_loss, victim in case.killed:
+        for victim in case.killed:
             dies = functools.partial(dies_once, folder / name, victim, 2)
-            survived = in_ranks(functools.partial(training, before=dies), 3, on_loss)
+            survived = in_ranks(functools.partial(training, before=dies), 3)
             # A process that came later has not seen all losses.
-            equal[f"{name}, {on_loss}"] = same(survived, expected, of_first=len(case.make().state_dict()))
+            equal[f"{name}, rank {victim} is lost"] = same(survived, expected, of_first=len(case.make().state_dict()))
     over(equal, folder)
     together = functools.partial(train, network, {"batch_norm": "global"})
     expected = in_ranks(together, 2, shards=2, device="cpu")

@@ -62,8 +62,8 @@ def losses(folder: Path, model: nn.Module, x: Tensor, indices: Tensor) -> Tensor
     return found
 
 
-def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
-    """Writes down what each process sees of each finished step. Waits a little while there are less than `full`."""
+def train(folder: Path, epochs: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
+    """Writes down what each process sees of each finished step."""
     model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, 4))
     step = run.step(
         model, torch.optim.Adam(model.parameters(), 0.01), functools.partial(losses, folder), clip_norm=clip_norm
@@ -73,12 +73,10 @@ def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Ru
         for batch in run.batches(data, B):
             step(batch)
             write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
-            if run.world_size < full:
-                threading.Event().wait(0.05)  # work that takes a while
     return list(model.state_dict().values()), run.world_size
 
 
-def train_by_hand(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
+def train_by_hand(folder: Path, epochs: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
     """As `train`, with a loop of its own, twice a batch: the first one perturbs the parameters."""
     model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, 4))
     step = run.step(model, torch.optim.Adam(model.parameters(), 0.01))
@@ -102,36 +100,6 @@ def train_by_hand(folder: Path, epochs: int, full: int, clip_norm: float | None,
                 nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             step.update()
             write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
-            if run.world_size < full:
-                threading.Event().wait(0.05)  # work that takes a while
-    return list(model.state_dict().values()), run.world_size
-
-
-def train_over_four(
-    folder: Path, epochs: int, full: int, clip_norm: float | None, run: Run
-) -> tuple[list[Tensor], int]:
-    """As `train_by_hand`, with four batches to one update: only the program knows which of them is the first."""
-    model = nn.Linear(5, 4)
-    step = run.step(model, torch.optim.Adam(model.parameters(), 0.01))
-    data, before = (X, torch.arange(N)), [torch.zeros(())]
-    for epoch in run.epochs(epochs):
-        for number, batch in enumerate(run.batches(data, B)):
-            # From 0 in who joins, as every variable.
-            if number == 0:
-                before = [param.detach().clone() for param in model.parameters()]
-            for x, indices in step.shards(batch):
-                step.backward(losses(folder, model, x, indices))
-            with torch.no_grad():
-                for param, value in zip(model.parameters(), before, strict=True):
-                    assert param.grad is not None
-                    param.copy_(param - 0.01 * param.grad if number < 3 else value)
-            if number == 0:
-                model.zero_grad()
-            elif number == 3:
-                step.update()
-            write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
-            if run.world_size < full:
-                threading.Event().wait(0.05)  # work that takes a while
     return list(model.state_dict().values()), run.world_size
 
 
@@ -175,14 +143,6 @@ def check_steps(folder: Path, epochs: int) -> None:
         assert sorted(i for (its, _), indices in seen.items() if its == epoch for i in indices) == list(range(N))
 
 
-def check_places_were_taken(folder: Path, size: int) -> None:
-    """`size` that live finished steps; each killed one had worked, though a new one may have finished none."""
-    killed = {pid for (pid,) in lines(folder / "killed")}
-    assert len(killed) == 2
-    assert len({pid for pid, *_ in lines(folder / "steps")} - killed) == size
-    assert len({pid for (pid,) in lines(folder / "executed")}) == size + len(killed)
-
-
 def killed_run(
     folder: Path,
     pool: Pool,
@@ -195,19 +155,17 @@ def killed_run(
 ) -> int:
     """How many processes there are in the end."""
     folder.mkdir()
-    devices = options["devices"]
-    full = devices if options.get("on_loss") == "respawn" else 0
     thread = killer(folder, seed, kills, epochs * SHARDS * 2, least=1)
     try:
         found, size = fanwise.run(
-            functools.partial(trains, folder, epochs, full, clip_norm), shards=SHARDS, pool=pool, **options
+            functools.partial(trains, folder, epochs, clip_norm), shards=SHARDS, pool=pool, **options
         )
     finally:
         write(folder / "over")
         thread.join()
     alone = folder / "alone"
     alone.mkdir()
-    expected, _ = fanwise.run(functools.partial(trains, alone, epochs, 0, clip_norm), shards=SHARDS)
+    expected, _ = fanwise.run(functools.partial(trains, alone, epochs, clip_norm), shards=SHARDS)
     assert all(map(torch.equal, expected, found))
     check_steps(folder, epochs)
     return size
@@ -221,20 +179,6 @@ def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: i
     assert killed >= 1 and size >= 4 - killed
 
 
-# Where gradients are exchanged whole, so is the state, clipped or not.
-@pytest.mark.parametrize(
-    ("all_reduce", "clip_norm"),
-    [("two-shot", None), ("two-shot", 0.1), ("one-shot", None), pytest.param("one-shot", 0.1, marks=pytest.mark.soak)],
-    indirect=["all_reduce"],
-)
-@pytest.mark.usefixtures("all_reduce")
-def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) -> None:
-    # Many steps, which wait a little, as a new process takes its time to start.
-    size = killed_run(tmp_path / "run", pool, 1, 2, 24, clip_norm, devices=4, on_loss="respawn")
-    assert size == 4
-    check_places_were_taken(tmp_path / "run", 4)
-
-
 @pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_loop_of_ones_own_under_kills_keeps_the_bits(seed: int, pool: Pool, tmp_path: Path) -> None:
@@ -243,26 +187,14 @@ def test_a_loop_of_ones_own_under_kills_keeps_the_bits(seed: int, pool: Pool, tm
     assert killed >= 1 and size >= 4 - killed
 
 
-@pytest.mark.parametrize("trains", [train_by_hand, train_over_four])
-def test_a_run_with_a_loop_of_ones_own_grows_again(
-    trains: Callable[..., tuple[list[Tensor], int]], pool: Pool, tmp_path: Path
-) -> None:
-    size = killed_run(tmp_path / "run", pool, 1, 2, 24, None, trains, devices=4, on_loss="respawn")
-    assert size == 4
-    check_places_were_taken(tmp_path / "run", 4)
-
-
 @pytest.mark.soak
 @pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
 @pytest.mark.parametrize("trains", [train, train_by_hand])
 def test_a_hundred_kills(
-    seed: int, on_loss: str, trains: Callable[..., tuple[list[Tensor], int]], pool: Pool, tmp_path: Path
+    seed: int, trains: Callable[..., tuple[list[Tensor], int]], pool: Pool, tmp_path: Path
 ) -> None:
-    respawns = on_loss == "respawn"
-    epochs, kills = (30, 3) if respawns else (12, 3)
-    killed_run(tmp_path / "run", pool, seed, kills, epochs, trains=trains, devices=4, on_loss=on_loss)
+    killed_run(tmp_path / "run", pool, seed, 3, 12, trains=trains, devices=4)
 
 
 # -- at a place ----------------------------------------------------------------------------------------------------
@@ -451,13 +383,12 @@ ENDS: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
 @pytest.mark.parametrize("end", ENDS)
-def test_what_always_kills_ends_with_one_error(end: str, on_loss: str, pool: Pool, tmp_path: Path) -> None:
+def test_what_always_kills_ends_with_one_error(end: str, pool: Pool, tmp_path: Path) -> None:
     how, said = ENDS[end]
     always = functools.partial(ends_by_itself, how, None, tmp_path)
     with pytest.raises(WorkerLostError) as raised:
-        fanwise.run(always, devices=5, shards=5, on_loss=on_loss, pool=pool)
+        fanwise.run(always, devices=5, shards=5, pool=pool)
     assert said in str(raised.value)
     assert "processes died without one finished step between them" in str(raised.value)
     assert "devices=1" in str(raised.value)

@@ -401,8 +401,8 @@ def test_what_cannot_travel_is_named(pool: Pool) -> None:
 
 
 def test_a_wrong_option_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"unknown on_loss='respwan'; did you mean 'respawn'\?"):
-        fanwise.run(small_batches, devices=2, on_loss="respwan")
+    with pytest.raises(ValueError, match=r"unknown on_loss='continu'; did you mean 'continue'\?"):
+        fanwise.run(small_batches, devices=2, on_loss="continu")
     with pytest.raises(ValueError, match="processes must be at least 1, got 0"):
         fanwise.run(small_batches, devices=2, processes=0)
     with pytest.raises(TypeError, match=r"processes must be a whole number, got 1\.5"):

@@ -151,9 +151,7 @@ def test_wherever_it_hangs_it_is_killed_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
 def test_the_others_go_on_without_it_and_the_bits_are_the_same(
-    on_loss: str,
     place: str,
     pool: Pool,
     tmp_path: Path,
@@ -162,7 +160,7 @@ def test_the_others_go_on_without_it_and_the_bits_are_the_same(
 ) -> None:
     how = {"loss": "stopped", "between": "deadlock", "mean": "blocking read"}[place]
     hangs = functools.partial(train, tmp_path, how, (0,), place, STEPS)
-    found = fanwise.run(hangs, devices=2, on_loss=on_loss, step_timeout_s=TIMEOUT_S, pool=pool)
+    found = fanwise.run(hangs, devices=2, step_timeout_s=TIMEOUT_S, pool=pool)
     assert all(map(torch.equal, found, expected))
     (told,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert told.startswith("rank 0 of 2 (pid ") and HANGS[how][1] in told

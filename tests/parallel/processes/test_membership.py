@@ -46,16 +46,6 @@ def test_a_loss_in_the_middle_of_a_change_belongs_to_it() -> None:
     assert made.lost(2) == [Decide(4, (1,), 1)]
 
 
-def test_those_that_wait_are_taken_in_when_the_members_let_them() -> None:
-    made = views(0, 1, places={0: (2, 3), 1: (2, 3)})
-    made.ready(2)
-    assert made.lost(1) == [Pause(3)]
-    assert made.agreed(0, 3) == [Decide(4, (0,), 3)]
-    assert made.admits(2) == []
-    assert made.admits(4) == [Pause(5)]
-    assert made.agreed(0, 5) == [Decide(6, (0, 2), 3)]
-
-
 def test_when_nobody_lives_nothing_is_decided() -> None:
     made = views(0, 1)
     made.lost(0)
@@ -64,7 +54,7 @@ def test_when_nobody_lives_nothing_is_decided() -> None:
 
 
 class ViewsMachine(RuleBasedStateMachine):
-    """The model keeps facts only: who lives, who waits, who has agreed to what, where each has arrived."""
+    """The model keeps facts only: who lives, who has agreed to what, where each has arrived."""
 
     make: type[Membership] = Membership
 
@@ -77,9 +67,6 @@ class ViewsMachine(RuleBasedStateMachine):
         self.committed = 0
         self.living = {0, 1, 2}
         self.agreed: set[tuple[int, int]] = set()
-        self.waiting: set[int] = set()
-        self.admitting = False
-        self.next_rank = 3
 
     def expect(self, orders: list[Order], *, may_pause: bool) -> None:
         expected: list[Order] = []
@@ -89,11 +76,7 @@ class ViewsMachine(RuleBasedStateMachine):
         elif self.view % 2 and self.living and all((rank, self.view) in self.agreed for rank in self.living):
             here = [turn if view == self.view - 1 else 0 for view, turn in map(self.place, self.members)]
             self.committed = max(self.committed, min(here))
-            taken = self.waiting if self.admitting else set()
-            self.living |= taken
             self.members = tuple(sorted(self.living))
-            self.waiting = self.waiting - taken
-            self.admitting = False
             self.view += 1
             expected.append(Decide(self.view, self.members, self.committed))
         assert orders == expected
@@ -103,39 +86,19 @@ class ViewsMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def lost(self, data: st.DataObject) -> None:
-        rank = data.draw(st.integers(0, self.next_rank))
+        rank = data.draw(st.integers(0, 3))
         was_member = rank in self.living
         self.living.discard(rank)
-        self.waiting.discard(rank)
         orders = self.views.lost(rank)
         if was_member:
             self.expect(orders, may_pause=True)
         else:
             assert orders == []
 
-    @rule(data=st.data())
-    def ready(self, data: st.DataObject) -> None:
-        """A new rank, or another process of one that was lost."""
-        rank = data.draw(st.integers(0, self.next_rank))
-        if rank not in self.living:
-            self.waiting.add(rank)
-            self.views.ready(rank)
-            self.next_rank = max(self.next_rank, rank + 1)
-
-    @rule(late=st.booleans())
-    def admits(self, late: bool) -> None:
-        view = self.view - 2 * late
-        orders = self.views.admits(view)
-        if late or view % 2:
-            assert orders == []
-        else:
-            self.admitting = True
-            self.expect(orders, may_pause=True)
-
     @precondition(lambda self: self.living and self.view % 2)
     @rule(data=st.data(), late=st.booleans())
     def agrees(self, data: st.DataObject, late: bool) -> None:
-        rank = data.draw(st.sampled_from(sorted(set(self.members) | self.waiting)))
+        rank = data.draw(st.sampled_from(sorted(self.members)))
         view = self.view - 2 * late
         orders = self.views.agreed(rank, view)
         if late or rank not in self.living:
@@ -173,7 +136,7 @@ class ViewsMachine(RuleBasedStateMachine):
     @invariant()
     def the_whole_state_is_the_models(self) -> None:
         assert (self.views.view, self.views.members, self.views.committed) == (self.view, self.members, self.committed)
-        assert (self.views.living, self.views.waiting) == (self.living, self.waiting)
+        assert self.views.living == self.living
         assert self.views.is_changing == (self.view % 2 == 1)
 
 
@@ -197,11 +160,11 @@ class Deaf(Membership):
 
 
 class Hasty(Membership):
-    """Whoever is ready is taken in at any change."""
+    """Does not wait until all have agreed."""
 
-    def _decided(self) -> list[Order]:
-        self._admitting = True
-        return super()._decided()
+    def agreed(self, rank: int, view: int) -> list[Order]:
+        self._agreed = set(self.living)
+        return super().agreed(rank, view)
 
 
 @pytest.mark.parametrize("broken", [Forgetful, Deaf, Hasty])

@@ -87,7 +87,6 @@ class Places:
         self.ledger = Ledger(Machine(CPUS, 0))
         self.backlog: Backlog[tuple[int, int, int]] = Backlog()  # run, number, CPUs
         self.runs: dict[int, set[tuple[int, int, int]]] = {}
-        self.deaths = 0
 
     def begin(self, run: int, ranks: int, cpus: int) -> None:
         """One after another, as the supervisor does that holds the lock."""
@@ -109,20 +108,15 @@ class Places:
                 return
             self.backlog.remove(None, job)
 
-    def dies_and_comes_again(self, job: tuple[int, int, int]) -> None:
-        """`on_loss="respawn"`; the others go on without it."""
-        self.deaths += 1
+    def dies(self, job: tuple[int, int, int]) -> None:
+        """The others go on without it."""
         self.runs[job[0]].discard(job)
         self.ledger.give_back(job)
         self.schedule()
-        self.submit((job[0], 1000 + self.deaths, job[2]))
 
     def can_end(self, run: int) -> bool:
-        """All that it began with have places; those that come again are not waited for."""
-        mine = self.runs[run]
-        return any(job in self.ledger.leases for job in mine) and all(
-            job in self.ledger.leases for job in mine if job[1] < 1000
-        )
+        """All that are left have places."""
+        return all(job in self.ledger.leases for job in self.runs[run])
 
     def end(self, run: int) -> None:
         for job in self.runs.pop(run):
@@ -156,7 +150,7 @@ class PlacesMachine(RuleBasedStateMachine):
         for run in self.places.runs:
             held = sorted(job for job in self.places.runs[run] if job in self.places.ledger.leases)
             if len(held) > 1 and self.places.can_end(run):
-                self.places.dies_and_comes_again(data.draw(st.sampled_from(held)))
+                self.places.dies(data.draw(st.sampled_from(held)))
                 return
 
     @invariant()

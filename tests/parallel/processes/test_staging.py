@@ -99,19 +99,17 @@ def test_what_is_fast_is_staged_too(pool: Pool) -> None:
     assert same(direct, staged(training, pool, 3, reduce="fast")[0])
 
 
-@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
-def test_kills_at_any_moment_keep_the_bits(on_loss: str, pool: Pool, tmp_path: Path) -> None:
-    survives(on_loss, 0, pool, tmp_path)
+def test_kills_at_any_moment_keep_the_bits(pool: Pool, tmp_path: Path) -> None:
+    survives(0, pool, tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 20))
-@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
-def test_many_kills_keep_the_bits(on_loss: str, seed: int, pool: Pool, tmp_path: Path) -> None:
-    survives(on_loss, seed, pool, tmp_path)
+def test_many_kills_keep_the_bits(seed: int, pool: Pool, tmp_path: Path) -> None:
+    survives(seed, pool, tmp_path)
 
 
-def survives(on_loss: str, seed: int, pool: Pool, tmp_path: Path) -> None:
+def survives(seed: int, pool: Pool, tmp_path: Path) -> None:
     epochs, path, over = 15, tmp_path / "pids", threading.Event()
     killed: list[int] = []
     trains = functools.partial(train, torch.contiguous_format, 9, {})
@@ -119,7 +117,7 @@ def survives(on_loss: str, seed: int, pool: Pool, tmp_path: Path) -> None:
     thread = kill_some(path, over, random.Random(seed), killed)
     try:
         training = functools.partial(trains, functools.partial(works_here, path), epochs)
-        found, _ = staged(training, pool, 4, on_loss=on_loss)
+        found, _ = staged(training, pool, 4)
     finally:
         over.set()
         thread.join()

@@ -27,8 +27,7 @@ from ..hosts.team import HostsTeam, entered
 from ..plans import Plan
 from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
-from ..progress.line import FarScreen
-from ..progress.pace import RunSnapshot
+from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
 from ..supervisor.settings import Settings
 from ..supervisor.speaking import Forwarding, ReportingJob

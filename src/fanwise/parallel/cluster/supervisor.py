@@ -104,13 +104,6 @@ class ClusterSupervisor:
     """See the module. `settings`: a name or more of CPU devices for each process, or one of a GPU."""
 
     def __init__(self, engine: ClusterEngine, train: Callable[[Run], Any], settings: Settings) -> None:
-        if settings.on_loss == "respawn":
-            raise ValueError(
-                "on_loss='respawn' starts another process on the same machine. On a cluster nobody joins a run that "
-                "has begun: those that are left go on, with the same bits.\n"
-                "Leave it at 'continue', or say 'stop'. To use a node that has come later, save, and begin again with "
-                "resume=."
-            )
         self._engine = engine
         self._train = train
         self._settings = settings

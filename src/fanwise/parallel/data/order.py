@@ -145,11 +145,6 @@ class Progress:
             each.used = each.ahead is not None
 
     @property
-    def is_before_step(self) -> bool:
-        """Whether the loop over batches has one in hand that no step has used."""
-        return any(each.ahead is not None and not each.used for each in self.passes)
-
-    @property
     def has_begun(self) -> bool:
         """Whether a loop was entered or a pass begun: too late to resume."""
         return self.phase > 0 or bool(self.passes)

@@ -28,7 +28,7 @@ from ..replica.gradients import Partial
 from ..shards import Node
 from ..teams.agreeing import agreed_seed
 from ..teams.layout import Layout
-from ..teams.team import Attempt, OwnSums, StateHere, Sums, different_ways
+from ..teams.team import Attempt, OwnSums, Sums, different_ways
 from .by_hosts import ByHosts
 from .in_boxes import InBoxes
 from .main_memory import ThroughMainMemory
@@ -55,7 +55,6 @@ class HostsTeam:
         hosts: of each rank. device: of the gradients. tell: a report, for all; as `report`.
     """
 
-    catching_up = False
     # Up to so many bytes of gradients, of all processes together, each is told everybody's.
     in_boxes_bytes = 1 << 20
 
@@ -158,9 +157,6 @@ class HostsTeam:
     def _in_main_memory(self, params: Sequence[nn.Parameter]) -> AllReduce:
         small = len(self._hosts) * Layout(params).size_bytes <= self.in_boxes_bytes
         return InBoxes(self, params) if small else ByHosts(self, params)
-
-    def step_begins(self, state_here: StateHere) -> None:
-        pass
 
     def step_ends(self) -> None:
         self._has_stepped = True

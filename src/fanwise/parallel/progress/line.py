@@ -1,46 +1,74 @@
-"""The progress of a run in one line: redrawn in place in a terminal, a line now and then in a log.
+"""The progress of a run on standard error: one line, which rich redraws in a terminal; in a log a line every 10 s.
 
-    steps --stepped--> ProgressLine --a few times a second: RunSnapshot--> Screen --> standard error
-          0.5 us each                 reads the loss, asks pace.py            LiveScreen, LogScreen, FarScreen, NoScreen
+    step, epoch, evaluation --> ProgressLine --a few times a second: RunSnapshot--> Screen
 
-Between two looks a step costs an addition and a look at the clock; no device is waited for. What the program itself
-prints, to standard output or error, is not torn: while the line is shown, `write` of these two streams first wipes
-it and then draws it again below, once the text has come to the end of its line. So prompts and bars of others work
-too. Only what writes past these objects, as a C library does, can hit the line.
-
-The line goes to standard error, because standard output is the program's. In a fork all of this is inert.
+Between two snapshots a step costs an addition and a look at the clock, and waits for no device.
 """
 
+import datetime
 import logging
 import math
 import os
-import stat
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TextIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, SupportsFloat, final
 
+from ...base.text import printable_line
 from ...pool.current import in_job
-from .pace import Pace, RunSnapshot, fitting, line_parts, next_look_s, plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.live import Live
 
 _log = logging.getLogger(__name__)
 
-PRINT_EVERY_S = 10.0
-_DRAW_EVERY_S = 0.2
-_FIRST_S = 1.0  # a run that is over by then shows nothing
-_LOSSES = 16  # the mean of the last ones is shown
-_WIPE = "\r\x1b[K"
-_GONE = (OSError, ValueError)  # how a terminal that has gone shows; a ValueError is that of a closed file
+_LOSSES = 16  # the line shows the mean of the last ones
+_shown = threading.Lock()  # held by the screen of the run that is shown, also when runs are nested
+_notices: set[str] = set()  # already shown by this program
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """The state of a run at one moment. `epoch` counts from 0; `done` and `of` are samples; None: unknown."""
+
+    name: str
+    devices: tuple[str, ...]
+    epoch: int | None
+    epochs: int | None
+    done: int
+    of: int | None
+    rate: float | None
+    loss: float | None
+    left_s: float | None
+    elapsed_s: float
+    measured: float | None = None  # part of the current evaluation
+    is_over: bool = False
+
+    def __str__(self) -> str:
+        """The words of the line, the most important ones first, because a narrow terminal crops it."""
+        words = [] if self.epoch is None else [f"epoch {self.epoch + 1}/{self.epochs}"]
+        if self.loss is not None:
+            words.append(f"loss {self.loss:.4g}")
+        if self.is_over or self.left_s is not None:
+            seconds = self.elapsed_s if self.left_s is None else self.left_s
+            clock = datetime.timedelta(seconds=math.ceil(seconds))
+            words.append(f"in {clock}" if self.is_over else f"{clock} left")
+        if self.measured is not None:
+            words.append(f"evaluating: {100 * self.measured:.0f} %")
+        elif not self.is_over:
+            words.append(f"{self.done:,}{'' if self.of is None else f'/{self.of:,}'} samples")
+        if self.rate is not None:
+            words.append(f"{self.rate:,.0f} samples/s" if self.rate >= 100 else f"{self.rate:.3g} samples/s")
+        devices = [name if count == 1 else f"{count} x {name}" for name, count in Counter(self.devices).items()]
+        return printable_line(", ".join([*words, *filter(None, [self.name, " ".join(devices)])]))
 
 
 class Screen(Protocol):
-    """Where snapshots are shown. The first one is wanted after `first_s` seconds, the next ones every `every_s`."""
+    """Shows snapshots: the first one after `first_s` seconds, then one every `every_s`."""
 
     first_s: float
     every_s: float
@@ -50,10 +78,10 @@ class Screen(Protocol):
 
 
 class ProgressLine:
-    """What the parts of a run tell as it goes. All of it returns at once, except when the line is drawn.
+    """Counts the samples of a run, and gives a snapshot to the screen when one is due.
 
     Args:
-        name: of the run, "" for none. devices: their names, asked for at each drawing.
+        name: of the run, or "". devices: returns their names.
     """
 
     def __init__(
@@ -64,352 +92,193 @@ class ProgressLine:
         devices: Callable[[], Sequence[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._screen = screen
-        self._name = name
-        self._devices = devices
-        self._clock = clock
-        began_s = clock()
-        self._pace = Pace(began_s)
+        self._screen, self._name, self._devices, self._clock = screen, name, devices, clock
+        self._began_s = clock()
+        self._due_s = self._began_s + screen.first_s
+        self._epoch: int | None = None
+        self._epochs: int | None = None
+        self._done = self._new = self._rated = 0  # samples of this epoch; not yet in the rate; in the rate
+        self._of: int | None = None
         self._leader: int | None = None
-        self._samples = 0  # since the pace was told
-        self._stepped_s = began_s
         self._losses: deque[SupportsFloat] = deque(maxlen=_LOSSES)
-        self._first_s = began_s + screen.first_s
-        self._due_s = -math.inf  # the first step is looked at in any case, but not shown
-        self._measured: float | None = None  # of an evaluation that is under way
-        self._has_stepped = self._has_shown = False
+        self._measured: float | None = None
+        self._rated_s = self._rated_until_s = self._stepped_s = 0.0
+        self._start: tuple[float, float] | None = None  # time and finished part, at the first step of the loop
+        self._has_shown = False
 
     def epoch(self, number: int, count: int) -> None:
         """Epoch `number`, from 0, of `count` begins."""
-        self._tell()
-        self._leader = None
-        self._pace.epoch(number, count, self._clock())
+        self._rate()
+        if (number - 1, count) != (self._epoch, self._epochs):
+            self._start = None
+        self._epoch, self._epochs, self._done, self._of, self._leader = number, count, 0, None, None
 
     def begin_pass(self, length: int | None, done: int) -> None:
-        """A pass over `length` samples begins, of which `done` are done with already."""
-        self._tell()
-        self._leader = None
-        self._pace.begin_pass(length, done, self._clock())
+        """A pass over `length` samples begins, of which `done` are finished already."""
+        self._rate()
+        self._rated_until_s, self._leader = self._clock(), None
+        if self._epochs is None:
+            self._done, self._of, self._start = 0, None, None
+        if length is not None:
+            self._of = (self._of or 0) + length
+        self._done += done
 
     def stepped(self, number: int, samples: int, loss: SupportsFloat) -> None:
-        """The step object `number` of the run used a batch. `loss` is not looked at unless the line is drawn.
+        """Step object `number` of the run has used a batch. `loss` is read only when the line is shown.
 
-        With several step objects on the same batches, those of a GAN, only the first one called in a pass counts.
+        If several step objects use the same batches, only the one called first in a pass counts.
         """
-        if number != self._leader:
-            if self._leader is not None:
-                return
+        if self._leader is None:
             self._leader = number
-        self._samples += samples
+        if number != self._leader:
+            return
+        self._done += samples
         self._losses.append(loss)
         self._stepped_s = now_s = self._clock()
-        if now_s >= self._due_s:
-            self._look(is_step=True)
+        if self._start is None:  # the first step loads and compiles, and is not rated
+            self._start = now_s, self._finished() or 0.0
+            self._rated_until_s = now_s
+        else:
+            self._new += samples
+            if now_s >= self._due_s:
+                self._look()
 
     def measured(self, part: float) -> None:
-        """So much of an evaluation is done; with 1 it is over, well or not."""
+        """This part of an evaluation is finished; 1 at its end."""
         self._measured = part if part < 1 else None
-        if self._clock() >= self._due_s:
+        if self._start is not None and self._clock() >= self._due_s:
             self._look()
 
     def close(self) -> None:
-        """The run is over, well or not. The last line stays, if there was one."""
-        self._tell()
+        """The run is over. The last line stays."""
+        self._measured = None
         if self._has_shown:
-            try:
-                loss = self._loss()
-            except RuntimeError:  # of a device that has failed, which the run's own error tells
-                loss = None
-            self._show(loss, is_over=True)
+            self._look(is_over=True)
         self._due_s = math.inf
         self._screen.close()
 
-    def _look(self, *, is_step: bool = False) -> None:
-        if not self._has_stepped:
-            self._has_stepped = True
-            self._tell()
-            self._due_s = self._first_s
-            return
-        loss = self._loss()  # waits for the device, so before the clock is read
-        if is_step:
-            self._stepped_s = self._clock()
-        self._tell()
-        began_s = self._clock()
-        self._show(loss, is_over=False)
-        now_s = self._clock()
-        took_s = now_s - began_s if self._has_shown else 0.0  # the first time rich is loaded
-        self._has_shown = True
-        self._due_s = next_look_s(now_s, self._screen.every_s, took_s)
-
-    def _show(self, loss: float | None, is_over: bool) -> None:
-        shown = self._pace.snapshot(
-            self._name,
-            self._devices(),
-            loss,
-            self._clock(),
-            measured=None if is_over else self._measured,
+    def _look(self, *, is_over: bool = False) -> None:
+        try:
+            losses = [float(loss) for loss in self._losses]  # waits for the device
+        except RuntimeError:  # the device has failed, and the error of the run says so
+            losses = []
+        self._rate()
+        now_s, finished = self._clock(), self._finished()
+        left_s = None
+        if finished is not None and self._start is not None and finished > self._start[1] and not is_over:
+            left_s = (now_s - self._start[0]) * (1 - finished) / (finished - self._start[1])
+        snapshot = RunSnapshot(
+            name=self._name,
+            devices=tuple(self._devices()),
+            epoch=self._epoch,
+            epochs=self._epochs,
+            done=self._done,
+            of=self._of,
+            rate=self._rated / self._rated_s if self._rated_s else None,
+            loss=sum(losses) / len(losses) if losses else None,
+            left_s=left_s,
+            elapsed_s=now_s - self._began_s,
+            measured=self._measured,
             is_over=is_over,
         )
-        self._screen.show(shown)
+        self._has_shown = True
+        self._due_s = now_s + self._screen.every_s
+        self._screen.show(snapshot)
 
-    def _loss(self) -> float | None:
-        """The mean of the last ones; of several that are not finite NaN or infinity, as it comes."""
-        losses = [float(loss) for loss in self._losses]
-        return sum(losses) / len(losses) if losses else None
+    def _rate(self) -> None:
+        """Count the samples since the last call in the rate. Only time within a pass, up to its last step, counts."""
+        if self._new:
+            self._rated += self._new
+            self._rated_s += self._stepped_s - self._rated_until_s
+            self._new, self._rated_until_s = 0, self._stepped_s
 
-    def _tell(self) -> None:
-        """All that was counted, at the time of the last step: what comes after it is no work of this pass."""
-        if self._samples:
-            self._pace.worked(self._samples, self._stepped_s)
-            self._samples = 0
-
-
-# ---- screens
-
-
-_taken = threading.Lock()  # by the screen that is shown: one line, also when runs are nested or side by side
-_live: "LiveScreen | None" = None
-_told: set[str] = set()  # notices
+    def _finished(self) -> float | None:
+        """Return the finished part of the loop over epochs, or of the pass outside of a loop."""
+        if not self._of:
+            return None
+        part = min(1.0, self._done / self._of)
+        return part if self._epoch is None or self._epochs is None else (self._epoch + part) / self._epochs
 
 
 def name_of(train: Callable[..., object]) -> str:
-    """What a training function is called; empty where it has no name."""
+    """Return the name of a training function, or "" if it has none."""
     return getattr(getattr(train, "func", train), "__name__", "")
 
 
-def screen_for(wanted: bool, *, print_every_s: float = PRINT_EVERY_S, notice: str = "") -> Screen:
-    """The screen that fits standard error; in a job of a pool, or beside a run that shows its line, none. Close it.
+def screen_for(wanted: bool, *, notice: str = "") -> Screen:
+    """Return a screen on standard error, or none in a job of a pool and while another run is shown.
 
     Args:
-        notice: a line that is shown before the first one, once in the life of this program.
-        print_every_s: seconds between the lines of a log.
+        notice: a line to show before the first one, once per program.
     """
-    if not wanted or sys.stderr is None or in_job() or not _taken.acquire(blocking=False):
+    if not wanted or sys.stderr is None or in_job() or not _shown.acquire(blocking=False):
         return NoScreen()
-    return OneScreen(LiveScreen(sys.stderr) if _can_redraw() else LogScreen(sys.stderr, print_every_s), notice)
+    return ErrorScreen(notice)
 
 
-def _can_redraw() -> bool:
-    if not _is_terminal(sys.stderr) or (os.environ.get("TERM") or "dumb") in ("dumb", "unknown"):
-        return False
-    if not all(hasattr(each, "__dict__") for each in (sys.stderr, sys.stdout) if each):
-        return False  # `write` cannot be replaced there
-    try:
-        # What stands behind a pipe, such as `tee`, may print to the same terminal, and not through this process.
-        return sys.stdout is None or not stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
-    except (OSError, ValueError, AttributeError):  # no file
-        return True
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    try:
-        return stream is not None and stream.isatty()
-    except ValueError:  # it is closed
-        return False
-
-
+@final
 class NoScreen:
     """Shows nothing."""
 
     first_s = every_s = math.inf
 
-    def show(self, snapshot: RunSnapshot) -> None:
-        """Nothing is shown."""
-
-    def close(self) -> None:
-        """Nothing is shown."""
+    def show(self, snapshot: RunSnapshot) -> None: ...
+    def close(self) -> None: ...
 
 
+@final
 class FarScreen:
-    """Sends the snapshots to the process that has the screen.
+    """Sends the snapshots to the process that shows them, at the intervals of its screen."""
 
-    Args:
-        say: sends one. first_s, every_s: of the screen there.
-    """
+    def __init__(self, send: Callable[[RunSnapshot], None], *, first_s: float, every_s: float) -> None:
+        self.first_s, self.every_s, self.show = first_s, every_s, send
 
-    def __init__(self, say: Callable[[RunSnapshot], None], *, first_s: float, every_s: float) -> None:
-        self.first_s = first_s
-        self.every_s = every_s
-        self._say = say
-
-    def show(self, snapshot: RunSnapshot) -> None:
-        self._say(snapshot)
-
-    def close(self) -> None:
-        """The other process closes its own."""
+    def close(self) -> None: ...
 
 
-class LogScreen:
-    """Writes plain lines. A run that is shorter than the interval shows nothing."""
+@final
+class ErrorScreen:
+    """Shows the line on standard error. When that can no longer be written, the run continues without it."""
 
-    def __init__(self, stream: TextIO, every_s: float) -> None:
-        self.first_s = self.every_s = every_s
-        self._stream = stream
+    def __init__(self, notice: str = "") -> None:
+        is_terminal = not sys.stderr.closed and sys.stderr.isatty()
+        self._is_live = is_terminal and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
+        self.first_s, self.every_s = (1.0, 0.2) if self._is_live else (10.0, 10.0)
+        self._notice = notice
+        self._live: Live | None = None
+        self._is_open = True
 
     def show(self, snapshot: RunSnapshot) -> None:
-        self._stream.write(f"{plain(line_parts(snapshot))}\n")
-        self._stream.flush()
-
-    def tell(self, text: str) -> bool:
-        self._stream.write(f"{text}\n")
-        return True
-
-    def close(self) -> None:
-        """Nothing is left to do."""
-
-
-class LiveScreen:
-    """One line at the bottom of a terminal, in place; at the end it stays."""
-
-    first_s = _FIRST_S
-    every_s = _DRAW_EVERY_S
-
-    def __init__(self, stream: TextIO) -> None:
-        global _live
-        self._stream = stream
-        self._lock = threading.RLock()  # a signal's handler may print
-        self._line = ""  # as it was drawn last
-        self._is_drawn = False
-        self._at_start = True  # the cursor is at the start of a line of its own
-        self._console: Console | None = None
-        streams = {id(each): each for each in (stream, sys.stdout) if _is_terminal(each)}
-        self._taps = [Tap(each, self) for each in streams.values()]
-        _live = self
-
-    def show(self, snapshot: RunSnapshot) -> None:
-        line = self._rendered(snapshot)
-        with self._lock:
-            self._line = line
-            if self._at_start:
-                self._draw()
-
-    def tell(self, text: str) -> bool:
-        """A line that stays, above the one that is redrawn. False: not now, within one that the program has begun."""
-        with self._lock:
-            if self._at_start:
-                self._put(f"{_WIPE if self._is_drawn else ''}{text}\n")
-                self._is_drawn = False
-            return self._at_start
-
-    def written(self, write: Callable[[str], int], stream: TextIO, text: str) -> int:
-        """The program writes: above the line, if that is shown."""
-        with self._lock:
-            if self._is_drawn:
-                self._is_drawn = False
-                with suppress(*_GONE):
-                    self._put(_WIPE)
-            count = write(text)
-            if text:
-                self._at_start = text.endswith("\n")
-                if self._at_start and self._line:
-                    with suppress(*_GONE):
-                        stream.flush()
-                        self._draw()
-            return count
+        if self._is_open:
+            try:
+                self._show(str(snapshot))
+            except (OSError, ValueError) as error:  # a ValueError: the stream is closed
+                self.close()
+                _log.warning("the run continues, but its progress can no longer be shown: %s", error)
 
     def close(self) -> None:
-        global _live
-        with self._lock:
-            if self._is_drawn:
-                with suppress(*_GONE):
-                    self._put("\n")
-            self._line, self._is_drawn = "", False
-        self.abandon()
-        _live = None
+        if self._is_open:
+            self._is_open = False
+            _shown.release()
+            if self._live is not None:
+                with suppress(OSError, ValueError):  # the stream may be closed
+                    self._live.stop()
 
-    def abandon(self) -> None:
-        """The streams are as they were before."""
-        for tap in self._taps:
-            tap.remove()
-
-    def _draw(self) -> None:
-        self._is_drawn = True
-        self._put(f"\r{self._line}\x1b[K")
-
-    def _put(self, text: str) -> None:
-        """Past the tap of our own stream."""
-        self._taps[0].write(text)
-        self._stream.flush()
-
-    def _rendered(self, snapshot: RunSnapshot) -> str:
+    def _show(self, line: str) -> None:
+        if self._notice and self._notice not in _notices:
+            _notices.add(self._notice)
+            sys.stderr.write(f"fanwise.run: {self._notice}\n")
+        if not self._is_live:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+            return
         from rich.console import Console
+        from rich.live import Live
         from rich.text import Text
 
-        if self._console is None:
-            self._console = Console(file=self._stream, highlight=False, markup=False, emoji=False)
-        width = max(1, self._console.width - 1)  # a full line would wrap
-        parts: list[tuple[str, str]] = []
-        for part in fitting(line_parts(snapshot), width):
-            parts += [("  ", ""), (self._encodable(part.text), part.style)]
-        with self._console.capture() as captured:
-            self._console.print(Text.assemble(*parts[1:]), end="", no_wrap=True, overflow="crop", width=width)
-        return captured.get()
-
-    def _encodable(self, text: str) -> str:
-        encoding = self._stream.encoding or "utf-8"
-        return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-class Tap:
-    """Takes the place of `write` on one stream object, so that also those notice who hold the object, as loggers do."""
-
-    def __init__(self, stream: Any, screen: LiveScreen) -> None:  # Any: a TextIO, one method of which is replaced
-        self._stream = stream
-        self.write: Callable[[str], int] = stream.write
-        self._before = vars(stream).get("write")
-        self._screen: LiveScreen | None = screen
-        self._stream.write = self._written
-
-    def _written(self, text: str) -> int:
-        screen = self._screen
-        return self.write(text) if screen is None else screen.written(self.write, self._stream, text)
-
-    def remove(self) -> None:
-        self._screen = None  # whoever replaced `write` once more may go on with ours
-        if vars(self._stream).get("write") == self._written:
-            if self._before is None:
-                del self._stream.write
-            else:
-                self._stream.write = self._before
-
-
-class OneScreen:
-    """Shows on another screen until it is closed, then gives the place to the next run.
-
-    If it cannot be written to any more, the run goes on without, and one line goes to the log.
-    """
-
-    def __init__(self, screen: "LiveScreen | LogScreen", notice: str = "") -> None:
-        self.first_s = screen.first_s
-        self.every_s = screen.every_s
-        self._screen: LiveScreen | LogScreen | None = screen
-        self._notice = notice
-        self._place = _taken
-        self._pid = os.getpid()
-
-    def show(self, snapshot: RunSnapshot) -> None:
-        if self._screen is not None and os.getpid() == self._pid:
-            try:
-                if self._notice and self._notice not in _told and self._screen.tell(f"fanwise.run: {self._notice}"):
-                    _told.add(self._notice)
-                self._screen.show(snapshot)
-            except _GONE as error:
-                self.close()
-                _log.warning("the run goes on, but its progress can no longer be shown: %s", error)
-
-    def close(self) -> None:
-        screen, self._screen = self._screen, None
-        if screen is not None and os.getpid() == self._pid:
-            screen.close()
-            self._place.release()
-
-
-def _after_fork_in_child() -> None:
-    global _live, _taken
-    if _live is not None:
-        _live.abandon()
-        _live = None
-    _taken = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+        if self._live is None:
+            console = Console(stderr=True, force_jupyter=False)
+            is_same = sys.stdout is not None and sys.stdout.isatty()  # prints then appear above the line
+            self._live = Live(console=console, auto_refresh=False, redirect_stdout=is_same)
+            self._live.start()
+        self._live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)

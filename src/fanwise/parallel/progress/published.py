@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ...links.status_files import EVERY_S, StatusFile
-from .line import Screen
-from .pace import RunSnapshot
+from .line import RunSnapshot, Screen
 
 _MOST_POINTS = 240  # of the past, in the file
 

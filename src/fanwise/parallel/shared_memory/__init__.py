@@ -6,5 +6,5 @@ memory, areas              the memory; where gradients, parameters and state of 
 one_shot                   sums of small models: each process adds all
 direct, staging            transports of slices: of a CPU rank, and of a GPU rank
 rank_groups                a back end of torch.distributed between the ranks: reduce="fast" on GPUs
-joining, pipes             the state for who comes later; messages to the supervisor
+pipes                      messages to the supervisor
 """

@@ -5,7 +5,6 @@
     committed   the turn that all members of the view before had arrived at when it ended
     members     the ranks of the view, ascending
     ending      0, or why everybody is to end
-    joining     ranks that wait to be taken in
     answered    the last request of a rank that the supervisor has answered
 
     for each rank:  arrived   view << 32 | turn, how far it has come      agreed   the odd view that it has seen
@@ -23,7 +22,7 @@ from .memory import SharedMemory
 MAX_RANKS = 1024
 NOT_ENDING, FAILED, STOPPED = 0, 1, 2
 
-_VIEW, _COMMITTED, _COUNT, _ENDING, _JOINING, _ANSWERED, _DECIDED = range(7)
+_VIEW, _COMMITTED, _COUNT, _ENDING, _ANSWERED, _DECIDED = range(6)
 _MEMBERS = 8
 _LINES = _MEMBERS + MAX_RANKS
 _LINE = 8  # numbers of a rank: 64 bytes, a cache line of its own
@@ -87,13 +86,6 @@ class ControlBlock:
         self._numbers[_ENDING] = why
         for place in (_VIEW, _ANSWERED, *(_LINES + _LINE * rank + _ARRIVED for rank in range(ranks))):
             futex.wake(self._address + 8 * place)
-
-    @property
-    def joining(self) -> int:
-        return self._numbers[_JOINING]
-
-    def set_joining(self, ranks: int) -> None:
-        self._numbers[_JOINING] = ranks
 
     @property
     def answered(self) -> int:

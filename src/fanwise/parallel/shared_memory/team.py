@@ -29,12 +29,11 @@ from ..optimizers.placement import Placement
 from ..optimizers.sharded import SliceMemory
 from ..teams.control import Control, MessageSink
 from ..teams.layout import Layout
-from ..teams.team import Attempt, StateHere, Sums, different_ways
+from ..teams.team import Attempt, Sums, different_ways
 from ..torch_distributed.backend import BackendAllReduce
 from .areas import Areas
 from .control_block import FAILED, STOPPED, SUPERVISOR
 from .direct import Direct
-from .joining import write_state
 from .memory import SharedMemory
 from .one_shot import OneShot
 from .rank_groups import RankGroups
@@ -62,10 +61,8 @@ class SharedMemoryTeam:
     """The team of a process that trains with others.
 
     Args:
-        rank: its number for the whole run. ranks: how many numbers there are.
-        since: a view that the run had come to when this process was started. It takes part from the first view on that
-            has its rank; in an older one that was another process.
-        joins: it comes later. reduce: "exact", or "fast" for one operand a process.
+        rank: the number of this process for the whole run. ranks: how many there are at its beginning.
+        reduce: "exact", or "fast" for one operand per process.
     """
 
     def __init__(
@@ -76,13 +73,10 @@ class SharedMemoryTeam:
         ranks: int,
         sender: MessageSink,
         *,
-        since: int,
-        joins: bool,
         reduce: str = "exact",
     ) -> None:
         self.rank, self.ranks = rank, ranks
         self.memory = memory
-        self.catching_up = joins
         self._reduce = reduce
         self._control = control
         self._sender = sender
@@ -91,26 +85,20 @@ class SharedMemoryTeam:
         self._next: tuple[int, tuple[int, ...]] | None = None
         self._turn = 0
         self._is_within = False
-        self._admits = self._has_stepped = False
-        self._bytes_asked = 0
-        self._enter_first_view(since)
+        self._has_stepped = False
+        self._bytes_asked = self._requests = self._saves = 0
+        self._enter_first_view()
 
-    def _enter_first_view(self, since: int) -> None:
+    def _enter_first_view(self) -> None:
         control = self._control
         while True:
             shown, view, members, turn = control.view, control.decided, control.members, control.committed
             # It may be over already, and then waits for this process to agree: until then nothing here changes.
-            if view >= since and self.rank in members and control.decided == view:
+            if self.rank in members and control.decided == view:
                 break
             self._look_for_the_end()
             control.wait_view(shown)
         self._view, self._members, self._turn = view, members, turn
-        # From the start on all count alike: the first of them may have reported before this one came so far.
-        self._requests = control.answered if self.catching_up else 0
-        # Those that it joins stand in one place of the program until it takes part.
-        self._saves = max(map(control.saves, members)) if self.catching_up else 0
-        control.set_saves(self.rank, self._saves)
-        control.set_writing(self.rank, False)
 
     @property
     def place(self) -> int:
@@ -147,7 +135,7 @@ class SharedMemoryTeam:
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
         made = Attempt()
-        if self.catching_up or self._is_within:
+        if self._is_within:
             yield made
             return
         self._take_next_view()
@@ -162,18 +150,14 @@ class SharedMemoryTeam:
             self._is_within = False
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
-        if self.catching_up:
-            return [content]
         assert self._is_within, "exchanges are part of something that can be done again"
         slot = self.next_turn % 2
-        self._control.put(self.rank, slot, pack((what, self._control.joining, content)))
+        self._control.put(self.rank, slot, pack((what, content)))
         self.barrier()
         said = [pickle.loads(self._control.get(rank, slot)) for rank in self._members]
-        if (error := different_ways(self.rank, self._members, what, [its for its, _, _ in said])) is not None:
+        if (error := different_ways(self.rank, self._members, what, [its for its, _ in said])) is not None:
             raise error
-        # All have heard the first one: at the next place where somebody can join, all know that somebody waits.
-        self._admits = self._admits or said[0][1] > 0
-        return [content for _, _, content in said]
+        return [content for _, content in said]
 
     def barrier(self) -> None:
         """Block until all members have come here. What each wrote before can be read after."""
@@ -264,36 +248,14 @@ class SharedMemoryTeam:
             return TwoShot(Direct(areas)), areas
         return TwoShot(Staged(areas, params[0].device)), None
 
-    def step_begins(self, state_here: StateHere) -> None:
-        self.catching_up = False
-        if self._admits and (state := state_here()) is not None:
-            self._admits = False
-            self.together(lambda: self._admit(state))
-
     def step_ends(self) -> None:
         if not self._has_stepped:
             self._has_stepped = True
             self._sender.say("stepped")
 
-    def _admit(self, state: Mapping[str, Any]) -> None:  # Any: as a checkpoint holds it
-        """All stop here until the view has changed; the first tells where this is."""
-        self.barrier()
-        if self.place == 0:
-            write_state(self.memory, state)
-            self._sender.say("admit", self._view)
-        with self._idle():
-            while self._next is None:
-                self._look_for_the_end()
-                if self._control.view != self._view:
-                    self._leave_view()
-                else:
-                    self._control.wait_view(self._view)
-
     # -- the end, and reports --------------------------------------------------------------------------------------
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        if self.catching_up:
-            return "CONTINUE"  # it was reported before this process came
         self._requests += 1
         return self.together(lambda: self._report(values))
 
@@ -324,7 +286,6 @@ class SharedMemoryTeam:
 
     def done(self) -> bool:
         """The training function has returned here. Whether this process is the one whose result counts."""
-        self.catching_up = False  # without a step since it joined: the others say that they do something else
         self.together(lambda: self.gather("has returned", None))
         self._take_next_view()
         return self.place == 0

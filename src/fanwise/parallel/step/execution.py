@@ -1,6 +1,6 @@
 """One batch, executed by all processes or by none: what `step(batch)` and `step.shards(batch)` have in common.
 
-    opened(batch)          nothing has happened that a step would not see; others may join here; cut into shards
+    opened(batch)          nothing has happened that a step would not see; cut into shards
     begun()                what shards change is remembered, and put back when the block raises
       shards                 executed by devices, or by a loop of the program
       total(nodes)           gradients added over all processes; buffers become those of the batch
@@ -28,7 +28,7 @@ from ..replica.gradients import Partial
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
 from ..shards import Node, assign
-from ..teams.team import NotSame, StateHere, Sums, Team
+from ..teams.team import NotSame, Sums, Team
 from .loss_scale import LossScale, take_off
 from .open_loop import OpenLoop
 
@@ -47,7 +47,6 @@ class Execution:
         optimizers: Sequence[Optimizer],
         team: Team,
         sums: Sums,
-        state_here: StateHere,
         *,
         number: int,
         line: ProgressLine,
@@ -66,7 +65,6 @@ class Execution:
         self._plan = plan
         self._optimizers = optimizers
         self._parts = Parts(replica.modules, optimizers)
-        self._state_here = state_here
         self._line = line
         self._is_first = True  # no batch was executed here
         self._is_compiled_by_shape = any(map(is_compiled_by_shape, replica.modules.values()))
@@ -74,7 +72,7 @@ class Execution:
     # -- before ----------------------------------------------------------------------------------------------------
 
     def opened(self, batch: Any) -> Batch:  # Any: a Batch, or a tree of tensors
-        """The batch, cut. Where there are several processes, the place where others may join.
+        """The batch, cut.
 
         Raises:
             ValueError: in the body of a loop; model or optimizer have got other parameters; no samples, or parts of
@@ -83,7 +81,6 @@ class Execution:
         """
         self.loop.check("a step of the run")
         self._parts.check(self.number)
-        self.team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards, self.replica.device)
         if self._is_compiled_by_shape:
             check_compiled(made.sizes)

@@ -66,7 +66,6 @@ class ManualStep:
         self._current: _Current | None = None
         self._loss: Tensor | None = None
         self._is_finite = True  # all gradients since the last update
-        self._awaits_update = False
         self._was_left = False
 
     @property
@@ -87,11 +86,6 @@ class ManualStep:
         if self._loss is None:
             raise ValueError("step.loss is the mean loss of a batch, and no loop over step.shards(batch) is over yet")
         return self._loss
-
-    @property
-    def awaits_update(self) -> bool:
-        """Whether a loop has come to its end since the last update."""
-        return self._awaits_update
 
     @property
     def _has_gradients(self) -> bool:
@@ -140,7 +134,6 @@ class ManualStep:
                 self._is_finite = are_finite(done.grads) and self._is_finite
             add_grads(before, done.grads)
         self._loss = execution.closed(made, done)
-        self._awaits_update = True
 
     def _check_usable(self) -> None:
         if self._was_left:
@@ -289,7 +282,6 @@ class ManualStep:
                 self.updates += 1
         finally:
             self._replica.forget_grads()
-        self._awaits_update = False
         self._execution.team.step_ends()
 
     def check_end(self) -> None:

@@ -1,14 +1,14 @@
 """Who takes part in a run, as the supervisor keeps it: views, agreements, what is committed. A quiet file.
 
-    facts:   lost(rank), ready(rank), admits(view), agreed(rank, view)            told when they happen
+    facts:   lost(rank), agreed(rank, view)       told when they happen
     asked:   arrived(rank) -> (view, turn)                                        looked up when a view ends
     orders:  Pause(view)                          an odd view: everybody is to agree
              Decide(view, members, committed)     all have: the next view begins
 
-A view ends when a member is lost, or when the members let others in. It ends in two steps, because a member that has
-not yet seen the end may still arrive somewhere: only when all that live have agreed does nothing move any more, and
-what all members of the old view had arrived at, the dead included, is what is committed. It stays so in the views
-after, for a member may see only the last of several changes.
+A view ends when a member is lost. It ends in two steps, because a member that has not yet seen the end may still
+arrive somewhere: only when all that live have agreed does nothing move any more, and what all members of the old view
+had arrived at, the dead included, is what is committed. It stays so in the views after, for a member may see only the
+last of several changes.
 """
 
 from collections.abc import Callable
@@ -48,9 +48,7 @@ class Membership:
     view: int = 2
     committed: int = 0
     living: set[int] = field(default_factory=set)
-    waiting: set[int] = field(default_factory=set)
     _agreed: set[int] = field(default_factory=set)
-    _admitting: bool = False
 
     def __post_init__(self) -> None:
         self.living = set(self.members)
@@ -61,22 +59,10 @@ class Membership:
 
     def lost(self, rank: int) -> list[Order]:
         """Its process is gone: nothing more comes from it."""
-        self.waiting.discard(rank)
         if rank not in self.living:
             return []
         self.living.discard(rank)
         return self._decided() if self.is_changing else self._pause()
-
-    def ready(self, rank: int) -> None:
-        """A new process waits to be taken in."""
-        self.waiting.add(rank)
-
-    def admits(self, view: int) -> list[Order]:
-        """All members of `view` stand at a place where others can join."""
-        if view != self.view or self.is_changing:
-            return []  # it has ended meanwhile, and they have left that place
-        self._admitting = True
-        return self._pause()
 
     def agreed(self, rank: int, view: int) -> list[Order]:
         """This rank has seen that the view changes, and moves no more until it has."""
@@ -94,10 +80,6 @@ class Membership:
         if not self.living or not self._agreed >= self.living:
             return []
         self.committed = max(self.committed, self._committed())
-        if self._admitting:
-            self.living |= self.waiting
-            self.waiting.clear()
-        self._admitting = False
         self.members = tuple(sorted(self.living))
         self.view += 1
         return [Decide(self.view, self.members, self.committed)]

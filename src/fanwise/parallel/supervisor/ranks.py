@@ -25,11 +25,9 @@ from ..hangs.stacks import told_on_request
 from ..plans import Plan
 from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
-from ..progress.line import FarScreen
-from ..progress.pace import RunSnapshot
+from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
 from ..shared_memory.control_block import ControlBlock
-from ..shared_memory.joining import read_state
 from ..shared_memory.memory import SharedMemory
 from ..shared_memory.pipes import MessageSender
 from ..shared_memory.team import Over, SharedMemoryTeam
@@ -47,7 +45,6 @@ class Orders:
 
     Attributes:
         settings: of the run. memory, pipe, stacks: what it opens. rank: its number.
-        since: the view of the run when it was started. joins: the run goes on already.
         devices: names, of this process.
         switches: what the program has set for its own process.
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
@@ -58,8 +55,6 @@ class Orders:
     pipe: str
     stacks: str
     rank: int
-    since: int
-    joins: bool
     devices: tuple[str, ...]
     drawn: tuple[float, float]
     name: str
@@ -96,8 +91,6 @@ def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -
         orders.rank,
         len(settings.devices),
         sender,
-        since=orders.since,
-        joins=orders.joins,
         reduce=settings.reduce,
     )
     plan = Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce)
@@ -110,9 +103,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -
         verify=settings.verify,
         spare_cpus=settings.spare_cpus,
     )
-    if orders.joins:
-        run.restore_state(read_state(memory), "the run that it joins")
-    elif settings.resume is not None:
+    if settings.resume is not None:
         run.restore(settings.resume)
     enter(ReportingJob(current(), member))
     sys.stdout, sys.stderr = (
@@ -121,7 +112,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -
     )
 
     def show(snapshot: RunSnapshot) -> None:
-        if member.place == 0 and not member.catching_up:
+        if member.place == 0:
             sender.say("progress", snapshot)
 
     try:

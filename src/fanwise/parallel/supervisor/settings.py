@@ -12,7 +12,7 @@ from ..shared_memory.memory import AllReduceKind
 class Settings:
     """A run in processes.
 
-    `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue", "respawn" or "stop".
+    `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue" or "stop".
     `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them.
     `step_timeout_s`: how long the others wait for a process. None: without a limit.
     `notice`: what is said on the screen, once.

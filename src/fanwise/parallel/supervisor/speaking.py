@@ -24,9 +24,6 @@ class ReportingTeam(Protocol):
     @property
     def place(self) -> int: ...
 
-    @property
-    def catching_up(self) -> bool: ...
-
     def report(self, values: Mapping[str, Any]) -> Decision: ...  # Any: numbers
 
 
@@ -76,7 +73,7 @@ class Forwarding(io.TextIOBase):
         return self._before.encoding
 
     def write(self, text: str) -> int:
-        if self._team.catching_up or self._team.place != 0:
+        if self._team.place != 0:
             return self._before.write(text)
         self._line += text
         if "\n" in text or len(self._line) > 4096:

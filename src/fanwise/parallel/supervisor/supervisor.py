@@ -76,7 +76,6 @@ class _Rank:
     job: RankJob
     receiver: MessageReceiver
     stacks: Stacks
-    joins: bool
     pidfd: int = -1
     pid: int = 0
     gpu: str = ""
@@ -170,7 +169,7 @@ class Supervisor:
             self._control.set_view(self._views.view)
             with _starting:
                 for number in range(self._count):
-                    self._start(number, joins=False)
+                    self._start(number)
             self._until_over()
         except _Result as result:
             grace_s = _GRACE_S
@@ -182,7 +181,7 @@ class Supervisor:
         finally:
             self._end_all(grace_s)
 
-    def _start(self, number: int, *, joins: bool) -> None:
+    def _start(self, number: int) -> None:
         settings, receiver, stacks = self._settings, MessageReceiver(), Stacks.create()
         orders = Orders(
             settings=settings,
@@ -190,8 +189,6 @@ class Supervisor:
             pipe=receiver.path,
             stacks=stacks.path,
             rank=number,
-            since=self._views.view,
-            joins=joins,
             devices=("cuda:0",) if settings.devices[number][0].startswith("cuda") else settings.devices[number],
             drawn=(self._screen.first_s, self._screen.every_s),
             name=name_of(self._train),
@@ -204,9 +201,7 @@ class Supervisor:
             receiver.close()
             stacks.close()
             raise
-        if number in self._ranks:
-            self._ranks[number].close()  # of the dead
-        self._ranks[number] = _Rank(number, RankJob(handle), receiver, stacks, joins)
+        self._ranks[number] = _Rank(number, RankJob(handle), receiver, stacks)
         self._poll.register(receiver.fd, select.POLLIN)
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -244,8 +239,6 @@ class Supervisor:
                     self._screen.show(content[0])
                 case "agreed":
                     self._obey(self._views.agreed(rank.number, content[0]))
-                case "admit":
-                    self._obey(self._views.admits(content[0]))
                 case "report":
                     self._report(rank, *content)
                 case "failed":
@@ -264,9 +257,6 @@ class Supervisor:
         with suppress(ProcessLookupError):
             rank.pidfd, rank.pid = os.pidfd_open(pid), pid
             self._poll.register(rank.pidfd, select.POLLIN)
-        if rank.joins:
-            self._views.ready(rank.number)
-            self._control.set_joining(len(self._views.waiting))
 
     def _report(self, rank: _Rank, request: int, values: dict[str, Any]) -> None:  # Any: numbers
         """Report for all, once: a second request of the same number comes from one who asks for the dead."""
@@ -360,13 +350,10 @@ class Supervisor:
         if not rank.hung:  # else it was looked at when it was killed
             self._check_place(text, "crash" if ended.is_crash else "kill")
         self._obey(self._views.lost(rank.number))
-        self._control.set_joining(len(self._views.waiting))
         if not self._views.living:
             raise WorkerLostError(f"{text}\nNo other process of the run is left.")
         left = len(self._views.living)
         _log.warning("%s; %d %s over its shards", text, left, "process takes" if left == 1 else "processes take")
-        if self._settings.on_loss == "respawn":
-            self._start(rank.number, joins=True)
 
     def _check_place(self, text: str, kind: str) -> None:
         """What dies again and again in the same place would do so for ever."""
@@ -483,7 +470,6 @@ class Supervisor:
             if isinstance(order, Pause):
                 self._control.set_view(order.view)
             else:
-                self._control.set_joining(len(self._views.waiting))
                 self._control.decide(order.view, order.members, order.committed)
                 self._control.set_view(order.view)
 

@@ -47,11 +47,6 @@ class Control(Protocol):
         ...
 
     @property
-    def joining(self) -> int:
-        """How many wait to be taken in."""
-        ...
-
-    @property
     def answered(self) -> int:
         """The last request to the supervisor whose answer is in its box."""
         ...

@@ -21,9 +21,6 @@ from ..shards import Node, total
 
 T = TypeVar("T")
 
-# What somebody needs who joins here, as a checkpoint holds it; None where nobody can.
-StateHere = Callable[[], Mapping[str, Any] | None]  # Any: numbers, tensors and state_dicts
-
 
 @dataclass(slots=True)
 class Attempt:
@@ -76,11 +73,6 @@ class Team(Protocol):
         """How many processes take part."""
         ...
 
-    @property
-    def catching_up(self) -> bool:
-        """Whether this process is still on its way to the place where the others are; it then works alone."""
-        ...
-
     def together(self, body: Callable[[], T]) -> T:
         """What `body` returns, which all processes call; again when one of them was lost meanwhile."""
         ...
@@ -102,10 +94,6 @@ class Team(Protocol):
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
         """For one step, of these parameters, whose optimizer the processes may then have by slices."""
-        ...
-
-    def step_begins(self, state_here: StateHere) -> None:
-        """A step is about to begin: the place where others may join."""
         ...
 
     def step_ends(self) -> None:
@@ -133,7 +121,7 @@ class Alone:
         is_idle: it waits for a decision.
     """
 
-    place, size, catching_up = 0, 1, False
+    place, size = 0, 1
 
     def __init__(self) -> None:
         self.turns = 0
@@ -154,9 +142,6 @@ class Alone:
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
         return OwnSums()
-
-    def step_begins(self, state_here: StateHere) -> None:
-        pass
 
     def step_ends(self) -> None:
         self.has_stepped = True

@@ -24,7 +24,7 @@ from ..all_reduce.two_shot import TwoShot
 from ..optimizers.placement import Placement
 from ..plans import Plan
 from ..teams.agreeing import agreed_seed
-from ..teams.team import Attempt, StateHere, Sums, different_ways
+from ..teams.team import Attempt, Sums, different_ways
 from . import neighbours
 from .backend import BackendAllReduce
 from .groups import Groups
@@ -43,8 +43,6 @@ _LEAVES = "leaves the run"
 
 class TorchDistributedTeam:
     """See the module. `device`: of this process. `reduce`: "exact" or "fast"."""
-
-    catching_up = False
 
     def __init__(self, groups: Groups, device: torch.device, reduce: str, step_timeout_s: float | None = None) -> None:
         self.device = device
@@ -82,9 +80,6 @@ class TorchDistributedTeam:
         if self._reduce == "fast":
             return BackendAllReduce(self._groups, params, self.device)
         return TwoShot(Messages(self._groups, params, self.device))
-
-    def step_begins(self, state_here: StateHere) -> None:
-        pass
 
     def step_ends(self) -> None:
         self._groups.has_stepped = True

@@ -331,13 +331,14 @@ LEFT: dict[str, Any] = {  # Any: makes a loss
     "dict": lambda: by_container({}),
     "set": lambda: by_container(set()),
     "deque": lambda: by_container(deque(maxlen=3)),
+    "samples": lambda: lambda m, x: losses(m, x.mul_(0.5)),
 }
 
 
 @pytest.mark.parametrize("what", LEFT)
 def test_a_loss_that_depends_on_earlier_shards_is_refused_in_its_first_step(what: str) -> None:
     def train(run: Run) -> None:
-        step_of(nn.Linear(4, 2), LEFT[what](), run)(X)
+        step_of(nn.Linear(4, 2), LEFT[what](), run)(X.clone())
 
     refused(train, "shard 0 of batch 0 of step 0 was executed twice, and the loss differs")
 

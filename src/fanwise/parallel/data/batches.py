@@ -13,7 +13,7 @@ import torch
 from ..shards import cut
 from .order import Pass
 from .reading import PassReader
-from .splitting import Content, arguments, joined, moved, part_of, samples_in, tensors_in
+from .splitting import Content, arguments, joined, moved, part_of, samples_in
 from .transfer import Transfer
 
 
@@ -27,17 +27,13 @@ class Batch:
         last: whether no other batch comes in this pass.
     """
 
-    __slots__ = ("_contents", "_given", "_read", "_versions", "last", "sizes")
+    __slots__ = ("_contents", "_read", "last", "sizes")
 
-    def __init__(
-        self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False, given: Content = ()
-    ) -> None:
+    def __init__(self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False) -> None:
         self.sizes = sizes
         self.last = last
         self._read = read
         self._contents: dict[int, Content] = {}
-        self._given = given  # what the program has made, of which shards are views
-        self._versions = _versions(given)
 
     def shard(self, index: int) -> Content | None:
         """The content of a shard; None if it has no samples."""
@@ -59,25 +55,9 @@ class Batch:
         return iter(arguments(self.whole()))
 
 
-def _versions(content: Content) -> list[int]:
-    """How often each tensor was changed in place, as torch counts it; inference tensors are not counted."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(content)]
-
-
 def read_again(batch: Batch) -> None:
-    """Its step is made again, and the loss may have changed samples in place: they are read anew.
-
-    Raises:
-        ValueError: they are the program's own, and changed.
-    """
+    """Forget the content of its shards, so that they are read anew when the step is repeated."""
     batch._contents.clear()
-    if _versions(batch._given) != batch._versions:
-        raise ValueError(
-            "a process was lost, and its step cannot be made again by those that are left: the loss has changed "
-            "samples of the batch in place, which was made by the program.\n"
-            "  wrong:  x.div_(255)\n"
-            "  right:  x = x / 255"
-        )
 
 
 def batch_of(content: Content, shards: int, device: torch.device) -> Batch:
@@ -88,9 +68,9 @@ def batch_of(content: Content, shards: int, device: torch.device) -> Batch:
     if size == 0:
         raise ValueError("the batch has no samples")
     if shards == 1:
-        return Batch((size,), lambda index: moved(content, device), given=content)
+        return Batch((size,), lambda index: moved(content, device))
     ranges = cut(size, shards)
-    return Batch(tuple(map(len, ranges)), lambda index: moved(part_of(content, ranges[index]), device), given=content)
+    return Batch(tuple(map(len, ranges)), lambda index: moved(part_of(content, ranges[index]), device))
 
 
 class ShardFetch:

@@ -14,6 +14,9 @@
 Every number has one writer: the supervisor above, the rank itself below. Numbers of 8 bytes are read and written whole.
 The order of two writes holds for a reader that looks in the other order, as the processors promise that Linux futexes
 are used on here; each write is followed by a system call.
+
+Waits may wake spuriously and are bounded, because a peer can die between its store and the wake-up. Callers re-check in
+a loop. How views are decided is in `supervisor/membership.py`.
 """
 
 from . import futex
@@ -120,6 +123,7 @@ class ControlBlock:
         return self._numbers[_LINES + _LINE * rank + _AGREED]
 
     def agree(self, rank: int, view: int) -> None:
+        """Note that this rank has seen the odd view `view`."""
         self._numbers[_LINES + _LINE * rank + _AGREED] = view
 
     def is_idle(self, rank: int) -> bool:

@@ -9,10 +9,16 @@ it. A message is whole or it is not there. What a rank is told comes by the cont
 import os
 import pickle
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 _LENGTH_BYTES = 8
 _READ_BYTES = 1 << 20
+
+
+class MessageSink(Protocol):
+    """Takes the messages of a rank, in order. Implemented by `MessageSender` and by simulated runs."""
+
+    def say(self, *message: Any) -> None: ...
 
 
 class MessageSender:

@@ -27,15 +27,15 @@ from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
 from ..optimizers.placement import Placement
 from ..optimizers.sharded import SliceMemory
-from ..teams.control import Control, MessageSink
 from ..teams.layout import Layout
 from ..teams.team import Attempt, Sums, different_ways
 from ..torch_distributed.backend import BackendAllReduce
 from .areas import Areas
-from .control_block import FAILED, STOPPED, SUPERVISOR
+from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .direct import Direct
 from .memory import SharedMemory
 from .one_shot import OneShot
+from .pipes import MessageSink
 from .rank_groups import RankGroups
 from .staging import Staged
 
@@ -68,7 +68,7 @@ class SharedMemoryTeam:
     def __init__(
         self,
         memory: SharedMemory,
-        control: Control,
+        control: ControlBlock,
         rank: int,
         ranks: int,
         sender: MessageSink,

@@ -2,6 +2,5 @@
 
 team        what all exchange, and the team of one process
 node_info   what a process tells the others about its nodes of the tree
-control     views, turns and boxes: what a member sees of the others, whoever carries it
 layout      where the parameters of a step lie in flat memory, and whose slices they are
 """

@@ -38,7 +38,7 @@ from .checks.checking import (
     whole_number,
 )
 from .checks.verifying import Verifier
-from .data.arguments import InitFn, Loading, check_stream, takes_loading, understood
+from .data.arguments import InitFn, Loading, check_stream, understood
 from .data.batches import Batch, ShardFetch, batches
 from .data.loader import Loaders
 from .data.reading import Collate, Data, reader_of
@@ -314,7 +314,6 @@ class Run:
             self._line.epoch(epoch, count)
             yield epoch
 
-    @takes_loading
     def batches(
         self,
         data: Data,
@@ -432,7 +431,6 @@ class Run:
             self._state.reach(in_pass=True)
             yield batch
 
-    @takes_loading
     def mean(
         self,
         fn: evaluation.Measure,
@@ -465,7 +463,6 @@ class Run:
         )
         return evaluation.mean(*self._sums(fn, model, data, batch_size, loading))
 
-    @takes_loading
     def sum(
         self,
         fn: evaluation.Measure,

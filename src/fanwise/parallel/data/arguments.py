@@ -2,15 +2,14 @@
 
     Loading(num_workers=2, prefetch_factor=4, ...)      checked;    understood(loader) --> its data set, and the same
 
-Names and meanings are those of DataLoader. What has no meaning here, since the order is made by the run, is refused
-with what to do instead, by name or in a DataLoader that is given in place of its data set.
+Names and meanings are those of DataLoader. What has no meaning here, since the order is made by the run, is refused in
+a DataLoader that is given in place of its data set.
 """
 
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from torch.utils.data import (
     BatchSampler,
@@ -21,15 +20,11 @@ from torch.utils.data import (
     default_collate,
 )
 
-from ...base.nearest import did_you_mean
 from ...pool.current import current, in_job
 from ..checks.checking import whole_number
 from .reading import Collate
 
 InitFn = Callable[[int], Any]  # Any: its result is not used
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -155,22 +150,6 @@ def check_stream(shuffle: bool | None, loading: Loading) -> None:
         )
     if loading.persistent_workers:
         raise ValueError("persistent_workers=True: an IterableDataset begins in a new worker in each pass")
-
-
-def takes_loading(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a method that takes the arguments of `Loading`: others of DataLoader are refused, with what to do."""
-    known = [*method.__annotations__]
-
-    @functools.wraps(method)
-    def checked(*args: P.args, **options: P.kwargs) -> R:
-        for name in options:
-            if name in _INSTEAD:
-                raise TypeError(f"run.{method.__name__} takes no {name}=: {_INSTEAD[name]}")
-            if name not in known:
-                raise TypeError(f"run.{method.__name__} has no option {name!r}{did_you_mean(name, known)}")
-        return method(*args, **options)
-
-    return checked
 
 
 def spare_cpus(threads: int, processes: int = 1) -> int | None:

@@ -141,6 +141,22 @@ def test_a_worker_that_dies_is_an_error_of_torch(number: int, workers: Callable[
     assert not workers()
 
 
+def test_a_pass_after_a_dead_persistent_worker_has_new_ones(tmp_path: Path) -> None:
+    def die_once(index: int) -> None:
+        if not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def train(run: Run) -> list[tuple[int, float]]:
+        data = Noisy(die_once)
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            list(run.batches(data, B, num_workers=1, persistent_workers=True))
+        return seen(run.batches(data, B, num_workers=1, persistent_workers=True))
+
+    found = fanwise.run(train, devices="cpu")
+    assert sorted(index for index, _ in found) == list(range(N))
+
+
 def test_a_worker_that_hangs_is_an_error_of_torch_in_time(workers: Callable[[], set[int]]) -> None:
     def hang(index: int) -> None:
         if index == 30:

@@ -176,10 +176,11 @@ class Loaders:
 
     def _keep(self, name: tuple[object, ...], loader: "DataLoader[Any]") -> None:
         """For the next loop over the same data set, which the loader keeps, so that no other object gets its id."""
-        if name in self._kept:
-            _end(loader._iterator)
-        else:
+        iterator: Any = loader._iterator  # Any: torch's, with its workers
+        if name not in self._kept and all(worker.is_alive() for worker in iterator._workers):
             self._kept[name] = loader
+        else:
+            _end(iterator)
 
 
 def _loader(

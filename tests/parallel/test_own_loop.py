@@ -144,6 +144,16 @@ def test_one_shard_comes_twice_in_the_first_batch() -> None:
     assert step.executions == 4
 
 
+def test_another_step_whose_loss_calls_the_model_leaves_its_gradients_alone() -> None:
+    run, critic, model = fanwise.here(), nn.Linear(4, 3), nn.Linear(4, 4)
+    own, whole = made(run, critic), run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: critic(m(x)))
+    backward(own, critic)
+    assert critic.weight.grad is not None
+    before = critic.weight.grad.clone()
+    whole(X)
+    assert torch.equal(critic.weight.grad, before)
+
+
 def test_a_counter_that_begins_to_matter_later_is_found_with_verify() -> None:
     def train(run: Run) -> None:
         model, calls = nn.Linear(4, 3), 0

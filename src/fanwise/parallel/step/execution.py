@@ -102,9 +102,7 @@ class Execution:
         Raises:
             ValueError: a buffer is not the same after every shard.
         """
-        buffers, others = self.replica.buffers, [(param, param.grad) for param in self.replica.others]
-        for param, _ in others:
-            param.grad = None
+        buffers = self.replica.buffers
         self.replica.forget_grads()
         buffers.keep()
         self.replica.is_checked = self.verifier.comparison.is_due(self.batches)
@@ -116,15 +114,22 @@ class Execution:
             if isinstance(error, NotSame):
                 raise ValueError(buffers.why_not_same(error.place)) from None
             raise
-        finally:
-            for param, grad in others:
-                param.grad = grad
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """In this block shards are executed: parameters must not be updated, and random streams are restored after."""
-        with passing(self.replica.used), kept_streams(self.replica.generators):
-            yield
+        """In this block shards are executed: parameters must not be updated.
+
+        Random streams, and the gradients of modules that this step does not train, are restored after it.
+        """
+        others = [(param, param.grad) for param in self.replica.others]
+        for param, _ in others:
+            param.grad = None
+        try:
+            with passing(self.replica.used), kept_streams(self.replica.generators):
+                yield
+        finally:
+            for param, grad in others:
+                param.grad = grad
 
     def work(self, batch: Batch) -> list[ShardWork]:
         """The shards that are this process's, those without samples too."""

@@ -60,7 +60,6 @@ QUIET = [
     "links/shared_memory/segment_table.py",
     "parallel/checks/agreement.py",
     "parallel/defaults.py",
-    "parallel/data/ahead.py",
     "parallel/data/order.py",
     "parallel/plans.py",
     "parallel/shards.py",

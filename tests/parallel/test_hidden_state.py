@@ -1,27 +1,21 @@
-"""What a shard might use or leave behind besides model, samples and key: kept, taken back, said or refused."""
+"""What a shard might use or leave behind besides model, samples and key: kept, restored or refused."""
 
 import functools
 import random
-import sys
-import types
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.checks.misuse import hooks
-from fanwise.parallel.inspecting.reached import modules_reached, reached
 from fanwise.parallel.process_settings.switches import switched, taken
-from fanwise.parallel.replica.attributes import Attributes
 from fanwise.parallel.replica.gradients import check_apart
-from fanwise.parallel.rng import MEMORY, HostStreams
+from fanwise.parallel.rng import begin, kept_streams, restored_streams
 from fanwise.tensor import Key
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
@@ -38,68 +32,6 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 def step_of(model: nn.Module, loss_fn: Any = losses, run: Run | None = None, **options: Any) -> Any:  # Any: a Step
     return (run or fanwise.here(shards=4)).step(model, sgd(model), loss_fn, **options)
-
-
-# -- attributes -------------------------------------------------------------------------------------------------------
-
-
-class Keeping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-        self.calls, self.name, self.pair = 0, "begins", (1, 2)
-        self.seen: list[int] = []
-        self.hidden = torch.zeros(3)
-        self.table = {"a": 1}
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(x)
-        self.calls += 1
-        self.name, self.pair = f"call {self.calls}", (self.calls, len(x))
-        self.seen.append(self.calls)
-        self.hidden = self.hidden + 1
-        self.table["b"] = self.calls
-        self.features = out
-        return out
-
-
-def test_plain_attributes_count_steps_and_others_are_put_back_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    model = Keeping()
-    step = step_of(model)
-    for turn in range(1, 10):
-        step(X)
-        assert (model.calls, model.name, model.pair) == (turn, f"call {turn}", (turn, 2))
-        assert model.seen == [] and model.table == {"a": 1} and model.hidden.tolist() == [0, 0, 0]
-        assert "features" not in vars(model)
-    said = caplog.text
-    assert all(said.count(f"changes {each}, a") == 1 for each in (".seen", ".hidden", ".table"))
-    assert "features" not in said and "  right:  give it with the batch" in said
-
-
-def test_what_begins_to_change_later_is_found_at_a_power_of_two() -> None:
-    model = Keeping()
-    attributes = Attributes({"": model})
-    for looks, expected in ((True, {}), (False, {}), (True, {(0, "calls"): 5})):
-        attributes.keep(looks=looks)
-        if not looks or expected:
-            model.calls = 5 if expected else 0
-        assert attributes.take() == expected
-    attributes.keep(looks=False)
-    model.calls = 6
-    assert attributes.take() == {(0, "calls"): 6}, "once found it is looked after"
-    assert model.calls == 0
-
-
-def test_a_shard_that_fails_leaves_attributes_as_before() -> None:
-    model = Keeping()
-
-    def fails(m: nn.Module, x: Tensor) -> Tensor:
-        m(x)
-        raise KeyError("a bad sample")
-
-    with pytest.raises(KeyError):
-        step_of(model, fails)(X)
-    assert (model.calls, model.seen, model.table) == (0, [], {"a": 1})
 
 
 # -- buffers ----------------------------------------------------------------------------------------------------------
@@ -141,74 +73,47 @@ def test_names_of_mean_buffers_are_checked() -> None:
         step_of(nn.BatchNorm1d(4), mean_buffers=["num_batches_tracked"])
 
 
-def test_a_module_that_nothing_leads_to_is_refused_and_also_names_it() -> None:
-    hidden = nn.BatchNorm1d(4)
-    registry = types.ModuleType("a_registry_of_the_program")
-    registry.__dict__["critic"] = hidden
-    sys.modules["a_registry_of_the_program"] = registry
-    try:
-
-        def critical(m: nn.Module, x: Tensor) -> Tensor:
-            found = sys.modules["a_registry_of_the_program"].__dict__["critic"]
-            return losses(m, found(x))
-
-        with pytest.raises(ValueError, match=r"calls a BatchNorm1d that is no part of the model(.|\n)*also=\[that"):
-            step_of(nn.Linear(4, 2), critical)(X)
-        assert hidden.running_mean is not None and hidden.running_mean.tolist() == [0] * 4
-        step_of(nn.Linear(4, 2), critical, also=[hidden])(X)
-        torch.testing.assert_close(hidden.running_mean, 0.1 * X.mean(0))
-    finally:
-        del sys.modules["a_registry_of_the_program"]
+def test_buffers_of_modules_besides_the_model_are_kept_if_they_are_named() -> None:
+    critic = nn.BatchNorm1d(4)
+    step_of(nn.Linear(4, 2), lambda m, x: losses(m, critic(x)), also=[critic])(X)
+    assert critic.running_mean is not None
+    torch.testing.assert_close(critic.running_mean, 0.1 * X.mean(0))
 
 
 # -- chance -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_streams_in_memory_are_those_that_the_libraries_tell() -> None:
-    first = MEMORY.read()
-    drawn = random.random(), random.gauss(), np.random.rand(), int(np.random.randint(9))
-    assert MEMORY.read() != first
-    MEMORY.write(first)
-    assert MEMORY.read() == first
-    assert drawn == (random.random(), random.gauss(), np.random.rand(), int(np.random.randint(9)))
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_a_body_that_begins_to_draw_is_made_again_with_streams_of_its_own() -> None:
-    streams, undone, state = HostStreams(), [], MEMORY.read()
-    assert streams.run(Key(1), lambda: 0, lambda: undone.append(1)) == 0
-    late = streams.run(Key(2), random.random, lambda: undone.append(1))
-    assert undone == [1] and MEMORY.read() == state
-    assert late == HostStreams().run(Key(2), random.random, lambda: undone.append(1))
-    assert late == streams.run(Key(2), random.random, lambda: undone.append(1))
-    assert late != streams.run(Key(3), random.random, lambda: undone.append(1))
-    assert undone == [1] and MEMORY.read() == state
+def test_streams_depend_on_the_key_and_those_of_the_program_go_on_after_the_block() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = [drawn(), drawn()]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    assert drawn() == expected[0]
+    with kept_streams():
+        begin(Key(1))
+        first = drawn()
+        with kept_streams():
+            begin(Key(2))
+            assert len({*drawn(), *first}) == 6
+        begin(Key(1))
+        assert drawn() == first
+    assert drawn() == expected[1]
 
 
-@pytest.mark.parametrize(
-    "generator",
-    [np.random.default_rng(0), np.random.RandomState(0), random.Random(0), torch.Generator()],
-    ids=["Generator", "RandomState", "Random", "torch"],
-)
-def test_a_generator_of_the_programs_own_begins_anew_in_each_shard(generator: Any) -> None:  # Any: of four kinds
-    drawn: list[float] = []
-
-    def draw() -> float:
-        if isinstance(generator, torch.Generator):
-            return float(torch.rand((), generator=generator))
-        return float(generator.random())
-
-    def noisy(m: nn.Module, x: Tensor) -> Tensor:
-        drawn.append(draw())
-        return losses(m, x)
-
-    step_of(nn.Linear(4, 2), noisy)(X)
-    step_of(nn.Linear(4, 2), noisy, fanwise.here(shards=1))(X[:2])
-    assert len(set(drawn[:4])) == 4 and drawn[0] == drawn[4]
-    after = draw()
-    assert after not in drawn
+def test_streams_are_restored_exactly_with_the_cached_normal_number_of_numpy() -> None:
+    np.random.seed(3)
+    expected = np.random.randn(4).tolist()
+    np.random.seed(3)
+    found = [np.random.randn()]
+    with restored_streams():
+        np.random.randn()
+    assert [*found, *np.random.randn(3)] == expected
 
 
-# -- settings, and what a function reaches ----------------------------------------------------------------------------
+# -- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_settings_are_set_in_the_block_and_put_back() -> None:
@@ -220,25 +125,6 @@ def test_settings_are_set_in_the_block_and_put_back() -> None:
     assert taken() == before
 
 
-def test_a_function_reaches_its_closure_globals_and_the_object_that_it_belongs_to() -> None:
-    inside, hidden = nn.Linear(1, 1), nn.Linear(1, 1)
-
-    class Trainer:
-        def __init__(self) -> None:
-            self.parts = {"critic": [hidden]}
-
-        def loss(self, m: nn.Module, x: Tensor) -> Tensor:
-            return helper(x)
-
-    def helper(x: Tensor) -> Tensor:
-        out: Tensor = inside(x) + X.sum()
-        return out
-
-    found = modules_reached(Trainer().loss)
-    assert found == {"self.parts['critic'][0]": hidden, "inside": inside}
-    assert any(each.value is X for each in reached(helper))
-
-
 # -- misuse -----------------------------------------------------------------------------------------------------------
 
 
@@ -246,17 +132,6 @@ def refused(train: Any, said: str, **options: Any) -> None:  # Any: a training f
     with pytest.raises(ValueError, match=said):
         fanwise.run(train, devices="cpu", progress=False, **options)
     assert hooks() == 0
-
-
-def test_a_sampler_by_rank_is_refused_in_a_run_and_works_outside() -> None:
-    data = TensorDataset(X)
-
-    def loader() -> Iterator[Any]:  # Any: batches
-        sampler: Any = DistributedSampler(data, num_replicas=1, rank=0)
-        return iter(DataLoader(data, 4, sampler=sampler))
-
-    refused(lambda run: list(loader()), "a DistributedSampler gives each process samples of its own")
-    assert len(list(loader())) == 2
 
 
 def test_an_update_beside_a_step_is_refused_and_another_one_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -306,7 +181,6 @@ CHANGES: dict[str, tuple[Any, str]] = {  # Any: changes a Sequential
     "another layer": (lambda m: m.__setitem__(0, nn.Linear(4, 2)), "'0.weight' is another, and 1 more"),
     "a parameter": (lambda m: m[1].register_parameter("slope", nn.Parameter(torch.ones(()))), "'1.slope' is new"),
     "buffers alone": (lambda m: m.append(nn.BatchNorm1d(2, affine=False)), "'2' is new"),
-    "a class of the program's": (lambda m: m.append(type("Doubling", (nn.Identity,), {})()), "'2' is new"),
 }
 
 
@@ -397,7 +271,7 @@ def test_an_optimizer_with_a_group_of_its_own_is_refused_by_name() -> None:
         fanwise.here().step(model, optimizer, losses)
 
 
-# -- traces outside of modules ----------------------------------------------------------------------------------------
+# -- losses that depend on earlier ones -----------------------------------------------------------------------------
 
 COUNT = 0
 
@@ -447,18 +321,6 @@ def by_container(container: Any) -> Any:  # Any: a list, dict, set or deque; a l
     return counting
 
 
-def by_the_first_shard() -> Any:  # Any: a loss
-    mean = None
-
-    def centred(m: nn.Module, x: Tensor) -> Tensor:
-        nonlocal mean
-        if mean is None:
-            mean = x.mean(0)
-        return losses(m, x - mean)
-
-    return centred
-
-
 LEFT: dict[str, Any] = {  # Any: makes a loss
     "global": lambda: by_global,
     "cell": by_cell,
@@ -469,88 +331,38 @@ LEFT: dict[str, Any] = {  # Any: makes a loss
     "dict": lambda: by_container({}),
     "set": lambda: by_container(set()),
     "deque": lambda: by_container(deque(maxlen=3)),
-    "first shard": by_the_first_shard,
+    "samples": lambda: lambda m, x: losses(m, x.mul_(0.5)),
 }
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_a_loss_that_depends_on_what_it_has_left_is_refused_in_its_first_step(what: str) -> None:
+def test_a_loss_that_depends_on_earlier_shards_is_refused_in_its_first_step(what: str) -> None:
     def train(run: Run) -> None:
-        step_of(nn.Linear(4, 2), LEFT[what](), run)(X)
+        step_of(nn.Linear(4, 2), LEFT[what](), run)(X.clone())
 
-    refused(train, "shard 3 was executed twice, and the loss is not the same")
-
-
-def test_what_a_loss_leaves_for_people_to_read_stays_as_if_nobody_had_looked() -> None:
-    said: list[float] = []
-    total, calls, table = 0.0, 0, {"a": [1]}
-
-    def telling(m: nn.Module, x: Tensor) -> Tensor:
-        nonlocal total, calls
-        calls += 1
-        total += float(x.sum())
-        said.append(total)
-        table.setdefault("b", []).append(calls)
-        return losses(m, x)
-
-    step = step_of(nn.Linear(4, 2), telling)
-    for _ in range(2):
-        step(X)
-    assert calls == len(said) == 8 and said[-1] == total == pytest.approx(2 * float(X.sum()), abs=1e-4)
-    assert table == {"a": [1], "b": [1, 2, 3, 4, 5, 6, 7, 8]}
+    refused(train, "shard 0 of batch 0 of step 0 was executed twice, and the loss differs")
 
 
 # -- verify -----------------------------------------------------------------------------------------------------------
 
 
-def test_verify_finds_on_one_device_what_depends_on_more_than_the_shard() -> None:
-    def noisy(m: nn.Module, x: Tensor) -> Tensor:
-        return losses(m, x) * float(np.random.default_rng().random())
-
+def test_verify_finds_on_one_device_what_begins_to_matter_later() -> None:
     def train(run: Run) -> None:
+        batches = 0
+
+        def noisy(m: nn.Module, x: Tensor) -> Tensor:
+            return losses(m, x) * (1 if batches < 2 else float(np.random.default_rng().random()))
+
         step = step_of(nn.Linear(4, 2), noisy, run)
-        for _ in range(3):
+        for _ in range(4):
             step(X)
+            batches += 1
 
     fanwise.run(train, devices="cpu", progress=False)
-    refused(train, "shard 0 was executed twice, and the loss is not the same", verify=2)
+    refused(train, "shard 0 of batch 2 of step 0 was executed twice, and the loss differs", verify=2)
     refused(train, "verify must be at least 0, got -1", verify=-1)
     with pytest.raises(TypeError, match="verify must be a whole number, got True"):
         fanwise.run(train, devices="cpu", verify=True)
-
-
-@pytest.mark.parametrize("late", [5, 8, 9, 17])
-def test_verify_finds_a_counter_that_begins_to_matter_in_whichever_batch(late: int) -> None:
-    def train(run: Run) -> None:
-        calls = 0
-
-        def counting(m: nn.Module, x: Tensor) -> Tensor:
-            nonlocal calls
-            calls += 1
-            return losses(m, x) * (2 if calls > late else 1)
-
-        step = step_of(nn.Linear(4, 2), counting, run)
-        for _ in range(5):
-            step(X)
-
-    fanwise.run(train, devices="cpu", progress=False)
-    refused(train, rf"before batch {late // 4 - (late % 4 == 0)} of step 0 shard . was executed twice", verify=1)
-
-
-def test_verify_leaves_what_a_loss_has_left_as_if_it_had_not_looked() -> None:
-    said: list[float] = []
-
-    def train(run: Run) -> None:
-        def telling(m: nn.Module, x: Tensor) -> Tensor:
-            said.append(float(x.sum()))
-            return losses(m, x)
-
-        step = step_of(nn.Linear(4, 2), telling, run)
-        for _ in range(3):
-            step(X)
-
-    fanwise.run(train, devices="cpu", progress=False, verify=1)
-    assert said == [float(part.sum()) for part in torch.tensor_split(X, 4)] * 3
 
 
 def test_verify_changes_no_bit() -> None:

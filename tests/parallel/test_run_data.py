@@ -147,7 +147,7 @@ def test_every_shard_begins_at_an_aligned_address() -> None:
     step(torch.rand(10, 3))
     for batch in run.batches(torch.rand(10, 3), 10):
         step(batch)
-    assert seen == [0] * 6
+    assert set(seen) == {0}
 
 
 def test_a_data_set_that_changes_its_length_in_a_pass_is_refused() -> None:

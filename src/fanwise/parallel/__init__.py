@@ -8,7 +8,7 @@ teams                        the processes of a run, as a step sees them:
     torch_distributed        started by somebody else
     hosts                    the same, on several hosts with a secret: a loss costs the step
     cluster                  processes that are jobs of a pool on a cluster, and linked as those of `hosts`
-checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
+checks, hangs                what would make a result depend on the devices; a training that does not come on
 optimizers, batch_norm       updates by slices; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
-from .data.batches import Fetch
+from .data.batches import ShardFetch
 from .data.splitting import arguments
 from .replica.losses import check_rows
-from .rng import all_streams
+from .rng import begin, kept_streams
 from .shards import assign
 from .teams.team import Team
 
@@ -29,7 +29,7 @@ def sums(
     fn: Measure,
     model: nn.Module,
     chunks: Sequence[range],
-    fetch: Callable[[range], Fetch],
+    fetch: Callable[[range], ShardFetch],
     *,
     key: Key,
     team: Team,
@@ -48,14 +48,20 @@ def sums(
     def measure() -> list[list[tuple[float, float]]]:
         mine: list[tuple[float, float]] = []
         own = assign(len(chunks), team.size)[team.place]
-        with evaluating(model), torch.no_grad(), _ending(watch), closing(fetch(own)) as fetched:
+        with (
+            evaluating(model),
+            torch.no_grad(),
+            _ending(watch),
+            closing(fetch(own)) as fetched,
+            kept_streams(generators),
+        ):
             for number in own:
                 watch((number - own.start) / len(own))
                 places = chunks[number]
                 fetched.reach(number)
                 content = fetched.read(number, 0, places)
-                with all_streams(key.fold_in(places.start), generators):
-                    mine.append(measured(fn(model, *arguments(content)), len(places)))
+                begin(key.fold_in(places.start), generators)
+                mine.append(measured(fn(model, *arguments(content)), len(places)))
         return team.gather("measures", mine)
 
     each = [found for theirs in team.together(measure) for found in theirs]

@@ -22,8 +22,7 @@ from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
 from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checks.checking import check_name, seconds, whole_number
-from .checks.outside import Outside
-from .data.loading import spare_cpus
+from .data.arguments import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of, devices_on_hosts
@@ -148,7 +147,7 @@ def run(
         with _entered(others, own, reduce, on_loss, step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
-            made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
+            made = Run(plan, (own,), team=team, fixed=fixed, verify=verify, spare_cpus=spare)
             line = "" if resume is not None else _notice(plan, others.size, own, fixed)
 
             def screen_of_first() -> Screen:
@@ -189,7 +188,7 @@ def run(
         return result
     alone = Alone()
     spare = spare_cpus(plan.threads)
-    made = Run(plan, found, team=alone, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
+    made = Run(plan, found, team=alone, fixed=fixed, verify=verify, spare_cpus=spare)
     with watched(alone, step_timeout_s):
 
         def screen() -> Screen:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
 from . import evaluation, ranks
-from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
+from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
 from .checkpoints import files
 from .checkpoints.files import Writer
 from .checkpoints.places import StrPath, is_of_this_process, place_of
@@ -37,18 +37,15 @@ from .checks.checking import (
     check_step,
     whole_number,
 )
-from .checks.outside import Outside
 from .checks.verifying import Verifier
-from .data.batches import Batch, Fetch, batches
-from .data.loaders import Loaders
-from .data.loading import Loading, check_stream, takes_loading, understood
+from .data.arguments import InitFn, Loading, check_stream, understood
+from .data.batches import Batch, ShardFetch, batches
+from .data.loader import Loaders
 from .data.reading import Collate, Data, reader_of
 from .data.streams import Where, stream_batches
-from .data.worker import InitFn
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
-from .replica.reach import reach_of
 from .replica.replicas import Device, LocalDevice, LossFn, Replica
 from .rng import generators_of
 from .shards import assign, cut
@@ -80,7 +77,6 @@ class Run:
         team: Team | None = None,
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
-        outside: Outside | None = None,
         verify: int = 0,
         spare_cpus: int | None = None,
     ) -> None:
@@ -92,13 +88,12 @@ class Run:
         self.rows = self._state.rows
         self._steps: list[Step | ManualStep] = []
         self._loop = OpenLoop()
-        self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
+        self._replicas: list[Replica] = []  # of steps
         self._placements = Placements()
         self._step_sums: dict[Placement, Sums] = {}  # of steps
         self.writer = Writer(self._team.set_writing)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
-        self._outside = outside  # what the training function reaches beyond itself
         self._loaders = Loaders(self.device, spare_cpus)
         self._names = names  # of the devices of all processes, where there are others
 
@@ -119,14 +114,12 @@ class Run:
             closing(self._loaders),
             misuse.watched(
                 self._placements.__contains__,
-                lambda params: any(id(param) in dropped for dropped in self._dropped for param in params),
+                lambda params: any(id(param) in each.dropped for each in self._replicas for param in params),
             ),
         ):
             yield
             for step in self._steps:
                 step.check_end()
-            if self._outside is not None:
-                self._outside.say_changes()
 
     def _device_names(self) -> list[str]:
         if self._names is not None:
@@ -204,39 +197,45 @@ class Run:
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
     ) -> Step | ManualStep:
-        """How to make one step of training; call what it returns with each batch.
+        """Return the step of a training: call it with each batch.
+
+        The loss must be a function of the model and the batch, so that it does not matter which device executes which
+        shard: its modules are parts of the model or named in `also`, its random numbers come from the global functions
+        of torch, numpy or `random`, and what it leaves in closures, globals or attributes of modules does not change
+        later losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
 
         Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
         `ManualStep`.
 
         Args:
-            model: on `run.device`, without a wrapper. optimizer: of its parameters. Without `loss_fn` also several of
-                each: one loop then has the gradients of all models, and one update calls all optimizers.
-            loss_fn: called as `loss_fn(model, *batch)` for each shard; returns one loss for each sample (or more,
-                first axis the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all
-                losses over the sum of all counts of the global batch. Each shard draws from
-                streams of its own, of torch, numpy and Python, also from generators of the program that it names.
-            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; what it was is `step.grad_norm`.
-                math.inf only measures it.
-            accumulate: batches to one update. The last batch of a pass of `run.batches` always ends with one.
+            model: on `run.device`, without a wrapper. Make it in the training function: one from outside is trained in
+                place on one device, and copied to each of several processes.
+            optimizer: of its parameters. Without `loss_fn` also several models and optimizers: one loop then has the
+                gradients of all models, and one update calls all optimizers.
+            loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns one loss per sample (or more, first axis
+                the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all losses over the
+                sum of all counts of the global batch. Each shard is seeded by itself.
+            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; `step.grad_norm` is the norm
+                before that. math.inf only measures it.
+            accumulate: batches per update. The last batch of a pass of `run.batches` always ends with one.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
                 leaves an update out when a gradient is not finite.
-            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it is what scales
-                the losses that `step.backward` is given.
-            batch_norm: "shard" normalises each shard by itself. "global" takes the statistics of the whole batch, in
-                the forward and the backward pass: what one pass over it would give. Two exchanges a layer, and the
-                activations of all shards of a process in memory at once.
-            mean_buffers: names of buffers that the mean over the shards is right for, besides those of batch
-                normalisation; others have to be the same after every shard.
-            also: modules that the loss calls besides the model, where the run does not find them itself, in what
-                `loss_fn`, or the function of the loop, names: their buffers are looked after as those of the model.
+            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it scales the
+                losses that `step.backward` is given.
+            batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
+                batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
+                (`shards="devices"`), and exchanges statistics twice per layer.
+            mean_buffers: names of buffers that become the mean over the shards, besides those of batch normalization.
+                Others must be the same after every shard.
+            also: modules that the loss calls besides the model, such as a teacher. Their buffers are kept as those
+                of the model. Models of other steps of the run are known.
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
-            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
-                outside of the training function; an optimizer that calls the loss itself; `clip_norm` or `accumulate`
-                not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model;
-                without `loss_fn` what only a step with one can do.
+            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an optimizer
+                that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without float16; an
+                unknown `batch_norm`, or "global" for a compiled model or without one shard per process; without
+                `loss_fn` an option that only a step with one has.
         """
         self._loop.check("run.step")
         if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
@@ -255,21 +254,21 @@ class Run:
             )
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
-        if self._outside is not None:
-            self._outside.check_model(whole)
         for each in optimizers:
             check_optimizer(each, whole, has_closure=loss_fn is None)
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
-        check_batch_norm(batch_norm, whole)
+        check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
         check_step(clip_norm, accumulate)
         for part in models:
             self._state.register("model", part)
         for each in optimizers:
             self._state.register("optimizer", each)
-        reach = reach_of(whole, [] if loss_fn is None else [loss_fn], also)
-        replica = Replica(whole, reach, loss_fn, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
+        replica = Replica(whole, loss_fn, also=also, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
         number = len(self._steps)
+        for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
+            known.look_after({f"the model of step {number}": whole})
+            replica.look_after({f"the model of step {other}": known.model})
         check_same(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
@@ -292,17 +291,16 @@ class Run:
         )
         made: Step | ManualStep
         if loss_fn is None:
-            made = ManualStep(execution, placements, reach)
+            made = ManualStep(execution, placements)
         else:
-            # Shards that are normalised together are one device's: they are all under way at once.
             local: list[Device] = (
-                [TogetherDevice(replica, self._team)]
+                [GlobalNormDevice(replica, self._team)]
                 if batch_norm == "global"
                 else [LocalDevice(replica) for _ in self.devices]
             )
-            made = Step(execution, placements[0], loss_fn, local, clip_norm=clip_norm, accumulate=accumulate)
+            made = Step(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
         self._steps.append(made)
-        self._dropped.append(replica.dropped)
+        self._replicas.append(replica)
         self._state.register("step", made)
         return made
 
@@ -316,7 +314,6 @@ class Run:
             self._line.epoch(epoch, count)
             yield epoch
 
-    @takes_loading
     def batches(
         self,
         data: Data,
@@ -345,21 +342,22 @@ class Run:
             batch_size: samples of the global batch, over all devices.
             shuffle: True by default, but for an IterableDataset; if not, in the order of the data set.
             drop_last: leave out a last batch that is not full.
-            num_workers: processes that read ahead of the steps, for each process of the run; 0: samples are read in
-                the step. In a job there are no more than its lease has CPUs beside those that train.
-            prefetch_factor: 2 by default; num_workers * prefetch_factor batches are read beyond the one in hand, and
-                no more are in memory. A process reads its own shards of them.
+            num_workers: processes of torch's DataLoader that read ahead of the steps, for each process of the run; 0:
+                samples are read in the step. In a job there are no more than its lease has CPUs beside those that
+                train. An IterableDataset is read by one worker at most.
+            prefetch_factor: 2 by default; num_workers * prefetch_factor batches are read ahead. A process reads its own
+                shards of them.
             pin_memory: to a GPU by way of pinned memory, ahead of the step; False: without.
             persistent_workers: they are there for the next pass over the same data set, as they are; else each pass
                 begins with new ones, which see what the program has changed in the data set.
-            timeout: seconds that a step waits for a shard; 0: without a limit.
+            timeout: seconds that the loop waits for a batch; 0: without a limit.
             worker_init_fn: called with the number of the worker, in each, before it reads.
 
         After a resume it goes on with the first sample that no step has used; an IterableDataset from its own state,
         if it or its iterator has state_dict and load_state_dict, and else by reading what comes before once more.
 
-        What the data set raises is raised by the step, with the index of the sample. A worker that dies is replaced,
-        and what it had is read again.
+        What the data set raises is raised by the step, or by the loop if a worker has read it, with the index of the
+        sample. A worker that dies ends the loop with an error of torch.
 
         Raises:
             TypeError: the data set cannot be indexed, or an argument of DataLoader that has no meaning here.
@@ -391,16 +389,18 @@ class Run:
 
         first = begun.done
 
-        def cut_of(number: int) -> tuple[range, ...] | None:
-            places = begun.places(first + number * size, size, drop_last)
-            return None if places is None else cut_places(places)
+        def requests() -> Iterator[dict[int, range]]:
+            for start in range(first, length, size):
+                places = begun.places(start, size, drop_last)
+                if places is not None:
+                    cuts = cut_places(places)
+                    yield {shard: cuts[shard] for shard in self._own(len(cuts)) if cuts[shard]}
 
         fetch = self._loaders.fetch(
             reader,
             data,
             (begun.key.fold_in("reading"), length, begun.key if shuffle is not False else None),
-            cut_of,
-            self._own,
+            requests(),
             loading,
         )
         made = batches(begun, size, fetch, lambda: len(reader), cut_places, drop_last=drop_last)
@@ -431,7 +431,6 @@ class Run:
             self._state.reach(in_pass=True)
             yield batch
 
-    @takes_loading
     def mean(
         self,
         fn: evaluation.Measure,
@@ -464,7 +463,6 @@ class Run:
         )
         return evaluation.mean(*self._sums(fn, model, data, batch_size, loading))
 
-    @takes_loading
     def sum(
         self,
         fn: evaluation.Measure,
@@ -496,11 +494,9 @@ class Run:
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
 
-        def fetch(own: range) -> Fetch:
-            def cut_of(number: int) -> tuple[range, ...] | None:
-                return (chunks[number],) if number in own else None
-
-            return self._loaders.fetch(reader, data, (key, length, None), cut_of, range, loading)
+        def fetch(own: range) -> ShardFetch:
+            requests = [{0: chunks[number]} for number in own]
+            return self._loaders.fetch(reader, data, (key, length, None), requests, loading)
 
         return evaluation.sums(
             fn,

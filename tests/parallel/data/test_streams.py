@@ -1,8 +1,6 @@
 """Iterable data sets: their own order, the same bits whoever reads, a resume by their own state or by reading again."""
 
-import os
 import random
-import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -94,22 +92,10 @@ def test_a_stream_comes_in_its_own_order_and_each_epoch_draws_anew() -> None:
     assert sorted(place for place, _ in shuffled[:N]) == [*range(N)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("kind", [Noisy, Shuffled, Resumable])
-def test_workers_give_the_same_samples_of_a_stream(workers: int, kind: Callable[[], Any]) -> None:
+def test_a_worker_gives_the_same_samples_of_a_stream(kind: Callable[[], Any]) -> None:
     expected = epochs(fanwise.here(), kind())
-    assert fanwise.run(lambda run: epochs(run, kind(), num_workers=workers), devices="cpu") == expected
-
-
-def test_a_dead_worker_is_replaced_by_one_that_reads_from_the_beginning(tmp_path: Path) -> None:
-    def die(place: int) -> None:
-        if place == 13 and not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    expected = epochs(fanwise.here(), Shuffled())
-    found = fanwise.run(lambda run: epochs(run, Shuffled(before=die), num_workers=2), devices="cpu")
-    assert (tmp_path / "died").exists() and found == expected
+    assert fanwise.run(lambda run: epochs(run, kind(), num_workers=1), devices="cpu") == expected
 
 
 @given(length=st.integers(1, 30), size=st.integers(1, 12), shards=st.integers(1, 5), drop_last=st.booleans())
@@ -159,7 +145,7 @@ class StreamSourceParts:
 
 
 @pytest.mark.parametrize("kind", [Shuffled, Resumable])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("uses", [False, True])
 def test_a_stream_goes_on_where_the_checkpoint_was_made(
     kind: Callable[[], Any], workers: int, uses: bool, tmp_path: Path
@@ -221,7 +207,8 @@ def test_a_loader_of_a_stream_is_understood() -> None:
     ("options", "said"),
     [
         ({"shuffle": True}, "shuffle=True: an IterableDataset has its own order"),
-        ({"num_workers": 1, "persistent_workers": True}, "workers of an IterableDataset begin it anew in each pass"),
+        ({"num_workers": 2}, "num_workers=2: an IterableDataset is read by one worker"),
+        ({"num_workers": 1, "persistent_workers": True}, "an IterableDataset begins in a new worker in each pass"),
     ],
 )
 def test_what_makes_no_sense_for_a_stream_is_refused(options: Any, said: str) -> None:

@@ -17,12 +17,12 @@ VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.c
 
 @pytest.mark.gpu
 def test_bits_on_gpus(tmp_path: Path) -> None:
-    assert len(held(tmp_path)) >= 34
+    assert len(held(tmp_path)) >= 27
 
 
 @pytest.mark.soak
 def test_the_program_for_gpus_works_on_cpus(tmp_path: Path) -> None:
-    assert len(held(tmp_path, "cpu")) == 30
+    assert len(held(tmp_path, "cpu")) == 23
 
 
 def held(folder: Path, *arguments: str) -> dict[str, str]:

@@ -260,36 +260,6 @@ def test_a_death_at_any_place_changes_no_result(
         assert found[1:] == expected[1:]
 
 
-def halves_its_samples(batches: str, folder: Path, run: Run) -> list[Tensor]:
-    """In place, and one process is killed by its loss, when others may have executed their shards."""
-
-    def loss(model: nn.Module, x: Tensor) -> Tensor:
-        if run.rank and step.batches == 1 and once(folder / "killed"):
-            kill()
-        found: Tensor = model(x.mul_(0.5)).sum(1)
-        return found
-
-    model = nn.Linear(5, 4)
-    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss)
-    for batch in run.batches(X, B) if batches == "of the run" else torch.split(X.clone(), B):
-        step(batch)
-    return list(model.state_dict().values())
-
-
-def test_samples_that_a_loss_has_changed_in_place_are_read_again_after_a_death_or_not_used(
-    pool: Pool, tmp_path: Path
-) -> None:
-    (tmp_path / "alone").mkdir()
-    halves = functools.partial(halves_its_samples, "of the run")
-    alone = fanwise.run(functools.partial(halves, tmp_path / "alone"), shards=SHARDS)
-    found = fanwise.run(functools.partial(halves, tmp_path), devices=2, shards=SHARDS, pool=pool)
-    assert (tmp_path / "killed").exists() and all(map(torch.equal, alone, found))
-    (tmp_path / "killed").unlink()
-    train = functools.partial(halves_its_samples, "of the program", tmp_path)
-    with pytest.raises(ValueError, match="the loss has changed samples of the batch in place, which was made by the"):
-        fanwise.run(train, devices=2, shards=SHARDS, pool=pool)
-
-
 def dies_in_a_loop(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> list[Tensor]:
     """Two loops to one update; one process of each number is killed at the place, as others go on."""
 

@@ -288,14 +288,14 @@ def tokens_that_count(run: Run) -> Result:
 
 @program
 def random_numbers_of_all_kinds(run: Run) -> Result:
-    model, rng = net(), np.random.default_rng(3)
+    model = net()
     step = run.step(model, sgd(model))
     for batch in run.batches((X, Y), B):
         for x, y in step.shards(batch):
-            noise = torch.from_numpy(rng.normal(size=x.shape).astype("float32")) + float(np.random.rand())
+            noise = torch.from_numpy(np.random.normal(size=x.shape).astype("float32")) + float(np.random.rand())
             step.backward(classify(model, x + noise, y) * random.random())
         step.update()
-    return [*state(model), torch.tensor([rng.random(), np.random.rand(), random.random()])]
+    return [*state(model), torch.tensor([np.random.rand(), random.random()])]
 
 
 @program
@@ -315,7 +315,7 @@ def what_a_body_writes_down_for_people(run: Run) -> Result:
 @program
 def a_teacher_and_a_module_for_the_loss(run: Run) -> Result:
     model, teacher, weighting = net(), normed(), nn.BatchNorm1d(3)  # both in training mode, as often forgotten
-    step = run.step(model, sgd(model))
+    step = run.step(model, sgd(model), also=[teacher, weighting])
     for batch in run.batches((X, Y), B):
         for x, y in step.shards(batch):
             with torch.no_grad():
@@ -426,65 +426,12 @@ def samples_changed_in_place(run: Run) -> Result:
     return state(model)
 
 
-@refused
-def an_average_in_the_body(run: Run) -> Result:
-    model = net()
-    step, average = run.step(model, sgd(model)), AveragedModel(model)
-    for batch in run.batches((X, Y), B):
-        for x, y in step.shards(batch):
-            step.backward(classify(model, x, y))
-            average.update_parameters(model)
-        step.update()
-    return state(model)
-
-
-@refused
-def an_optimizer_in_the_body(run: Run) -> Result:
-    model, critic = net(), net()
-    optimizer = sgd(critic)
-    step = run.step(model, sgd(model))
-    for batch in run.batches((X, Y), B):
-        for x, y in step.shards(batch):
-            step.backward(classify(model, x, y))
-            torch.autograd.backward(classify(critic, x, y).mean())
-            optimizer.step()
-        step.update()
-    return state(model)
-
-
-@refused
-def a_counter_in_a_layer_of_a_stranger(run: Run) -> Result:
-    hidden = {"norm": [nn.BatchNorm1d(D)]}
-
-    def normalised(x: Tensor) -> Tensor:
-        found: Tensor = getattr(run, "hidden")["norm"][0](x)  # noqa: B009  # where nobody looks
-        return found
-
-    run.hidden = hidden  # type: ignore[attr-defined]  # as above
-    del hidden
-    model = net()
-    step = run.step(model, sgd(model))
-    for batch in run.batches((X, Y), B):
-        for x, y in step.shards(batch):
-            step.backward(classify(model, normalised(x), y))
-        step.update()
-    return state(model)
-
-
 @refused_with_each_batch
 def weights_clipped_in_the_body(run: Run, step: ManualStep, batch: Any, model: nn.Module) -> None:
     for x, y in step.shards(batch):
         step.backward(classify(model, x, y))
         for param in model.parameters():
             param.data.clamp_(-0.1, 0.1)
-    step.update()
-
-
-@refused_with_each_batch
-def a_layer_frozen_in_the_body(run: Run, step: ManualStep, batch: Any, model: nn.Module) -> None:
-    for x, y in step.shards(batch):
-        step.backward(classify(model, x, y))
-        model.requires_grad_(False)
     step.update()
 
 

@@ -1,15 +1,9 @@
-"""Batch normalisation with the statistics of the whole global batch.
+"""Batch normalization with the statistics of the whole batch, for runs with one shard per process.
 
-together        executes the shards of a process in turns, so that they can meet in the middle
-relay           whose turn it is; threads and nothing else
-own             what each shard has for itself: random state, the attributes of its modules, gradients
-meetings        what is brought to a meeting and made of it, over all shards and processes
-layers          what replaces F.batch_norm meanwhile
-moments         counts, means and squared deviations, and their sum
+layers     the device that executes a shard with such layers, and their forward and backward passes
+moments    count, mean and squared deviations of a channel, and how to merge them
 """
 
-from .meetings import Gatherer as Gatherer
-from .together import BatchNorm as BatchNorm
-from .together import TogetherDevice as TogetherDevice
-from .together import check_batch_norm as check_batch_norm
-from .together import differentiate_together as differentiate_together
+from .layers import BatchNorm as BatchNorm
+from .layers import GlobalNormDevice as GlobalNormDevice
+from .layers import check_batch_norm as check_batch_norm

@@ -1,4 +1,4 @@
-"""The statistics of a channel, in parts that can be added: how many values, their mean, their squared deviations.
+"""Statistics of a channel that can be merged: number of values, mean and sum of squared deviations.
 
     part a: n, m, s    part b: n, m, s    d = m_b - m_a    n = n_a + n_b
     m = m_a + d n_b / n        s = s_a + s_b + d^2 n_a n_b / n
@@ -22,6 +22,10 @@ class Moments:
     count: int
     mean_C: Tensor
     squares_C: Tensor
+
+    def to(self, device: str | torch.device) -> "Moments":
+        """Return a copy on this device, or itself if it is there."""
+        return Moments(self.count, self.mean_C.to(device), self.squares_C.to(device))
 
 
 def moments_of(x: Tensor) -> Moments | None:

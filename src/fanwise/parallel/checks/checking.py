@@ -97,12 +97,18 @@ def check_no_gradients(model: nn.Module) -> None:
             )
 
 
+def is_compiled_by_shape(module: nn.Module) -> bool:
+    """Return whether a part was compiled by `torch.compile` without dynamic=True, and so anew for another shape."""
+    compiled = (part for part in module.modules() if hasattr(part, "_orig_mod"))
+    return any(getattr(part.dynamo_ctx, "_dynamic", None) is not True for part in compiled)
+
+
 def check_compiled(sizes: Sequence[int]) -> None:
-    """Raises ValueError for shards of different sizes, for each of which a compiled model would be compiled anew."""
+    """Raise ValueError for shards of different sizes, for each of which a model would be compiled anew."""
     found = sorted({size for size in sizes if size})
     if len(found) > 1:
         raise ValueError(
-            f"the model or loss_fn is compiled for one shape at a time, and the shards of this batch of {sum(sizes)} "
+            f"the model is compiled for one shape at a time, and the shards of this batch of {sum(sizes)} "
             f"have {' and '.join(map(str, found))} samples. For which shape it is compiled first depends on the "
             f"process, and so would the last bits of the result.\n"
             f"  wrong:  torch.compile(model)\n"

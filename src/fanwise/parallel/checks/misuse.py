@@ -1,24 +1,22 @@
-"""Calls from other ways to train, which would make a run silently wrong: refused, or said once.
+"""Refuse updates of optimizers that would make a run silently wrong.
 
-    optimizer.step()            of an optimizer that run.step updates: refused; in a pass of a shard, of what the step
-                                looks after: refused; where a step has dropped the gradients: refused; else said once
-    DistributedSampler          refused by name: it would leave out samples
-    another sampler by rank     refused too, where a DataLoader begins with it: it has a rank, and a number of ranks
+    optimizer.step()    of an optimizer that run.step updates: refused
+                        of parameters that shards use which are being executed: refused
+                        of parameters whose gradients a step has dropped: refused
+                        of others: a warning, once
 
-torch tells of every optimizer's step, and samplers and loaders ask here before they begin, while at least one run is
-under way in this process. Threads that are in no run are left alone.
+torch calls a hook before every optimizer's step while at least one run is under way in this process. Threads that are
+in no run are left alone.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader, DistributedSampler
 
 _log = logging.getLogger(__name__)
 
@@ -42,9 +40,6 @@ _runs = 0
 # all parameters that are not to be updated meanwhile.
 _passes: list[frozenset[int]] = []
 _leaving: list[Callable[[], None]] = []
-# Their methods are replaced for a while.
-_samplers: Any = DistributedSampler  # Any: a class
-_loaders: Any = DataLoader  # Any: a class
 
 
 @contextmanager
@@ -97,20 +92,7 @@ def _enter() -> None:
     with _lock:
         _runs += 1
         if _runs == 1:
-            handle = register_optimizer_step_pre_hook(_before_step)
-            _leaving.extend([handle.remove, _asking(_samplers, _check_sampler), _asking(_loaders, _check_loader)])
-
-
-def _asking(kind: Any, check: Callable[[Any], None]) -> Callable[[], None]:  # Any: a class, and its objects
-    """Before one of them begins it is checked; how to undo that."""
-    begin = kind.__iter__
-
-    def ask_first(each: Any) -> Any:  # Any: one of them, and its iterator
-        check(each)
-        return begin(each)
-
-    kind.__iter__ = ask_first
-    return lambda: setattr(kind, "__iter__", begin)
+            _leaving.append(register_optimizer_step_pre_hook(_before_step).remove)
 
 
 def _leave() -> None:
@@ -177,20 +159,3 @@ def _check_pass(optimizer: torch.optim.Optimizer) -> None:
 
 def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [param for group in optimizer.param_groups for param in group["params"]]
-
-
-def _check_loader(loader: Any) -> None:  # Any: a DataLoader
-    for part in (loader.sampler, loader.batch_sampler, loader.dataset):
-        known = getattr(part, "__dict__", {})
-        if "rank" in known and ("num_replicas" in known or "world_size" in known):
-            _check_sampler(part)
-
-
-def _check_sampler(sampler: object) -> None:
-    if _here.owns is not None:
-        raise ValueError(
-            f"a {type(sampler).__name__} gives each process samples of its own, and in a run every process calls the "
-            f"step with the whole batch and executes its own shards of it: samples would be left out.\n"
-            f"  wrong:  for batch in DataLoader(data, 32, sampler={type(sampler).__name__}(data)): step(batch)\n"
-            f"  right:  for batch in run.batches(data, 32): step(batch)"
-        )

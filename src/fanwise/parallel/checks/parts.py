@@ -16,7 +16,6 @@ from itertools import chain
 import torch
 from torch import nn
 
-from ..inspecting.reached import is_of_program
 from .checking import check_optimizer
 
 _values = operator.methodcaller("values")
@@ -80,8 +79,8 @@ def _params_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Param
 
 
 def _parts_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Those that may keep something besides parameters: with buffers, or of a class of the program's."""
+    """Those that keep something besides parameters."""
     for prefix, module in modules.items():
         for name, part in module.named_modules(prefix=prefix):
-            if part._buffers or is_of_program(type(part)):
+            if part._buffers:
                 yield name, part

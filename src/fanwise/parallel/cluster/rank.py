@@ -21,7 +21,6 @@ from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...rpc.rendezvous.addresses import Rendezvous
 from ...rpc.rendezvous.entrance_tls import TlsMeeting
-from ..checks.outside import Outside
 from ..data.order import Progress
 from ..hosts.meeting import PeerInfo, met_by
 from ..hosts.team import HostsTeam, entered
@@ -115,7 +114,6 @@ def _train(
         tuple(map(torch.device, settings.devices[orders.rank])),
         team=team,
         fixed=settings.fixed,
-        outside=Outside(train),
         verify=settings.verify,
         spare_cpus=settings.spare_cpus,
     )

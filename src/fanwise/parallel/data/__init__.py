@@ -4,10 +4,8 @@ order (quiet)    where a training is in its data; the order of an epoch
 reading          a shard of a data set, sample by sample or by one indexing
 batches          a pass, batch by batch: where the shards of each come from
 streams          the same of an iterable data set, whose order is its own
-loading          the arguments of a DataLoader; loaders: what a run has open of all this
-ahead (quiet)    which worker reads which shard
-workers, worker  processes that read ahead: as the run sees them, and from the inside
-parcels          how a shard comes from one
+arguments        the arguments of a DataLoader, as run.batches and run.mean take them
+loader           loads shards in worker processes of torch's DataLoader
 transfer         how it comes to a device
 arrays           arrays of other engines than torch, read and cut as tensors over their memory
 splitting        batches as trees of tensors: counted, cut, joined

@@ -19,9 +19,9 @@ from ...tensor.random import permutation
 from ...tensor.random.keys import Key
 from ..checks.agreement import first_difference
 from ..checks.checksums import marks_of_batch
-from ..rng import sample_streams
+from ..rng import begin, kept_streams
 from .arrays import is_array, tensor_of
-from .splitting import Content, samples_in
+from .splitting import Content, aligned, samples_in
 
 # Any: samples of the user's making
 Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any] | DataLoader[Any]
@@ -68,14 +68,12 @@ class SampleReader:
     Samples are read with one thread, wherever that is: a sum over several threads is another one.
 
     Attributes:
-        watch: told the index of each sample before it is read.
         is_tried: whether the next shard is read twice, to see whether it depends on who reads it, and how often.
     """
 
     def __init__(self, data: Any, collate: Collate) -> None:  # Any: a Dataset, or anything with its two methods
         self._data = data
         self._collate = collate
-        self.watch: Callable[[int], None] = _nobody
         self.is_tried = False
 
     def __len__(self) -> int:
@@ -90,10 +88,9 @@ class SampleReader:
 
     def _read(self, indices: Tensor, key: Key) -> Content:
         samples = []
-        with sample_streams() as begin, one_thread():
+        with kept_streams(), one_thread():
             for index in indices.tolist():
                 begin(key.fold_in(index))
-                self.watch(index)
                 with noted(index):
                     samples.append(self._data[index])
             begin(key.fold_in("collate").fold_in(int(indices[0])))
@@ -111,11 +108,7 @@ def collated(collate: Collate, samples: list[Any]) -> Content:  # Any: samples
             f"collate_fn returned None for {len(samples)} samples: a shard of a batch is made of what it returns, as a "
             f"tensor, or a tuple or dict of tensors"
         )
-    return content
-
-
-def _nobody(index: int) -> None:
-    """Watches nothing."""
+    return aligned(content)
 
 
 def _check_same(content: Content, again: Content) -> None:
@@ -160,7 +153,7 @@ def noted(index: int) -> Iterator[None]:
 
 
 class PassReader:
-    """One pass over a data set: what lies at these places of its order. The same in a worker as in the step."""
+    """One pass over a data set: reads what lies at some places of its order."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -175,10 +168,10 @@ class PassReader:
     def read(self, places: range) -> Content:
         return self._reader.read(self._order_N[places.start : places.stop], self._key)
 
-    def watched(self, watch: Callable[[int], None]) -> None:
-        """`watch` is told the index of each sample before it is read, where samples are read one by one."""
-        if isinstance(self._reader, SampleReader):
-            self._reader.watch = watch
+    def indices(self, places: range) -> list[int]:
+        """The samples at these places."""
+        indices: list[int] = self._order_N[places.start : places.stop].tolist()
+        return indices
 
 
 def reader_of(data: Data, collate_fn: Collate | None) -> Reader:

@@ -45,6 +45,26 @@ def part_of(content: Content, samples: range) -> Content:
     return tuple(part_of(value, samples) for value in content)
 
 
+def aligned(content: Content) -> Content:
+    """The content, with tensors copied that do not begin at an aligned address.
+
+    A library may choose its way of adding by the address, so it must not depend on the process that has read them.
+    """
+    if all(map(_is_aligned, tensors_in(content))):
+        return content
+    if isinstance(content, Tensor):
+        return content.clone()
+    if isinstance(content, Mapping):
+        return {name: aligned(value) for name, value in content.items()}
+    return tuple(map(aligned, content)) if isinstance(content, list | tuple) else content
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type != "cpu":
+        return True
+    return tensor.data_ptr() % _ALIGNED_BYTES == tensor.untyped_storage().data_ptr() % _ALIGNED_BYTES == 0
+
+
 def moved(content: Content, device: torch.device, *, pin: bool = True) -> Content:
     """The content on an accelerator, by way of pinned memory, so that nobody waits; for a CPU device as it is."""
     if device.type == "cpu":
@@ -59,7 +79,8 @@ def moved(content: Content, device: torch.device, *, pin: bool = True) -> Conten
 
 
 def _moved(tensor: Tensor, device: torch.device, pin: bool) -> Tensor:
-    if pin and device.type == "cuda" and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+    is_pinnable = device.type == "cuda" and tensor.device.type == "cpu" and tensor.layout == torch.strided
+    if pin and is_pinnable and not tensor.is_pinned():
         # torch keeps this memory until the copy is done, and then for the next one.
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

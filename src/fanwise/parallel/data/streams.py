@@ -3,10 +3,9 @@
     stream --places 0, 1, 2 ...--> batch k: places k * size to (k + 1) * size --cut--> shards, each collated by itself
 
 The contract: iterating the data set again, with the same random numbers, gives the same samples in the same order. What
-is drawn for the sample at a place comes from (seed, epoch, place). Each process that reads - of the run, and of its
-workers - iterates the whole stream, and collates what it was asked for: so nobody hands samples on, and whoever dies is
-replaced by somebody who reads from the beginning. What is expensive belongs into `collate_fn`, which is called for own
-shards alone.
+is drawn for the sample at a place comes from (seed, epoch, place). Each process, or its one DataLoader worker, iterates
+the whole stream and collates its own shards: what is expensive belongs into `collate_fn`. Shards of a process that was
+lost are read by the others from the beginning of the stream.
 
 A resume goes on from the data set's own state where it, or its iterator, has state_dict and load_state_dict; else what
 comes before is read and dropped.
@@ -16,20 +15,18 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from ...tensor.random.keys import Key
-from ..rng import sample_streams
+from ..rng import begin, kept_streams
 from ..shards import cut
-from .ahead import Shard
 from .batches import Batch
 from .order import Pass
 from .reading import Collate, collated, noted, one_thread
 from .splitting import Content
 from .transfer import Transfer
-from .workers import LoaderWorkers
 
 _NOTHING: Any = object()  # Any: where there is no sample
 
@@ -65,7 +62,6 @@ class StreamSource:
     def __init__(self, data: "IterableDataset[Any]", collate: Collate) -> None:
         self._data = data
         self._collate = collate
-        self._watch: Callable[[int], None] = lambda place: None
 
     def begin(self, key: Key, done: int, state: Any) -> None:  # Any: of the data set's making
         """A pass begins, after `done` samples. All random numbers come from `key`."""
@@ -77,13 +73,10 @@ class StreamSource:
         self._place = 0  # of the first of these, or of the next one
         self._batch: tuple[int, list[Any], bool, Any] = (-1, [], False, None)  # Any: the last one, with its samples
 
-    def watched(self, watch: Callable[[int], None]) -> None:
-        self._watch = watch
-
     def read(self, where: Where) -> Part:
-        with sample_streams() as begin, one_thread():
+        with kept_streams(), one_thread():
             if self._batch[0] != where.start:
-                self._batch = (where.start, *self._next_batch(where, begin))
+                self._batch = (where.start, *self._next_batch(where))
             _, samples, last, state = self._batch
             ranges, shards = cut(len(samples), where.pieces), {}
             for index in where.wanted:
@@ -92,21 +85,21 @@ class StreamSource:
                     shards[index] = collated(self._collate, samples[ranges[index].start : ranges[index].stop])
         return Part(len(samples), last, state, shards)
 
-    def _next_batch(self, where: Where, begin: Callable[[Key], None]) -> tuple[list[Any], bool, Any]:  # Any: samples
+    def _next_batch(self, where: Where) -> tuple[list[Any], bool, Any]:  # Any: samples
         """Its samples, whether it is the last one, and the state after it."""
         if self._iterator is None or self._place > where.start:
-            self._begin_again(begin)
-        while self._place < where.start and self._look(1, begin):
+            self._begin_again()
+        while self._place < where.start and self._look(1):
             del self._read[0]
             self._place += 1
-        self._look(where.size, begin)
+        self._look(where.size)
         samples, self._read = self._read[: where.size], self._read[where.size :]
         self._place += len(samples)
         state = None if self._read else self._state_now()  # after what was looked at beyond it there is no state of it
-        goes_on = self._look(where.size if where.drop_last else 1, begin)
+        goes_on = self._look(where.size if where.drop_last else 1)
         return samples, not goes_on, state
 
-    def _begin_again(self, begin: Callable[[Key], None]) -> None:
+    def _begin_again(self) -> None:
         self._read, self._place = [], self._done
         begin(self._key.fold_in("begin"))
         holder: Any = self._data  # Any: has load_state_dict
@@ -116,13 +109,12 @@ class StreamSource:
         if self._state is not None and _has_state(holder):
             holder.load_state_dict(copy.deepcopy(self._state))
 
-    def _look(self, least: int, begin: Callable[[Key], None]) -> bool:
+    def _look(self, least: int) -> bool:
         """Read until so many samples are there. False: there are not so many."""
         assert self._iterator is not None, "it has begun"
         while len(self._read) < least:
             place = self._place + len(self._read)
             begin(self._key.fold_in(place))
-            self._watch(place)
             with noted(place):
                 sample = next(self._iterator, _NOTHING)
             if sample is _NOTHING:
@@ -141,98 +133,81 @@ def _has_state(holder: Any) -> bool:  # Any: a data set or an iterator
     return hasattr(holder, "state_dict") and hasattr(holder, "load_state_dict")
 
 
-class StreamFetch(Protocol):
-    """Where the batches of a stream come from."""
-
-    def batch(self, number: int) -> Part:
-        """What this process needs of this batch, which the loop has in hand now."""
-        ...
-
-    def shard(self, number: int, index: int) -> Content:
-        """A shard of a batch, on the device."""
-        ...
-
-    def close(self) -> None:
-        """The loop is over, well or not."""
-        ...
-
-
 WhereOf = Callable[[int, tuple[int, ...]], Where]  # of a batch, by its number, and shards of it
 
 
-class StreamInStep:
-    """Read when the loop asks for a batch, collated when a step asks for a shard."""
+class StreamParts(IterableDataset[Any]):
+    """What a DataLoader worker iterates: the parts of all batches, with the shards that this process executes."""
 
-    def __init__(self, source: StreamSource, transfer: Transfer, where: WhereOf) -> None:
+    def __init__(
+        self,
+        source: StreamSource,
+        where: WhereOf,
+        own: Callable[[], range],
+        failure: Callable[[Exception], Any],  # Any: of the caller's making
+    ) -> None:
         self._source = source
-        self._transfer = transfer
         self._where = where
+        self._own = tuple(own())
+        self._failure = failure
 
-    def batch(self, number: int) -> Part:
-        return self._source.read(self._where(number, ()))
+    def __iter__(self) -> Iterator[Any]:  # Any: a Part, or a failure
+        for number in count():
+            try:
+                part = self._source.read(self._where(number, self._own))
+            except Exception as error:
+                yield self._failure(error)
+                return
+            yield part
+            if part.last or not part.rows:
+                return
 
-    def shard(self, number: int, index: int) -> Content:
-        return self._transfer.now(self._source.read(self._where(number, (index,))).shards[index])
 
-    def close(self) -> None:
-        pass
+class StreamFetch:
+    """The batches of a stream, with shards on the device.
 
-
-class StreamByWorkers:
-    """Read ahead by workers, each of which iterates the stream, and collates what is asked of the batches that it gets.
+    Without a worker a batch is read when the loop begins it, and a shard is collated when it is asked for.
 
     Args:
-        own: which shards this process executes as things are now; those that a step asked for besides are collated in
-            the next batch, too. ahead: batches beyond the one in hand.
+        parts: of all batches, from a worker; None without one. on_close: ends it.
     """
 
     def __init__(
         self,
-        spare: StreamInStep,
+        source: StreamSource,
         transfer: Transfer,
-        workers: LoaderWorkers,
         where: WhereOf,
-        own: Callable[[], range],
-        *,
-        ahead: int,
+        parts: Iterator[Part] | None,
+        on_close: Callable[[], None],
     ) -> None:
-        self._spare = spare
+        self._source = source
         self._transfer = transfer
-        self._workers = workers
         self._where = where
-        self._own = own
-        self._ahead = ahead
-        self._number = 0  # of the batch in hand
-        self._part = Part(0, True, None, {})
-        self._asked: set[int] = set()
-        self._is_over = False
+        self._parts = parts
+        self._on_close = on_close
+        self._number = -1
+        self._shards: dict[int, Content] = {}
 
     def batch(self, number: int) -> Part:
-        self._number = number
-        self._workers.drop_before(number)
-        wanted = tuple(sorted(self._asked.union(self._own())))
-        self._asked = set()
-        ahead = range(number, number + self._ahead + 1)
-        self._workers.want({(each, 0): (self._where(each, wanted),) for each in ahead})
-        self._part = self._taken((number, 0), number, wanted)
-        return self._part
-
-    def _taken(self, key: Shard, number: int, wanted: tuple[int, ...]) -> Part:
-        self._workers.want({key: (self._where(number, wanted),)})
-        part: Part = self._workers.take(key)
+        """What this process needs of the batch that the loop begins."""
+        if self._parts is None:
+            return self._source.read(self._where(number, ()))
+        part = next(self._parts)
+        self._number, self._shards = number, dict(part.shards)
         return part
 
     def shard(self, number: int, index: int) -> Content:
-        if self._is_over or number < self._number:  # the loop has let go of it
-            return self._spare.shard(number, index)
-        self._asked.add(index)
-        if index not in self._part.shards:
-            self._part.shards.update(self._taken((number, 1 + index), number, (index,)).shards)
-        return self._transfer.now(self._part.shards[index])
+        """A shard. It is read again when it is asked for again, because the loss may have changed it."""
+        if number == self._number and index in self._shards:
+            return self._transfer.now(self._shards.pop(index))
+        return self._transfer.now(self._source.read(self._where(number, (index,))).shards[index])
 
     def close(self) -> None:
-        self._is_over = True
-        self._workers.close()
+        """The loop is over."""
+        self._shards = {}
+        if self._parts is not None:
+            self._parts, self._number = None, -1
+            self._on_close()
 
 
 def stream_batches(

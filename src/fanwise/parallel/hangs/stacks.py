@@ -31,7 +31,6 @@ _OURS = (
     "/fanwise/parallel/running.py",
     "/fanwise/pool/worker.py",
     "/fanwise/parallel/data/reading.py",
-    "/fanwise/parallel/data/worker.py",
 )
 
 _STATES = {

@@ -19,7 +19,7 @@ import torch
 import torch.utils.deterministic
 
 from ...pool.late_imports import around_imports
-from ..rng import sample_streams
+from ..rng import restored_streams
 from .cuda import as_in_every_process
 from .malloc_tuning import freed_memory_kept
 from .switches import Values, switched
@@ -30,7 +30,7 @@ _filling: Any = torch.utils.deterministic  # Any: torch sets this module's attri
 @contextmanager
 def _imports_unseen() -> Iterator[None]:
     """What libraries draw while they are loaded in this block does not count: another process has them already."""
-    watcher = around_imports(sample_streams)
+    watcher = around_imports(restored_streams)
     try:
         yield
     finally:

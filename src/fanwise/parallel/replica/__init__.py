@@ -4,7 +4,4 @@ replicas          shards in, nodes of the tree out
 gradients         what a shard brings, and how two of them are added
 losses            what a loss function may return, or step.backward be given
 buffers           buffers of modules: every shard begins with the same ones
-attributes        plain attributes of modules: the same
-reach             what shards may use besides the model
-hidden_modules    modules that a loss calls although nothing that it names leads to them
 """

@@ -6,7 +6,7 @@ reach, and for a buffer that the forward pass left as it was: neither is the sam
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,6 @@ class Partial:
         samples: of these shards.
         buffers: those that changed.
         executed: shards.
-        attributes: plain ones of modules, which changed.
     """
 
     grads: list[Tensor | None]
@@ -49,7 +48,6 @@ class Partial:
     samples: int
     buffers: dict[int, Changed]
     executed: int = 1
-    attributes: dict[tuple[int, str], Any] = field(default_factory=dict)  # Any: plain values
     sparse: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -62,8 +60,6 @@ def add(left: Partial, right: Partial) -> Partial:
     left.executed += right.executed
     for place, changed in right.buffers.items():
         left.buffers[place] = _added(left.buffers[place], changed) if place in left.buffers else changed
-    if right.attributes:
-        left.attributes = right.attributes | left.attributes
     for place, grad in right.sparse.items():
         left.sparse[place] = left.sparse[place] + grad if place in left.sparse else grad
     return left

@@ -18,15 +18,11 @@ from torch import Tensor, nn
 
 from ...tensor.random.keys import Key
 from ..data.splitting import Content, arguments
-from ..inspecting.compiled import Compiled
-from ..rng import Generator, HostStreams, generators_of, own_streams, stream
+from ..rng import begin, generators_of
 from ..shards import Node, TreeSum
-from .attributes import Attributes
 from .buffers import Buffers
 from .gradients import Changed, Partial, add, check_apart
-from .hidden_modules import strangers_refused
 from .losses import GIVEN, RETURNED, LossReader
-from .reach import Reach
 
 _CPU = torch.device("cpu")
 
@@ -61,86 +57,60 @@ class Device(Protocol):
 
 
 class Replica:
-    """The model of one memory, and what is needed to differentiate its loss.
+    """The model in the memory of a process, and what is needed to differentiate its loss.
 
     Args:
-        reach: what shards use besides the model. loss_fn: None where the program has a loop of its own.
+        loss_fn: None if the program has a loop of its own. also: modules that the loss calls besides the model.
         mean_buffers: names of buffers that the mean over the shards is right for.
 
     Attributes:
-        modules: the model, whose name is "", and others that the loss reaches. others: the parameters of these, and
-            those that the loss names by themselves. dropped: ids of such as had a gradient after a shard.
-        generators: that torch draws from here. own_generators: that the program has made.
-        compiled: parts of model, loss and modules.
-        looks: what a shard may do that nobody knows of is looked for.
-        known: ids of all modules and their parts. looked_after: of their parameters.
+        modules: the model, whose name is "", and others that shards use, by their names in messages.
+        params: the parameters of the model. others: those of the other modules. used: ids of all of them.
+        dropped: ids of parameters in `others` that had a gradient after a shard.
+        generators: of torch, that operators on this device draw from.
+        is_checked: whether the gradients of two shards are checked for the same memory.
     """
-
-    modules: Mapping[str, nn.Module]
-    others: list[Tensor]
-    own_generators: list[Generator]
-    compiled: Compiled
-    known: set[int]
-    looked_after: frozenset[int]
-    buffers: Buffers
-    attributes: Attributes
 
     def __init__(
         self,
         model: nn.Module,
-        reach: Reach,
         loss_fn: LossFn | None = None,
         *,
+        also: Sequence[nn.Module] = (),
         autocast: torch.dtype | None = None,
         mean_buffers: Sequence[str] = (),
         device: torch.device = _CPU,
     ) -> None:
         self.model = model
-        self.params = list({id(param): param for param in model.parameters()}.values())
         self.loss_fn = loss_fn
         self.device = device
-        self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
-        self.looks = False
+        self.generators = generators_of(device)
+        self.params = list(model.parameters())
         self.dropped: set[int] = set()
+        self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
+        self.is_checked = False
         self._autocast = autocast
         self._mean_buffers = mean_buffers
-        self.generators = generators_of(device)
-        self._host_streams = HostStreams()
-        self.look_after(reach)
+        self.modules: Mapping[str, nn.Module] = {"": model}
+        self.look_after({f"also[{number}]": module for number, module in enumerate(also)})
 
-    def look_after(self, reach: Reach) -> None:
-        """From now on shards may use all of this."""
-        self.modules, self.others, self.own_generators = reach.modules, reach.others, reach.generators
-        self.compiled = reach.compiled
-        self.known = {id(each) for module in self.modules.values() for each in module.modules()}
-        self.looked_after = frozenset(map(id, (*self.params, *self.others)))
+    def look_after(self, modules: Mapping[str, nn.Module]) -> None:
+        """Shards may use these modules, too. They are added to those that are known."""
+        parts = {id(part) for module in self.modules.values() for part in module.modules()}
+        new = {name: module for name, module in modules.items() if id(module) not in parts}
+        self.modules = {**self.modules, **new}
+        own = set(self.params)
+        params = [param for module in self.modules.values() for param in module.parameters()]
+        self.others = [param for param in dict.fromkeys(params) if param not in own]
+        self.used = frozenset(map(id, params))
         self.buffers = Buffers(self.modules, self._mean_buffers)
-        self.attributes = Attributes(self.modules)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
-        own = key.fold_in(work.index)
-
-        def passes() -> tuple[Tensor, float]:
-            with self.entered(own):
-                loss, count = self.loss(work)
-                scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
-            return loss, count
-
-        loss, count = self._host_streams.run(own, passes, self._undo)
+        begin(key.fold_in(work.index), self.generators)
+        loss, count = self.loss(work)
+        scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         return self.taken(work, loss, count)
-
-    @contextmanager
-    def entered(self, own: Key) -> Iterator[None]:
-        """A shard is executed in this block: torch's random numbers, and those of the program's own, come from `own`.
-
-        Raises:
-            ValueError: it has changed buffers of a module that nobody looks after.
-        """
-        strangers = strangers_refused(self.known) if self.looks and not self.compiled.any_part else nullcontext()
-        streams = own_streams(own, self.own_generators) if self.own_generators else nullcontext()
-        with stream(own, self.generators), streams, strangers:
-            yield
 
     def taken(self, work: ShardWork, loss: Tensor, count: float) -> Partial:
         """What a shard brings that was just executed, moved out of the parameters; modules are as before it."""
@@ -150,14 +120,7 @@ class Replica:
             param.grad = None
         self.forget_others()
         changed = {} if work.alone else self.buffers.take(work.samples)
-        return partial_of(grads, loss, count, work.samples, changed, self.attributes.take())
-
-    def _undo(self) -> None:
-        """What a shard has changed, before it is made again."""
-        self.forget_grads()
-        self.forget_others()
-        self.buffers.put_back()
-        self.attributes.put_back()
+        return _partial(grads, loss, count, work.samples, changed)
 
     def forget_grads(self) -> None:
         """Those of the parameters of the step."""
@@ -197,25 +160,20 @@ class LocalDevice:
         for each in work:
             with noted(each, shards):
                 value = self._replica.differentiate(each, key) if each.samples else None
-                if self._replica.looks and value is not None:
+                if self._replica.is_checked and value is not None:
                     check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
             tree.put(Node(each.index, each.index + 1, value))
         return tree.nodes
 
 
-def partial_of(
-    grads: list[Tensor | None],
-    loss: Tensor,
-    count: float,
-    samples: int,
-    buffers: dict[int, Changed],
-    attributes: dict[tuple[int, str], Any],  # Any: plain values
+def _partial(
+    grads: list[Tensor | None], loss: Tensor, count: float, samples: int, buffers: dict[int, Changed]
 ) -> Partial:
     """What one shard brings. Sparse gradients go apart: they are added and exchanged in another way."""
     sparse = {place: grad for place, grad in enumerate(grads) if grad is not None and grad.is_sparse}
     for place in sparse:
         grads[place] = None
-    return Partial(grads, loss.detach(), count, samples, buffers, 1, attributes, sparse)
+    return Partial(grads, loss.detach(), count, samples, buffers, sparse=sparse)
 
 
 def scaled(loss: Tensor, work: ShardWork) -> Tensor:

@@ -3,21 +3,21 @@
     opened(batch)          nothing has happened that a step would not see; cut into shards
     begun()                what shards change is remembered, and put back when the block raises
       shards                 executed by devices, or by a loop of the program
-      total(nodes)           gradients added over all processes; buffers and attributes become those of the batch
+      total(nodes)           gradients added over all processes; buffers become those of the batch
     executed(), closed()   counted, and shown
 
 All from `begun` to `total` is done again when a process was lost meanwhile, with the shards that are then this one's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..checks.checking import check_compiled
+from ..checks.checking import check_compiled, is_compiled_by_shape
 from ..checks.misuse import passing, updating
 from ..checks.parts import Parts
 from ..checks.verifying import Verifier
@@ -25,8 +25,8 @@ from ..data.batches import Batch, batch_of
 from ..plans import Plan
 from ..progress.line import ProgressLine
 from ..replica.gradients import Partial
-from ..replica.reach import Reach
 from ..replica.replicas import Replica, ShardWork
+from ..rng import kept_streams
 from ..shards import Node, assign
 from ..teams.team import NotSame, Sums, Team
 from .loss_scale import LossScale, take_off
@@ -66,7 +66,8 @@ class Execution:
         self._optimizers = optimizers
         self._parts = Parts(replica.modules, optimizers)
         self._line = line
-        self._has_looked = False  # for what the loss leaves behind
+        self._is_first = True  # no batch was executed here
+        self._is_compiled_by_shape = any(map(is_compiled_by_shape, replica.modules.values()))
 
     # -- before ----------------------------------------------------------------------------------------------------
 
@@ -81,22 +82,16 @@ class Execution:
         self.loop.check("a step of the run")
         self._parts.check(self.number)
         made = batch_of(batch, self._plan.shards, self.replica.device)
-        if self.replica.compiled.by_shape:
+        if self._is_compiled_by_shape:
             check_compiled(made.sizes)
         if self.verifier.comparison.is_due(self.batches):
             self.verifier.comparison.check(self.batches, batch, made)
         return made
 
-    def look_after(self, reach: Reach) -> None:
-        """Shards may use more than when the step was made, as their loop names it."""
-        self.replica.look_after(reach)
-        self._parts = Parts(reach.modules, self._optimizers)
-
     def repeats(self) -> bool:
-        """Whether a shard of this batch may be executed twice, to see what comes of it: asked once a batch."""
-        looks = not self._has_looked or self.verifier.repeats(self.batches)
-        self._has_looked = True
-        return looks and self.verifier.can_repeat
+        """Return whether a shard of this batch is executed twice as a check. Called once per batch."""
+        is_first, self._is_first = self._is_first, False
+        return self.verifier.repeats(self.batches, is_first=is_first)
 
     # -- the shards ------------------------------------------------------------------------------------------------
 
@@ -107,30 +102,34 @@ class Execution:
         Raises:
             ValueError: a buffer is not the same after every shard.
         """
-        buffers, attributes = self.replica.buffers, self.replica.attributes
+        buffers = self.replica.buffers
         self.replica.forget_grads()
         buffers.keep()
-        self.replica.looks = self.looks
-        attributes.keep(looks=self.replica.looks)
+        self.replica.is_checked = self.verifier.comparison.is_due(self.batches)
         try:
             yield
         except BaseException as error:
             buffers.put_back()
-            attributes.put_back()
             self.replica.forget_grads()
             if isinstance(error, NotSame):
                 raise ValueError(buffers.why_not_same(error.place)) from None
             raise
 
-    @property
-    def looks(self) -> bool:
-        """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
-        number = self.batches
-        return number & (number - 1) == 0 or self.verifier.comparison.is_due(number)
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """In this block shards are executed: parameters must not be updated.
 
-    def passing(self) -> AbstractContextManager[None]:
-        """In this block shards are executed: nobody is to update what they use."""
-        return passing(self.replica.looked_after)
+        Random streams, and the gradients of modules that this step does not train, are restored after it.
+        """
+        others = [(param, param.grad) for param in self.replica.others]
+        for param, _ in others:
+            param.grad = None
+        try:
+            with passing(self.replica.used), kept_streams(self.replica.generators):
+                yield
+        finally:
+            for param, grad in others:
+                param.grad = grad
 
     def work(self, batch: Batch) -> list[ShardWork]:
         """The shards that are this process's, those without samples too."""
@@ -166,7 +165,6 @@ class Execution:
         with updating():
             done = self.sums.total(what, nodes, len(batch.sizes), mean=mean)
         self.replica.buffers.settle(done.buffers, done.samples)
-        self.replica.attributes.settle(done.attributes)
         for place, grad in done.sparse.items():
             own, mine = done.grads[place], grad / done.count if mean else grad
             done.grads[place] = mine if own is None else own + mine

@@ -11,27 +11,23 @@ meanwhile, it gives the shards that are now this process's instead, and the body
 nothing until it is over. As `backward` does, a loop adds to what is in .grad: what to do between two loops, and when to
 forget gradients, is the program's to say.
 
-What a body leaves in local variables, closures, iterators and objects is that of the shards of this process. Whether
-any of it matters is tried in the first batch: the first shard comes a second time, and has to have the same gradients.
+What a body leaves in local variables, closures, iterators and objects is that of the shards of this process. In the
+first batch the first shard comes a second time, as a check, and has to have the same gradients.
 """
 
-import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 from torch import Tensor
 
 from ..checks.misuse import updating
-from ..checks.untouched import Untouched
 from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
-from ..replica.reach import Reach, reach_of
 from ..replica.replicas import ShardWork, noted, scaled
-from ..rng import host_streams
+from ..rng import begin
 from ..shards import Node, TreeSum
 from ..teams.team import divide
 from .execution import Execution
@@ -62,13 +58,11 @@ class ManualStep:
     >>> step.update()
     """
 
-    def __init__(self, execution: Execution, placements: Sequence[Placement], reach: Reach) -> None:
+    def __init__(self, execution: Execution, placements: Sequence[Placement]) -> None:
         self.updates = 0
         self._execution = execution
         self._replica = execution.replica
         self._placements = placements
-        self._named = reach  # by the model and also=
-        self._loops: dict[CodeType, Reach] = {}
         self._current: _Current | None = None
         self._loss: Tensor | None = None
         self._is_finite = True  # all gradients since the last update
@@ -113,30 +107,24 @@ class ManualStep:
         """This process's shards of a global batch, one after another. At the end gradients are exchanged.
 
         After the loop `.grad` of each parameter has the gradient of (the sum of all losses) / (the sum of their counts)
-        over the global batch added to it. In the loop a body has a shard for itself: random numbers, buffers and
-        attributes of modules, and `.grad`. It may run again, for a shard that was another process's, which was lost.
-        The first shard of the first batch comes twice, to see whether what bodies leave behind matters. Blocks at the
-        end until all are there.
+        over the global batch added to it. In the loop a body has a shard for itself: random numbers, buffers of
+        modules, and `.grad`. It may run again, for a shard that was another process's, which was lost. The first shard
+        of the first batch comes twice, to see whether what bodies leave behind matters. Blocks at the end until all
+        are there.
 
         Raises:
-            ValueError: no samples; a body without `step.backward`, or that changes parameters, or leaves behind what
-                matters to later shards; another loop is not over, or was left.
+            ValueError: no samples; a body without `step.backward`, or that leaves behind what matters to later shards;
+                another loop is not over, or was left.
             TypeError: a part of the batch cannot be cut into samples.
         """
-        frame = inspect.currentframe()
-        assert frame is not None and frame.f_back is not None, "called by a program"
-        return self._shards(batch, frame.f_back)
-
-    def _shards(self, batch: Any, frame: FrameType) -> Generator[Any, None, None]:  # Any: as above
         execution = self._execution
         self._check_usable()
-        self._look_around(frame)
         made = execution.opened(batch)
-        root = frame if execution.repeats() else None
+        repeats = execution.repeats()
         with self._set_aside() as before, execution.loop.entered():
             while True:
                 with execution.team.attempt() as attempt:
-                    done = yield from self._executed(made, root)
+                    done = yield from self._executed(made, repeats)
                 if not attempt.is_void:
                     break
                 read_again(made)
@@ -156,63 +144,52 @@ class ManualStep:
                 "  right:  for x, y in step.shards(batch): ...        # to its end; the batch may be a smaller one"
             )
 
-    def _look_around(self, frame: FrameType) -> None:
-        """Modules and generators that the loop names are looked after, from its first batch on or when they come."""
-        if frame.f_code not in self._loops or self._execution.looks:
-            self._loops[frame.f_code] = reach_of(self._replica.model, [frame])
-            reach = self._named
-            for code, found in self._loops.items():
-                reach = reach.and_also(code.co_name, found)
-            self._execution.look_after(reach)
-
     @contextmanager
     def _set_aside(self) -> Iterator[list[Tensor | None]]:
         """In this block parameters have no gradients but those of a shard; after it those of this list."""
-        others = [(param, param.grad) for param in self._replica.others]
         before = [param.grad for param in self._replica.params]
-        for param, _ in others:
-            param.grad = None
         try:
             yield before
         except BaseException:
             self._was_left = True
             raise
         finally:
-            for param, grad in [*others, *zip(self._replica.params, before, strict=True)]:
+            for param, grad in zip(self._replica.params, before, strict=True):
                 param.grad = grad
 
-    def _executed(self, batch: Batch, root: FrameType | None) -> Generator[Any, None, Partial]:  # Any: of the batch
-        """The shards of this process, and what comes of all. `root`: one of them is to come twice, to this function."""
+    def _executed(self, batch: Batch, repeats: bool) -> Generator[Any, None, Partial]:  # Any: of the batch
+        """The shards of this process, and what comes of all. `repeats`: one of them comes twice."""
         execution, shards = self._execution, len(batch.sizes)
         tree: TreeSum[Partial] = TreeSum(shards, add)
         first: tuple[ShardWork, list[Tensor | None]] | None = None
         with execution.begun():
-            for index in execution.own(batch):
-                work, value = execution.by_itself(batch, index), None
-                if work.samples:
-                    value = yield from self._body(work, shards)
-                    if self._replica.looks:
-                        check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
-                    if root is not None and first is None and execution.team.place == 0:
-                        # The sum is made in the memory of the gradients.
-                        first = work, [value.loss, *(None if grad is None else grad.clone() for grad in value.grads)]
-                tree.put(Node(index, index + 1, value))
-            if first is not None and root is not None:
-                yield from self._tried_again(*first, shards, root)
+            with execution.passing():
+                for index in execution.own(batch):
+                    work, value = execution.by_itself(batch, index), None
+                    if work.samples:
+                        value = yield from self._body(work, shards)
+                        if self._replica.is_checked:
+                            check_apart(
+                                value.grads, [node.value.grads for node in tree.nodes if node.value is not None]
+                            )
+                        if repeats and first is None and execution.team.place == 0:
+                            # The sum is made in the memory of the gradients.
+                            grads = (None if grad is None else grad.clone() for grad in value.grads)
+                            first = work, [value.loss, *grads]
+                    tree.put(Node(index, index + 1, value))
+                if first is not None:
+                    yield from self._tried_again(*first, shards)
             return execution.total(tree.nodes, batch, mean=False)
 
     def _body(self, work: ShardWork, shards: int) -> Generator[Any, None, Partial]:  # Any: of the batch
         replica, own = self._replica, self._execution.key.fold_in(work.index)
-        untouched = Untouched(replica.modules) if replica.looks else None
         content = work.read(work.index)
         current = self._current = _Current(work)
         try:
-            with self._execution.passing(), replica.entered(own), host_streams(own):
-                yield content
+            begin(own, replica.generators)
+            yield content
         finally:
             self._current = None
-        if untouched is not None:
-            untouched.check()
         if current.loss is None:
             raise ValueError(
                 "a body of the loop over step.shards(batch) has come to its end without step.backward: the shard would "
@@ -224,14 +201,13 @@ class ManualStep:
         return replica.taken(work, current.loss, current.count)
 
     def _tried_again(
-        self, work: ShardWork, found: Sequence[Tensor | None], shards: int, root: FrameType
+        self, work: ShardWork, found: Sequence[Tensor | None], shards: int
     ) -> Generator[Any, None, None]:  # Any: of the batch
         """A shard comes a second time, after what bodies have left behind. `found`: its loss and gradients before."""
-        verifier = self._execution.verifier
-        after = verifier.traces(root)
         again = yield from self._body(work, shards)
-        after.put_back()
-        verifier.check_same(found, [again.loss, *again.grads], index=work.index, batch_number=self.batches)
+        self._execution.verifier.check_same(
+            found, [again.loss, *again.grads], index=work.index, batch_number=self.batches
+        )
 
     def backward(self, losses: Tensor, counts: Tensor | float | None = None) -> None:
         """Differentiate the losses of the shard at hand. In the body of a loop over `step.shards`.

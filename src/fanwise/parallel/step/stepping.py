@@ -7,7 +7,7 @@ What a shard raises leaves parameters, buffers and random streams as they were b
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..checks.checking import check_no_gradients
 from ..checks.misuse import updating
-from ..checks.traces import Traces
 from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
-from ..replica.replicas import Device, LossFn, noted
+from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
 from ..teams.team import divide
 from .execution import Execution
@@ -48,7 +47,6 @@ class Step:
         self,
         execution: Execution,
         placement: Placement,
-        loss_fn: LossFn,
         devices: Sequence[Device],
         *,
         clip_norm: float | None,
@@ -58,7 +56,6 @@ class Step:
         self._execution = execution
         self._replica = execution.replica
         self._placement = placement
-        self._loss_fn = loss_fn
         self._devices = devices
         self._clip_norm = clip_norm
         self._accumulate = accumulate
@@ -107,11 +104,8 @@ class Step:
             check_no_gradients(self._replica.model)
         execution = self._execution
         made = execution.opened(batch)
-        traces = execution.verifier.traces(self._loss_fn) if execution.repeats() else None
-        if execution.verifier.repeats(self.batches):
+        if execution.repeats():
             self._check_repeats(made)
-            if traces is not None:
-                traces.put_back()
         closes = self._window is None and (self._accumulate == 1 or made.last)
         while True:
             with execution.team.attempt() as attempt:
@@ -119,8 +113,6 @@ class Step:
             if not attempt.is_void:
                 break
             read_again(made)
-        if traces is not None and execution.team.place == 0 and traces.are_left():
-            self._check_traces(made, traces)
         execution.executed(made, done)
         if closes and self._placement.how == "slices":
             self.updates += 1
@@ -152,29 +144,15 @@ class Step:
     def _check_repeats(self, batch: Batch) -> None:
         """The first shard of this process that has samples has the same gradients twice."""
         first = next((work.index for work in self._execution.work(batch) if work.samples), None)
-        if first is not None:
-            self._check_twice(batch, first)
-
-    def _check_traces(self, batch: Batch, before: Traces) -> None:
-        """The last shard of all has the same gradients with what the loss has left behind, and without it."""
-        last = max(index for index, size in enumerate(batch.sizes) if size)
-        after = self._execution.verifier.traces(self._loss_fn)
+        if first is None:
+            return
+        self._replica.buffers.keep()
         try:
-            self._check_twice(batch, last, between=before.put_back)
-        finally:
-            after.put_back()
-
-    def _check_twice(self, batch: Batch, index: int, between: Callable[[], None] | None = None) -> None:
-        buffers, attributes = self._replica.buffers, self._replica.attributes
-        buffers.keep()
-        attributes.keep(looks=True)
-        try:
-            work = self._execution.by_itself(batch, index)
+            work = self._execution.by_itself(batch, first)
             with noted(work, len(batch.sizes)), self._execution.passing():
-                self._execution.verifier.check_repeats(work, self._execution.key, self.batches, between)
+                self._execution.verifier.check_repeats(work, self._execution.key, self.batches)
         finally:
-            buffers.put_back()
-            attributes.put_back()
+            self._replica.buffers.put_back()
             self._replica.forget_grads()
 
     def check_end(self) -> None:
@@ -188,7 +166,7 @@ class Step:
         if self._window is None:
             self._window = Window(done.grads, done.count, 1)
         else:
-            if self._replica.looks:
+            if self._replica.is_checked:
                 check_apart(done.grads, [self._window.grads])
             add_grads(self._window.grads, done.grads)
             self._window.count += done.count

@@ -20,7 +20,6 @@ from ...links.codec import pack_error
 from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
-from ..checks.outside import Outside
 from ..data.order import Progress
 from ..hangs.stacks import told_on_request
 from ..plans import Plan
@@ -101,7 +100,6 @@ def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -
         team=member,
         fixed=settings.fixed,
         names=lambda: [name for rank in member.members for name in settings.devices[rank]],
-        outside=Outside(train),
         verify=settings.verify,
         spare_cpus=settings.spare_cpus,
     )

@@ -5,8 +5,8 @@
 Told once a step by every process, so it is made of what is pickled quickly.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -37,7 +37,6 @@ class NodeInfo:
     samples: int = 0
     buffers: Sequence[tuple[int, npt.NDArray[Any], int, Rule, bool]] = ()
     executed: int = 0
-    attributes: Mapping[tuple[int, str], Any] = field(default_factory=dict)  # Any: plain values
     sparse: Sequence[tuple[int, Tensor, Tensor, tuple[int, ...], bool]] = ()
 
     def node(self) -> Node[Partial]:
@@ -49,9 +48,8 @@ class NodeInfo:
             place: Changed(torch.from_numpy(buffer), samples, rule, is_same)
             for place, buffer, samples, rule, is_same in self.buffers
         }
-        value = Partial([], loss, self.count, self.samples, buffers, self.executed)
-        value.attributes, value.sparse = dict(self.attributes), dict(map(_sparse, self.sparse))
-        return Node(self.start, self.stop, value)
+        sparse = dict(map(_sparse, self.sparse))
+        return Node(self.start, self.stop, Partial([], loss, self.count, self.samples, buffers, self.executed, sparse))
 
 
 def tell(nodes: Iterable[Node[Partial]]) -> Plain:
@@ -69,9 +67,9 @@ def _told(start: int, stop: int, value: Partial | None) -> tuple[Any, ...]:  # A
     loss_type = str(value.loss.dtype).removeprefix("torch.")
     loss = value.loss.item()
     told = start, stop, reached, loss, loss_type, value.count, value.samples, buffers, value.executed
-    if not (value.attributes or value.sparse):
+    if not value.sparse:
         return told
-    return *told, value.attributes, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]
+    return *told, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]
 
 
 def _parts(place: int, grad: Tensor) -> tuple[int, Tensor, Tensor, tuple[int, ...], bool]:

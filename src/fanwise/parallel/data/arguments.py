@@ -2,15 +2,14 @@
 
     Loading(num_workers=2, prefetch_factor=4, ...)      checked;    understood(loader) --> its data set, and the same
 
-Names and meanings are those of DataLoader. What has no meaning here, since the order is made by the run, is refused
-with what to do instead, by name or in a DataLoader that is given in place of its data set.
+Names and meanings are those of DataLoader. What has no meaning here, since the order is made by the run, is refused in
+a DataLoader that is given in place of its data set.
 """
 
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from torch.utils.data import (
     BatchSampler,
@@ -21,25 +20,20 @@ from torch.utils.data import (
     default_collate,
 )
 
-from ...base.nearest import did_you_mean
 from ...pool.current import current, in_job
 from ..checks.checking import whole_number
 from .reading import Collate
-from .worker import InitFn
 
-P = ParamSpec("P")
-R = TypeVar("R")
+InitFn = Callable[[int], Any]  # Any: its result is not used
 
 _log = logging.getLogger(__name__)
-
-_PREFETCH_FACTOR = 2
 
 _INSTEAD = {
     "sampler": "the order is made here, from (seed, epoch), so that it is the same on any number of devices: "
     "shuffle=True, or a data set whose data[index] is in the order that you want, and shuffle=False",
     "batch_sampler": "batches are cut here: batch_size=, drop_last=, and shuffle=",
     "generator": "all random numbers come from the seed of the run: fanwise.run(train, seed=...)",
-    "multiprocessing_context": "workers are forks of the process that trains; leave it out",
+    "multiprocessing_context": "workers are forked from the process that trains; leave it out",
     "in_order": "batches come in order, whoever reads them; leave it out",
     "pin_memory_device": "batches are brought to run.device; leave it out",
 }
@@ -73,11 +67,6 @@ class Loading:
                         f"{name}={getattr(self, name)!r} is about workers, and num_workers is 0: say num_workers=2, or "
                         f"leave {name} out"
                     )
-
-    @property
-    def ahead(self) -> int:
-        """Batches that are read beyond the one in hand."""
-        return self.num_workers * (self.prefetch_factor or _PREFETCH_FACTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,26 +143,13 @@ def check_stream(shuffle: bool | None, loading: Loading) -> None:
             "shuffle=True: an IterableDataset has its own order, and cannot be indexed. Leave shuffle out, and shuffle "
             "in its __iter__: the global random numbers of torch, numpy and Python come from (seed, epoch) there."
         )
-    if loading.persistent_workers:
+    if loading.num_workers > 1:
         raise ValueError(
-            "persistent_workers=True: workers of an IterableDataset begin it anew in each pass; leave it out"
+            f"num_workers={loading.num_workers}: an IterableDataset is read by one worker, because its order must not "
+            f"depend on the number of workers. Use num_workers=1."
         )
-
-
-def takes_loading(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a method that takes the arguments of `Loading`: others of DataLoader are refused, with what to do."""
-    known = [*method.__annotations__]
-
-    @functools.wraps(method)
-    def checked(*args: P.args, **options: P.kwargs) -> R:
-        for name in options:
-            if name in _INSTEAD:
-                raise TypeError(f"run.{method.__name__} takes no {name}=: {_INSTEAD[name]}")
-            if name not in known:
-                raise TypeError(f"run.{method.__name__} has no option {name!r}{did_you_mean(name, known)}")
-        return method(*args, **options)
-
-    return checked
+    if loading.persistent_workers:
+        raise ValueError("persistent_workers=True: an IterableDataset begins in a new worker in each pass")
 
 
 def spare_cpus(threads: int, processes: int = 1) -> int | None:

@@ -40,7 +40,7 @@ def command_for(
             ends = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
             answer = f"{ends}: running trials are asked to stop, and all results are kept. A second stop kills them."
             return lambda now_s: events.Interrupt(now_s, "stopped by hand"), answer
-        case "stop_trial" | "pause" | "unpause", [int(trial_id)]:
+        case "stop_trial" | "pause" | "unpause", [trial_id]:
             return _trial_command(word, trial_id, state)
         case "enqueue", [config]:
             complete_config = checked_config(config, state, space, seed)
@@ -53,7 +53,8 @@ def command_for(
             answer = f"at most {limit} at a time from now on; running trials are not interrupted"
             return lambda now_s: events.Workers(now_s, number), answer
     raise ValueError(
-        f"unknown command {word!r} with {len(args)} arguments. Do both processes run the same version of fanwise?"
+        f"unknown command {word!r} with {counted(len(args), 'argument')}. "
+        f"Do both processes run the same version of fanwise?"
     )
 
 
@@ -84,7 +85,9 @@ def _check_starts_trials(request: str, state: SearchState) -> None:
         raise ValueError(f"{request} is refused because no new trials start: {state.reason}")
 
 
-def _trial_command(word: str, trial_id: int, state: SearchState) -> tuple[MakeEvent, str]:
+def _trial_command(word: str, trial_id: Any, state: SearchState) -> tuple[MakeEvent, str]:
+    if isinstance(trial_id, bool) or not isinstance(trial_id, int):
+        raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
     status = state.living_status(trial_id)
     if status not in (Status.IN_PROGRESS, Status.PAUSED):
         check_is_trial(trial_id, state.num_trials)

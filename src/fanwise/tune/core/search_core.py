@@ -191,7 +191,7 @@ class SearchCore:
                 self._listener.observe(self._observation(event.trial_id, event.config, number, values))
             self._listener.on_end(event.trial_id, event.status)
         except Exception as error:  # user code: any exception ends the search in order
-            self._fail_scheduler(error, event.now_s)
+            self._fail_user_code("searcher", error, event.now_s)
 
     def _on_begin(self, event: events.Begin) -> None:
         assert not self._has_begun, "a search begins once"
@@ -396,7 +396,7 @@ class SearchCore:
         try:
             return self._checked_next(self._scheduler.next(context))
         except Exception as error:  # user code, see above
-            self._fail_scheduler(error, now_s)
+            self._fail_user_code("scheduler", error, now_s)
             return None
 
     def _checked_next(self, answer: NextTrial) -> NextTrial:
@@ -508,14 +508,16 @@ class SearchCore:
         if math.isfinite(losses[0]) and math.isfinite(excess) and (trial.best is None or rank < trial.best):
             best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, excess)
             trial.best = Ranked(*rank, best)
+        called: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
+            called = "scheduler"
             decision = self._scheduler.on_report(report)
             if type(decision) is not Decision:
                 decision = checked_decision(decision, type(self._scheduler).__name__, trial.trial_id)
         except Exception as error:  # user code, see above
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail_scheduler(error, now_s)
+            self._fail_user_code(called, error, now_s)
             return STOP
         if decision is STOP:
             maximum = self._scheduler.max_resource
@@ -551,11 +553,13 @@ class SearchCore:
         """Discard the reports after the trial's last checkpoint."""
         if not trial.rewind():
             return
+        called: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_rollback(trial.trial_id, trial.iter)
+            called = "scheduler"
             self._scheduler.on_rollback(trial.trial_id, trial.iter)
         except Exception as error:  # user code, see above
-            self._fail_scheduler(error, now_s)
+            self._fail_user_code(called, error, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
         self._slots.release(trial.slot)
@@ -571,11 +575,13 @@ class SearchCore:
         self.counts.num_trials_failed += status is Status.FAILED
         self.counts.add_end(trial.trial_id)
         self._trials.finish(trial)
+        called: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_end(trial.trial_id, str(status))
+            called = "scheduler"
             self._scheduler.on_end(trial.trial_id, status)
         except Exception as error:  # user code, see above
-            self._fail_scheduler(error, now_s)
+            self._fail_user_code(called, error, now_s)
 
     # Limits and the end of the search.
 
@@ -618,10 +624,11 @@ class SearchCore:
             self._kind, self._error, self._cause = kind, error, cause
         self._halt(reason, now_s)
 
-    def _fail_scheduler(self, error: Exception, now_s: float) -> None:
+    def _fail_user_code(self, called: Literal["searcher", "scheduler"], error: Exception, now_s: float) -> None:
         error = error.cause if isinstance(error, Refused) else error
-        text = f"the scheduler raised {type(error).__name__}: {error}"
-        self._fail("scheduler", "the scheduler failed", text, now_s, error)
+        name = f"searcher {type(self._scheduler.searcher).__name__}" if called == "searcher" else "scheduler"
+        text = f"the {name} raised {type(error).__name__}: {error}"
+        self._fail(called, f"the {called} failed", text, now_s, error)
 
     def _finish(self) -> None:
         """End the search now that no trial runs, unless a trial is queued or a user may resume one."""

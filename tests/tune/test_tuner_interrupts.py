@@ -19,7 +19,7 @@ from fanwise.links import Hub
 from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
 from fanwise.tune.core.events import Event, Interrupt
-from fanwise.tune.display.watch import Interrupts, call_on, counting_interrupts, leave, watch
+from fanwise.tune.display.watch import Interrupts, abandon_unless_finished, call_on, counting_interrupts, watch
 from fanwise.tune.record.reading import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
@@ -328,12 +328,12 @@ def test_a_call_on_a_hub_that_is_closed_before_it_raises() -> None:
 
 def test_a_search_that_is_left_is_abandoned_on_the_hubs_thread_or_here_when_that_has_ended(hub: Hub) -> None:
     search = EndlessSearch()
-    leave(hub, cast(Any, search))  # Any: a stand-in
-    leave(hub, cast(Any, search))  # Any: a stand-in
+    abandon_unless_finished(hub, cast(Any, search))  # Any: a stand-in
+    abandon_unless_finished(hub, cast(Any, search))  # Any: a stand-in
     assert search.abandoned_by == ["fanwise-test"]
     hub.close()
     orphan = EndlessSearch()
-    leave(hub, cast(Any, orphan))  # Any: a stand-in
+    abandon_unless_finished(hub, cast(Any, orphan))  # Any: a stand-in
     assert orphan.abandoned_by == [threading.current_thread().name]
 
 

@@ -22,7 +22,7 @@ from .space import Space
 FILE_NAME = "program.pickle"
 CLUSTER_FILE_NAME = "cluster.json"
 # Name of the objective of an ask-and-tell search, which has none.
-ASKED = "(asked and told)"
+ASK_AND_TELL = "(asked and told)"
 
 
 def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: Scheduler, space: Space) -> None:

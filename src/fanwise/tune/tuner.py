@@ -22,7 +22,7 @@ from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of
 from .core import events
 from .experiment import Experiment, folder_of
-from .program import ASKED, load_cluster, load_program
+from .program import ASK_AND_TELL, load_cluster, load_program
 from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.restoring import last_settings
@@ -224,7 +224,7 @@ class Tuner:
         """
         folder = folder_of(name_or_path)
         meta = read_meta(folder)
-        if meta["objective"] == ASKED:
+        if meta["objective"] == ASK_AND_TELL:
             raise ValueError(
                 f"the trials of {folder.name!r} are run by a program with the ask-and-tell interface. Resume it with "
                 f"open_search(space, scheduler, name={folder.name!r})."

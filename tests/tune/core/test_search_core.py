@@ -379,7 +379,7 @@ def test_suggestion_is_requested_ahead_and_only_a_free_slot_waits_for_it() -> No
     search = new_search(SlowSearcher(), n_workers=1)
     (suggest,) = search.begin()
     assert isinstance(suggest, Suggest)
-    assert (suggest.number, suggest.ask.trial_id, suggest.ask.suggest_timeout_s) == (0, 0, 2.0)
+    assert (suggest.number, suggest.context.trial_id, suggest.context.suggest_timeout_s) == (0, 0, 2.0)
     assert search.next_tick_s == 2
     first_start, ahead = search.send(suggested(0, 0, 1))
     assert first_start == start(0, 0)

@@ -27,7 +27,7 @@ _END_TIMEOUT_S = 10.0
 _MAX_OUTPUT_BYTES = 2_000
 
 
-def check_board_is_there() -> None:
+def check_board_is_installed() -> None:
     """Raise NotInstalled if a library of the board is missing. Imports none of them."""
     check_installed("the board needs", "starlette", "uvicorn", "plotly", extra="board")
 

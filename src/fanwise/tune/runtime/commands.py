@@ -1,4 +1,4 @@
-"""Converts the commands of other processes to a running search into events.
+"""Turns commands for a running search into events. They come from other processes or from methods of `Tuner`.
 
     "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and a sentence that answers the user
 
@@ -23,7 +23,7 @@ from ..schedulers.scheduler import Status
 from ..space import Space, check_part
 from ..values import checked_int
 
-# Makes the event of a command from the time.
+# Takes the current `now_s` and returns the event of a command.
 MakeEvent: TypeAlias = Callable[[float], Event]
 
 
@@ -43,7 +43,7 @@ def command_for(
         case "stop_trial" | "pause" | "unpause", [trial_id]:
             return _trial_command(word, trial_id, state)
         case "enqueue", [config]:
-            complete_config = checked_config(config, state, space, seed)
+            complete_config = complete_enqueued(config, state, space, seed)
             values = ", ".join(f"{name}={value}" for name, value in complete_config.items())
             return lambda now_s: events.Enqueued(now_s, complete_config), f"the next new trial uses {values}"
         case "workers", [n_workers]:
@@ -58,7 +58,7 @@ def command_for(
     )
 
 
-def checked_config(config: Any, state: SearchState, space: Space, seed: int) -> dict[str, object]:
+def complete_enqueued(config: Any, state: SearchState, space: Space, seed: int) -> dict[str, object]:
     """Return an enqueued configuration with its missing values drawn at random. Equal inputs give equal results.
 
     Raises:
@@ -73,7 +73,7 @@ def checked_config(config: Any, state: SearchState, space: Space, seed: int) -> 
 
 
 def check_is_trial(trial_id: int, num_trials: int) -> None:
-    """Raise ValueError for a trial that has not started."""
+    """Raise ValueError unless trial `trial_id` has started."""
     if 0 <= trial_id < num_trials:
         return
     known = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"

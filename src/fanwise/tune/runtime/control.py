@@ -20,7 +20,7 @@ from typing import final
 from ...base.errors import ClosedError, FanwiseError
 from ...links import Hub, Limits, Link, Request, UnixListener, dial, new_key
 from ...links.plain import Plain
-from ..program import ASKED
+from ..program import ASK_AND_TELL
 from ..record.overview import Overview, overview_of
 from ..record.reading import read_meta
 
@@ -109,7 +109,7 @@ def send_command(folder: Path, word: str, *args: object) -> str:
     """
     meta = read_meta(folder)
     name = meta["name"]
-    if meta["objective"] == ASKED:
+    if meta["objective"] == ASK_AND_TELL:
         raise ClosedError(
             f"the trials of {name!r} are run by a program with the ask-and-tell interface, which takes no "
             f"commands from other processes. Call the methods of open_search(...) in that program."

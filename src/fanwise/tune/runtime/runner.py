@@ -49,7 +49,7 @@ def _fails_search(method: _Method) -> _Method:
     """Decorator: an exception ends the search instead of reaching the loop or the engine."""
 
     @functools.wraps(method)
-    def handled(self: "Search", *args: object) -> None:
+    def handled(self: "SearchRunner", *args: object) -> None:
         try:
             method(self, *args)
         except BaseException as error:
@@ -68,7 +68,7 @@ class _Attempt:
     ready_s: float | None = None
 
 
-class Search:
+class SearchRunner:
     """A running search. `finished` is set when it is over. `failure` is then its error, or None.
 
     Args:
@@ -124,11 +124,11 @@ class Search:
         """Set the resources of trials that start from now on. Must be called on the loop's thread."""
         self._trial_job = replace(self._trial_job, resources=resources)
 
-    def settle(self) -> BaseException | None:
+    def wait_for_searcher(self) -> BaseException | None:
         """After the search, block until the searcher is idle. Return the exception that it raised, or None."""
         if self._suggester is None:
             return None
-        self._suggester.settle()
+        self._suggester.wait_until_idle()
         return self._suggester.failure
 
     def now_s(self) -> float:
@@ -150,7 +150,7 @@ class Search:
             self._suggester = InlineSuggester(searcher)
         else:
             self._suggester = ThreadedSuggester(searcher, self._on_late_suggestion)
-        core.listen(self._suggester)
+        core.send_results_to(self._suggester)
         self._engine.prepare(self._trial_job.packed)
         for event in earlier:
             self._apply(event)
@@ -274,7 +274,7 @@ class Search:
                     self._report = None
                 elif type(action) is Suggest:
                     assert self._suggester is not None, "begin() creates it"
-                    answer = self._suggester.ask(action, now_s=event.now_s, seen=self._record.next_seq - 1)
+                    answer = self._suggester.ask(action, now_s=event.now_s, last_seen_seq=self._record.next_seq - 1)
                     if answer is not None:
                         queue.append(answer)
                 else:

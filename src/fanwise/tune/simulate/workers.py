@@ -19,7 +19,7 @@ from ..core import events
 from ..core.actions import Action, Answer, Finish, Kill, Reject, Start, StopStarting, Suggest, Terminate
 from ..core.events import Event, Outcome
 from ..core.search_core import SearchCore
-from ..core.suggestions import suggested
+from ..core.suggestions import call_searcher
 from ..record.utilization import Utilization
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import CONTINUE, Decision
@@ -260,7 +260,7 @@ class SimulatedWorkers:
     def _suggest(self, action: Suggest) -> None:
         # Suggestions are sequential. Each is based on the events at the time of the request, as in a real search.
         self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s
-        event = suggested(self.searcher, action, at_s, seen=self.num_events)
+        event = call_searcher(self.searcher, action, at_s, last_seen_seq=self.num_events)
         if at_s > self._now_s:
             self._schedule(at_s, event)
         else:

@@ -222,7 +222,7 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     crowd.loop.call_soon(lambda: running.begin(core, scheduler.searcher, events.Begin))
 
     def look() -> None:
-        running.look()
+        running.take_frame()
         crowd.loop.call_at(crowd.loop.now_s() + LOOK_EVERY_S, look)
 
     look()

@@ -227,7 +227,7 @@ class EndlessSearch:
         self.abandoned_by: list[str] = []
         self._ends_at = ends_at
 
-    def command(self, make: Callable[[float], Event]) -> None:
+    def apply_command(self, make: Callable[[float], Event]) -> None:
         assert make is Interrupt
         self.interrupts += 1
 
@@ -235,7 +235,7 @@ class EndlessSearch:
         self.abandoned_by.append(threading.current_thread().name)
         self.finished.set()
 
-    def look(self) -> tuple[list[str], str]:
+    def take_frame(self) -> tuple[list[str], str]:
         self.looks += 1
         if self.looks == self._ends_at:
             self.finished.set()
@@ -339,7 +339,7 @@ def test_a_search_that_is_left_is_abandoned_on_the_hubs_thread_or_here_when_that
 
 def test_what_breaks_a_look_comes_out_of_watching(hub: Hub) -> None:
     search = EndlessSearch()
-    search.look = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # it breaks
+    search.take_frame = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # it breaks
     with pytest.raises(ZeroDivisionError):
         watch_it(hub, search)
 

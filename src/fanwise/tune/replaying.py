@@ -1,4 +1,4 @@
-"""Checks from its record that an experiment is deterministic.
+"""Checks that an experiment is deterministic, by replaying its record.
 
     meta.json, program.pickle -> initial scheduler, searcher and `SearchCore` -> every event again -> comparison
 

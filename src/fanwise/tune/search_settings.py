@@ -28,7 +28,7 @@ from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space, space_from_json, space_to_json
 from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
-from .values import check_bool, checked_int, checked_seconds
+from .values import checked_bool, checked_int, checked_seconds
 
 # Fields that are stored under "settings" in the metadata of the record. The other fields have other keys.
 _OPTIONS = (
@@ -85,7 +85,7 @@ class SearchSettings:
             raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
         reference_losses(self.stop, self.scheduler.objectives)  # raises if the reference point does not match them
         for option in ("asynchronous", "reuse", "keep_checkpoints"):
-            check_bool(option, getattr(self, option))
+            checked_bool(option, getattr(self, option))
         object.__setattr__(self, "checkpoints", checked_root(self.checkpoints))
         if self.trial_timeout_s is not None and not checked_seconds("trial_timeout_s", self.trial_timeout_s):
             raise ValueError("trial_timeout_s must be above 0; None sets no limit")

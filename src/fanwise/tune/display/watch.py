@@ -76,7 +76,7 @@ def watch(
     deadline_s: float | None = None
     while True:
         while num_sent < min(interrupts.count, len(_HINTS)):
-            hub.call_soon(lambda: search.command(Interrupt))
+            hub.call_soon(lambda: search.apply_command(Interrupt))
             screen.say(_HINTS[num_sent])
             num_sent += 1
         if search.finished.wait(screen.pause_s):
@@ -88,7 +88,7 @@ def watch(
         if screen.is_blank:
             hub.check_usable()
         else:
-            screen.show(*call_on(hub, search.look))
+            screen.show(*call_on(hub, search.take_frame))
 
 
 def call_on(hub: Hub, function: Callable[[], T]) -> T:

@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 SOCKET_NAME = "control.sock"
 KEY_NAME = "control.key"
 
-# Executes a command on the hub's thread: takes a word, its arguments, and a function that it calls with the answer when
-# the command is on record.
+# Executes a command on the hub's thread. Takes the word of the command, the arguments, and a function that is called
+# with the answer when the command is on record.
 CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
-_MAX_PATH_BYTES = 100  # the limit of socket paths is a little higher
+_MAX_PATH_BYTES = 100  # Linux allows 107
 # Commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
 # A search answers at once unless its thread is busy.
@@ -153,7 +153,7 @@ def check_is_running(folder: Path) -> Overview:
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
-    """Give a path to the folder, valid inside the block, that is short enough for a socket in it."""
+    """Give a path of the folder that is short enough for a socket in it. The path is valid inside the block."""
     if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _MAX_PATH_BYTES:
         yield folder
         return

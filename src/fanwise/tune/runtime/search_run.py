@@ -44,9 +44,9 @@ from ..search_settings import SearchSettings
 from ..space import space_objects
 from ..stopping import limits_of
 from ..trial_resources import divided, trial_resources
-from ..values import check_bool, is_number
+from ..values import checked_bool, is_number
 from ..warm_start import Summary, summary_line
-from .board_process import check_board_is_installed, own_board
+from .board_process import check_board_is_installed, serving_board
 from .checkpoint_owner import claim, delete_owned, is_inside
 from .checkpoint_store import CheckpointStore, checkpoint_root
 from .commands import command_for
@@ -97,8 +97,8 @@ class SearchRun:
             raise TypeError(f"print_update_interval must be a number of seconds, got {self.print_update_interval!r}")
         if not self.print_update_interval > 0:
             raise ValueError(f"print_update_interval must be above 0 seconds, got {self.print_update_interval!r}")
-        check_bool("quiet", self.quiet)
-        if check_bool("board", self.board):
+        checked_bool("quiet", self.quiet)
+        if checked_bool("board", self.board):
             check_board_is_installed()
         self._resources = trial_resources(self.capacity, self.settings.devices_per_trial)
         self.capacity.check(self._resources, "this machine" if self.pool is None else "this pool")
@@ -137,7 +137,7 @@ class SearchRun:
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self.is_resumed:
                     store.sweep(core.checkpoints)
-                address = stack.enter_context(own_board(self.path)) if self.board else None
+                address = stack.enter_context(serving_board(self.path)) if self.board else None
                 lines = [*self._first_lines(pool), *record.notices]
                 lines += [] if address is None else [f"board: {address}"]
                 self._search_and_display(search, hub, core, interrupts, on_begin, lines)
@@ -177,10 +177,10 @@ class SearchRun:
             abandon_unless_finished(hub, search)
             try:
                 call_on(hub, listener.close)
-                frame = call_on(hub, search.look)
+                frame = call_on(hub, search.take_frame)
             except ClosedError:  # the hub's thread has ended, so this thread may call them
                 listener.close()
-                frame = search.look()
+                frame = search.take_frame()
             finish = search.finish
             line = f"the search was broken off: {search.failure}"
             screen.end(*frame, lines=[line if finish is None else f"the search ended: {finish.reason}"])
@@ -211,7 +211,7 @@ class SearchRun:
     def apply(self, make_event: Callable[[float], Event]) -> None:
         """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
         search, hub = self._running()
-        hub.call_soon(lambda: search.command(make_event))
+        hub.call_soon(lambda: search.apply_command(make_event))
 
     def stop(self, reason: str) -> None:
         """End the search and stop the running trials. A second call kills them. Does not block. Raises as `apply`."""
@@ -235,7 +235,7 @@ class SearchRun:
         if word == "workers" and settings.divides_machine:  # before the command, which starts trials
             devices_per_trial = divided(self.capacity, int(args[0]))  # type: ignore[call-overload]  # checked above
             search.set_resources(trial_resources(self.capacity, devices_per_trial))
-        search.command(make_event, lambda: answer(reply))
+        search.apply_command(make_event, lambda: answer(reply))
 
     @property
     def num_trials(self) -> int | None:

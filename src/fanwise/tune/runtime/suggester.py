@@ -90,10 +90,7 @@ class ThreadedSuggester:
         self._queue.put(None)
 
     def wait_until_idle(self) -> None:
-        """After `close`, block up to 10 s until all observations are processed.
-
-        Return at once if a suggestion is being computed.
-        """
+        """After `close`, block up to 10 s until idle. Return at once if a suggestion is being computed."""
         if not self._is_busy:
             self._thread.join(_EXIT_WAIT_S)
 

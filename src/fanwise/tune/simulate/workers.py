@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
-from ..constraints import Constraint, violated
+from ..constraints import Constraint, violated_constraints
 from ..core import events
 from ..core.actions import Action, Answer, Finish, Kill, Reject, Start, StopStarting, Suggest, Terminate
 from ..core.events import Event, Outcome
@@ -253,7 +253,8 @@ class SimulatedWorkers:
     def _update_incumbent(self, event: events.Reported, iter: int) -> None:
         value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
         loss = value if self.objective.mode == "min" else -value
-        if loss < self._best_loss and math.isfinite(value) and not violated(self.constraints, event.values):
+        is_better = loss < self._best_loss and math.isfinite(value)
+        if is_better and not violated_constraints(self.constraints, event.values):
             self._best_loss = loss
             self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, iter))
 

@@ -77,15 +77,9 @@ class Space:
     """
 
     __slots__ = (
-        "_conditions",
-        "_constants",
-        "_domains",
-        "_mutable_constants",
-        "_names",
-        "_parents_first",
-        "_priors",
+        "_conditions", "_constants", "_domains", "_mutable_constants", "_names", "_parents_first", "_priors",
         "_template",
-    )
+    )  # fmt: skip
 
     def __init__(self, mapping: Mapping[str, object]) -> None:
         if not isinstance(mapping, Mapping):

@@ -1,4 +1,4 @@
-"""Turns commands for a running search into events. They come from other processes or from methods of `Tuner`.
+"""Turns commands from other processes, `Tuner.enqueue` and `Tuner.set_workers` into events of a running search.
 
     "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and a sentence that answers the user
 

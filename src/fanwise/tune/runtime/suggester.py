@@ -61,9 +61,8 @@ class ThreadedSuggester:
     def __init__(self, searcher: Searcher, deliver: Callable[[Suggested], None]) -> None:
         self._searcher = searcher
         self._deliver = deliver
-        self._queue: SimpleQueue[Callable[[], None] | None] = (
-            SimpleQueue()
-        )  # calls of the searcher; None: end the thread
+        # Calls of the searcher. None: end the thread.
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.failure: BaseException | None = None  # raised by the searcher
         self._is_closed = False
         self._is_busy = False

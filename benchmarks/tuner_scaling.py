@@ -1,6 +1,6 @@
 """The whole tuner but for processes and links: 10,000 workers, up to 1,000,000 trials, in virtual time.
 
-    Crowd, an engine without processes   --ready, report, ended, free-->   Search (the tuner's), SearchCore, scheduler
+    Crowd, an engine without processes   --ready, report, ended, free--> the tuner's SearchRunner, SearchCore, scheduler
         hosts of 8 CPUs, and a cluster's <--submit, end, answers----           '--> record on disk, table on screen
         own placement of jobs on them
 
@@ -36,7 +36,7 @@ from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core import events
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.state import SearchState
-from fanwise.tune.runtime.runner import Search
+from fanwise.tune.runtime.runner import SearchRunner
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.search_settings import SearchSettings
 from fanwise.tune.simulate.tables import Curve
@@ -217,12 +217,12 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     progress = SearchState(meta)
     crowd = Crowd(n_workers, lambda request: family.curve(dict(request.keywords or {})))
     job = JobRequest(pack(print), Resources(), seed=0)
-    running = Search(crowd, record, progress, job, NoFiles())  # type: ignore[arg-type]  # all that it needs
+    running = SearchRunner(crowd, record, progress, job, NoFiles())  # type: ignore[arg-type]  # all that it needs
     core = settings.new_core(scheduler)
     crowd.loop.call_soon(lambda: running.begin(core, scheduler.searcher, events.Begin))
 
     def look() -> None:
-        running.look()
+        running.take_frame()
         crowd.loop.call_at(crowd.loop.now_s() + LOOK_EVERY_S, look)
 
     look()

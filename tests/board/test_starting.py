@@ -14,7 +14,7 @@ from fanwise.base.errors import NotInstalled
 from fanwise.board.with_plotly import plotly_file
 from fanwise.testing import within
 from fanwise.tune import StoppingCriterion, Tuner, uniform
-from fanwise.tune.runtime.board_process import own_board
+from fanwise.tune.runtime.board_process import serving_board
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn", "plotly"])
@@ -37,7 +37,7 @@ def test_plotly_without_its_file_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_board_that_dies_is_a_warning_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {process.pid for process in psutil.Process().children()}
-    with caplog.at_level(logging.WARNING), own_board(tmp_path / "some search") as address:
+    with caplog.at_level(logging.WARNING), serving_board(tmp_path / "some search") as address:
         assert address is not None and address.endswith("/experiments/some%20search")
         [child] = [process for process in psutil.Process().children() if process.pid not in before]
         child.send_signal(signal.SIGKILL)
@@ -49,7 +49,7 @@ def test_a_board_whose_process_cannot_be_made_is_a_warning_and_the_search_goes_o
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
-    with own_board(tmp_path / "e") as address:
+    with serving_board(tmp_path / "e") as address:
         assert address is None
     assert "the board cannot be started: " in caplog.text
 

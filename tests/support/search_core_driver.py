@@ -15,7 +15,7 @@ from typing import Any
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import Action, Finish, Reason, Start, Suggest, Terminate
 from fanwise.tune.core.events import Event, Outcome
-from fanwise.tune.core.search_core import SearchCore, handle
+from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
 from fanwise.tune.schedulers import FIFO, Decision, New, NextTrial, Scheduler, Status
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext
 from fanwise.tune.space import Space, randint
@@ -101,7 +101,7 @@ class DrivenSearch:
         if self.searcher.suggest_timeout_s is not None:
             return self.core.handle(event)
         actions: list[Action] = []
-        handle(self.core, event, self.searcher, lambda _, more: actions.extend(more))
+        handle_and_suggest(self.core, event, self.searcher, lambda _, more: actions.extend(more))
         return [action for action in actions if not isinstance(action, Suggest)]
 
     def begin(self, now_s: float = 0.0) -> list[Action]:

@@ -78,7 +78,7 @@ class Trial:
     will_retry: bool = False
     fault: tuple[str, str] | None = None
     num_retries: int = 0
-    has_paused: bool = False
+    is_counted: bool = False
     alone: bool = False
     hold: bool = False
     runs_for_scheduler: bool = False
@@ -224,12 +224,12 @@ class SearchModel:
             if event.error is not None:
                 self._fail("searcher", "the searcher failed", event.error, event.now_s)
             self._fill(event.now_s)
-            self.slots.is_offered = self.slots.is_offered and self.source.is_awaited
+            self.slots.has_offer = self.slots.has_offer and self.source.is_awaited
 
     def _trialrequested(self, event: events.TrialRequested) -> None:
-        self.slots.is_offered = True
+        self.slots.has_offer = True
         self._fill(event.now_s)
-        self.slots.is_offered = self.slots.is_offered and self.source.is_awaited
+        self.slots.has_offer = self.slots.has_offer and self.source.is_awaited
 
     def _ready(self, event: events.Ready) -> None:
         trial = self.find(event.trial_id, event.attempt)
@@ -329,7 +329,7 @@ class SearchModel:
             else:
                 trial.fault = "time-out", f"still running {timeout_s:g} s after it began (trial_timeout_s)"
                 self._terminate(trial, "stop", trial.fault[1], now_s)
-        if self.source.is_overdue(now_s):
+        if self.source.take_deadline(now_s):
             self._apply_limits(now_s)
             if self.source.state == "requested" and self.source.is_awaited and self.stage == "open":
                 config = self.source.fall_back()
@@ -402,7 +402,7 @@ class SearchModel:
     # Starting trials.
 
     def _fill(self, now_s: float) -> None:
-        while self.slots.may_fill():
+        while self.slots.open_batch():
             self._apply_limits(now_s)
             if not self.slots.has_room or self.stage in ("stopping", "finished"):
                 return
@@ -525,8 +525,8 @@ class SearchModel:
         else:
             if status is not Status.PAUSED:
                 self._finish(trial, status)
-            failure = None if trial.has_paused else self.failures.add(reason, has_reported=trial.iter > 0)
-            trial.has_paused = True
+            failure = None if trial.is_counted else self.failures.add(reason, has_reported=trial.iter > 0)
+            trial.is_counted = True
             if failure is not None and self.stage != "stopping":
                 self._fail("equal-failures", failure.partition(" (")[0], failure, now_s)
 

@@ -13,7 +13,7 @@ from fanwise.base.errors import CheckpointError
 from fanwise.tune.record.log import Record
 from fanwise.tune.runtime.checkpoint_owner import claim, conflict_in, delete_owned
 from fanwise.tune.runtime.checkpoint_store import (
-    MARKER,
+    OWNER_FILE_NAME,
     CheckpointStore,
     checked_root,
     checkpoint_root,
@@ -218,7 +218,7 @@ def test_a_copy_of_an_experiment_does_not_own_its_checkpoints_and_a_moved_experi
 
 
 def test_a_marker_that_cannot_be_read_gives_nobody_the_right_to_delete(root: str, experiment: Path) -> None:
-    put(root, MARKER)
+    put(root, OWNER_FILE_NAME)
     assert conflict_in(root, "a1", experiment) is not None
 
 

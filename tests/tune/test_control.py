@@ -175,13 +175,14 @@ def test_a_configuration_of_the_tuners_is_accepted_when_enqueue_returns(pool: Po
         ("enqueue", ({"z": 7.0},), "'z' is not in the space"),
         ("pause", (77,), "the search has no trial 77; its trials so far are 0 to "),
         ("stop_trial", (-1,), "the search has no trial -1"),
-        ("pause", ("x",), "unknown command 'pause' with 1 arguments"),
-        ("explode", (), "unknown command 'explode' with 0 arguments"),
+        ("pause", ("x",), "trial_id must be an int, got 'x' of type str"),
+        ("pause", (True,), "trial_id must be an int, got True of type bool"),
+        ("explode", (), "unknown command 'explode' with no arguments"),
         ("stop", (1, 2, 3), "unknown command 'stop'"),
         ("workers", (0,), "n_workers must be at least 1, got 0"),
         ("workers", (True,), "n_workers must be an int, got True of type bool"),
         ("workers", (1.5,), "n_workers must be an int, got 1.5 of type float"),
-        ("workers", (), "unknown command 'workers' with 0 arguments"),
+        ("workers", (), "unknown command 'workers' with no arguments"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words_and_changes_nothing(

@@ -146,7 +146,7 @@ def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(
     tuner = Tuner.resume(kept, stop=MORE, quiet=True)
     assert num_open() == 0
     with monkeypatch.context() as patch:
-        patch.setattr(tuner._run, "_pack_objective", lambda: 1 / 0)
+        patch.setattr(tuner._search_run, "_pack_objective", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tuner.run()
     assert num_open() == 0

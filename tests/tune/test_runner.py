@@ -83,9 +83,9 @@ def test_a_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(st
 
 def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
     stage.begin()
-    stage.turn(lambda: stage.search.command(events.Interrupt))
+    stage.turn(lambda: stage.search.apply_command(events.Interrupt))
     assert [job.told for job in stage.engine.jobs] == [["terminate"], ["terminate"]]
-    stage.turn(lambda: stage.search.command(events.Interrupt))
+    stage.turn(lambda: stage.search.apply_command(events.Interrupt))
     assert [job.told for job in stage.engine.jobs] == [["terminate", "kill"], ["terminate", "kill"]]
     for job in stage.engine.jobs:
         stage.end(job, Outcome("signal", "ended by SIGKILL"))
@@ -104,9 +104,9 @@ def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: 
 
 def test_with_more_workers_jobs_are_submitted_in_the_same_turn(stage: Stage) -> None:
     stage.begin(n_workers=1, max_equal_failures=None)
-    stage.turn(lambda: stage.search.command(lambda now_s: events.Workers(now_s, 3)))
+    stage.turn(lambda: stage.search.apply_command(lambda now_s: events.Workers(now_s, 3)))
     assert [job.number for job in stage.engine.jobs] == [0, 1, 2]
-    stage.turn(lambda: stage.search.command(lambda now_s: events.Workers(now_s, 1)))
+    stage.turn(lambda: stage.search.apply_command(lambda now_s: events.Workers(now_s, 1)))
     assert [job.told for job in stage.engine.jobs] == [[], [], []], "running trials are left alone"
     for job in stage.engine.jobs[:2]:
         stage.end(job)
@@ -121,7 +121,7 @@ def test_a_trial_that_leaves_a_thread_is_named_at_once_in_the_news_and_on_record
     (job,) = stage.engine.jobs
     stage.report(job, loss=0.5)
     stage.ended(job, Outcome("returned", threads=("'saver' in save, train.py:7",)))
-    news, _ = stage.search.look()
+    news, _ = stage.search.take_frame()
     assert any(
         "trial 0 left a thread running ('saver' in save, train.py:7), which keeps its worker busy" in line
         for line in news
@@ -152,7 +152,7 @@ def test_the_record_gets_a_summary_every_few_seconds(stage: Stage) -> None:
 def test_a_command_is_answered_when_it_is_on_record(stage: Stage) -> None:
     stage.begin()
     heard: list[int] = []
-    stage.search.command(
+    stage.search.apply_command(
         lambda now_s: events.Command(now_s, "pause", 0), lambda: heard.append(len(stage.events("command")))
     )
     assert heard == []
@@ -161,7 +161,7 @@ def test_a_command_is_answered_when_it_is_on_record(stage: Stage) -> None:
 
 
 def test_a_command_that_comes_before_the_search_has_begun_is_obeyed_after_that(stage: Stage) -> None:
-    stage.loop.call_soon(lambda: stage.search.command(lambda now_s: events.Interrupt(now_s, "enough")))
+    stage.loop.call_soon(lambda: stage.search.apply_command(lambda now_s: events.Interrupt(now_s, "enough")))
     stage.begin()
     assert stage.search.failure is None
     assert [event.kind for event in read_events(stage.folder)] == ["begin", "suggested", "suggested", "interrupt"]
@@ -316,7 +316,7 @@ def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
 def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     stage.end(stage.engine.jobs[0])
-    stage.turn(stage.search.abandon, lambda: stage.search.command(events.Interrupt))
+    stage.turn(stage.search.abandon, lambda: stage.search.apply_command(events.Interrupt))
     stage.gone(stage.engine.jobs[0])
     assert stage.search.failure is None
     assert len(stage.actions("finish")) == 1
@@ -339,7 +339,7 @@ def test_nothing_of_100_trials_stays_but_sums_and_the_rows_that_are_shown(stage:
     assert stage.loop.num_timers <= 1
     stage.turn()
     assert not stage.loop.hooks
-    news, snapshot = stage.search.look()
+    news, snapshot = stage.search.take_frame()
     assert len(news) == 21 and news[-1] == "(and 181 more events)"
     assert len(snapshot.rows) == MAX_ROWS
     assert (snapshot.finished, snapshot.completed, snapshot.running) == (100, 100, 0)
@@ -350,7 +350,7 @@ def test_the_best_trial_keeps_its_row_however_long_ago_it_was(stage: Stage) -> N
     for job in iter(stage.engine.jobs):
         stage.report(job, loss=float(job.number) + 1)
         stage.end(job)
-    _, snapshot = stage.search.look()
+    _, snapshot = stage.search.take_frame()
     assert snapshot.best == (1.0, 0)
     assert [row.trial_id for row in snapshot.rows] == [0, *range(MAX_ROWS, 2 * MAX_ROWS)]
 

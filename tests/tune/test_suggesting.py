@@ -37,7 +37,7 @@ class Thinks(Searcher):
     def observe(self, observation): ...
 
 thread = ThreadedSuggester(Thinks(), lambda answer: None)
-thread.ask(Suggest(0, SuggestContext(0, 0, Space({"x": uniform(0, 1)}))), now_s=0.0, seen=0)
+thread.ask(Suggest(0, SuggestContext(0, 0, Space({"x": uniform(0, 1)}))), now_s=0.0, last_seen_seq=0)
 begun.wait()
 """
 

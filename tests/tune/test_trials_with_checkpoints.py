@@ -24,7 +24,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.experiment import remove_experiment
-from fanwise.tune.runtime.checkpoint_store import MARKER
+from fanwise.tune.runtime.checkpoint_store import OWNER_FILE_NAME
 
 
 def train(x: float, epochs: int, folder: str, spoil: str) -> None:
@@ -65,7 +65,7 @@ def test_checkpoints_on_another_file_system(tmp_path: Path, pool: Pool) -> None:
     experiment = search(train, space(tmp_path, "kill"), pool=pool, retries=1, trials=1, checkpoints=root)
     assert starts(tmp_path) == {0: "0=0 2=2"}
     kept = {path.name for path in (tmp_path / "bucket" / experiment.name).iterdir()}
-    assert kept == {"0-1-2", MARKER}  # the best trial's last
+    assert kept == {"0-1-2", OWNER_FILE_NAME}  # the best trial's last
     assert os.listdir(experiment.path / "trials" / "0") == ["checkpoint"]
 
 

@@ -19,7 +19,7 @@ from fanwise.links import Hub
 from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
 from fanwise.tune.core.events import Event, Interrupt
-from fanwise.tune.display.watch import Interrupts, call_on, counting_interrupts, leave, watch
+from fanwise.tune.display.watch import Interrupts, abandon_unless_finished, call_on, counting_interrupts, watch
 from fanwise.tune.record.reading import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
@@ -227,7 +227,7 @@ class EndlessSearch:
         self.abandoned_by: list[str] = []
         self._ends_at = ends_at
 
-    def command(self, make: Callable[[float], Event]) -> None:
+    def apply_command(self, make: Callable[[float], Event]) -> None:
         assert make is Interrupt
         self.interrupts += 1
 
@@ -235,7 +235,7 @@ class EndlessSearch:
         self.abandoned_by.append(threading.current_thread().name)
         self.finished.set()
 
-    def look(self) -> tuple[list[str], str]:
+    def take_frame(self) -> tuple[list[str], str]:
         self.looks += 1
         if self.looks == self._ends_at:
             self.finished.set()
@@ -328,18 +328,18 @@ def test_a_call_on_a_hub_that_is_closed_before_it_raises() -> None:
 
 def test_a_search_that_is_left_is_abandoned_on_the_hubs_thread_or_here_when_that_has_ended(hub: Hub) -> None:
     search = EndlessSearch()
-    leave(hub, cast(Any, search))  # Any: a stand-in
-    leave(hub, cast(Any, search))  # Any: a stand-in
+    abandon_unless_finished(hub, cast(Any, search))  # Any: a stand-in
+    abandon_unless_finished(hub, cast(Any, search))  # Any: a stand-in
     assert search.abandoned_by == ["fanwise-test"]
     hub.close()
     orphan = EndlessSearch()
-    leave(hub, cast(Any, orphan))  # Any: a stand-in
+    abandon_unless_finished(hub, cast(Any, orphan))  # Any: a stand-in
     assert orphan.abandoned_by == [threading.current_thread().name]
 
 
 def test_what_breaks_a_look_comes_out_of_watching(hub: Hub) -> None:
     search = EndlessSearch()
-    search.look = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # it breaks
+    search.take_frame = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # it breaks
     with pytest.raises(ZeroDivisionError):
         watch_it(hub, search)
 

@@ -18,7 +18,7 @@ import numpy as np
 from ..plot.axis_scales import value_scale
 from ..plot.data import Timeline, worker_timeline
 from ..plot.rung_figure import rungs_of
-from ..tune.constraints import format_violations, violated
+from ..tune.constraints import format_violations, violated_constraints
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
 from ..tune.plot_data import front_data, hyperparameter_axes, search_data, search_without_reports
@@ -357,7 +357,7 @@ def _violated(history: SearchState, trial: Trial) -> str:
     if row is None:
         return ""
     values = {name: column[row] for name, column in history.reports.values.items()}
-    return format_violations(violated(history.constraints, values))
+    return format_violations(violated_constraints(history.constraints, values))
 
 
 def _series(history: SearchState, name: str, rows: Sequence[int]) -> Json:

@@ -9,7 +9,7 @@ from ..base.home import experiments_folder
 from ..base.text import printable_line
 from ..board.guard import is_loopback
 from ..board.serving import open_board
-from ..tune.runtime.board_process import check_board_is_there
+from ..tune.runtime.board_process import check_board_is_installed
 
 
 def serve_board(*, host: str, port: int, home: Path | None) -> None:
@@ -21,7 +21,7 @@ def serve_board(*, host: str, port: int, home: Path | None) -> None:
         raise PermissionError(
             f"{folder} cannot be read by this user. Take another folder of experiments: --home FOLDER, or FANWISE_HOME."
         )
-    check_board_is_there()
+    check_board_is_installed()
     board = open_board(folder, host=host, port=port)
     typer.echo(f"board of {printable_line(str(folder))}: {board.address}")
     if not is_loopback(host):

@@ -23,7 +23,7 @@ from ..tune.record.log import Record
 from ..tune.record.reading import read_events
 from ..tune.record.state import SearchState
 from ..tune.runtime.checkpoint_store import CheckpointStore
-from ..tune.runtime.runner import Search
+from ..tune.runtime.runner import SearchRunner
 from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
 DONE = Outcome("returned", objective_s=0.5)
@@ -90,7 +90,7 @@ class Stage:
         self.meta = {"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 2}
         self.file = Record.create(self.folder, self.meta)
         self.record = CountingRecord(self.file)
-        self.search: Search
+        self.search: SearchRunner
 
     def begin(self, scheduler: Scheduler | None = None, stop: StoppingCriterion | None = None, **options: Any) -> None:
         scheduler = scheduler or FIFO(metric="loss")
@@ -99,7 +99,7 @@ class Stage:
         root = str(self.folder / "checkpoints")
         job = JobRequest(pack(print), Resources(), seed=0)
         record = cast(Record, self.record)
-        self.search = Search(self.engine, record, SearchState(self.meta), job, CheckpointStore(root))
+        self.search = SearchRunner(self.engine, record, SearchState(self.meta), job, CheckpointStore(root))
         stop = stop or StoppingCriterion(max_num_trials_started=1_000_000)
         core = SearchCore(scheduler, space, stop, **{"n_workers": 2, **options})
         self.loop.call_soon(lambda: self.search.begin(core, scheduler.searcher, events.Begin))

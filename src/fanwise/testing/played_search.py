@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from ..tune.core.actions import Action, Answer, Finish, Judged, Reject, Start, Suggest, Terminate
 from ..tune.core.events import Begin, Ended, Event, Free, Outcome, Ready, Reported, Resumed, Suggested
-from ..tune.core.search_core import SearchCore, handle
+from ..tune.core.search_core import SearchCore, handle_and_suggest
 from ..tune.rng import KeyedRandom
 from ..tune.schedulers.scheduler import Decision, Scheduler
 from ..tune.space import Space
@@ -113,7 +113,7 @@ class PlayedSearch:
         actions: list[list[Action]] = []
         for event in self.events:
             if not isinstance(event, Suggested):
-                handle(core, event, scheduler.searcher, lambda event, new: actions.append(_comparable(new)))
+                handle_and_suggest(core, event, scheduler.searcher, lambda event, new: actions.append(_comparable(new)))
         return actions
 
     def _step(self) -> None:
@@ -148,7 +148,7 @@ class PlayedSearch:
             self.actions.append(_comparable(actions))
             new.extend(actions)
 
-        handle(self._tuning, event, self._scheduler.searcher, note)
+        handle_and_suggest(self._tuning, event, self._scheduler.searcher, note)
         for action in new:
             self._carry_out(action)
 

@@ -158,7 +158,7 @@ class Play:
             for action in actions:
                 self._carry_out(action)
                 if isinstance(action, Suggest):
-                    waiting.append(events.Suggested(self.now_s, action.number, self._suggestion(action.ask)))
+                    waiting.append(events.Suggested(self.now_s, action.number, self._suggestion(action.context)))
 
     def values(self, attempt: _Attempt) -> dict[str, float]:
         """A report: the epoch, and for each metric a loss that tends to fall."""
@@ -203,4 +203,4 @@ class Play:
 
 
 def _comparable(action: Action) -> object:
-    return ("Suggest", action.number, action.ask.trial_id) if isinstance(action, Suggest) else action
+    return ("Suggest", action.number, action.context.trial_id) if isinstance(action, Suggest) else action

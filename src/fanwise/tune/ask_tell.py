@@ -30,16 +30,16 @@ from .callbacks.search_events import SearchEnded
 from .core import events
 from .core.actions import Action, Answer, Finish, Judged, Start
 from .core.events import Event, Outcome
-from .core.search_core import handle
+from .core.search_core import handle_and_suggest
 from .core.validation import problem_with, required_values
 from .experiment import Experiment
-from .program import ASKED, load_program, save_program
+from .program import ASK_AND_TELL, load_program, save_program
 from .record.log import Record, Recorder
 from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.restoring import restore
 from .record.state import SearchState
-from .runtime.commands import checked_config
+from .runtime.commands import complete_enqueued
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
@@ -60,8 +60,8 @@ class AskedTrial:
     Args:
         config: the configuration, including constants.
         attempt: number of earlier attempts of this trial.
-        from_iter: number of valid reports from earlier attempts.
-        checkpoint: the `checkpoint` passed to `report` at `from_iter`, by the source trial if this one is a clone.
+        from_iter: number of the report from which this attempt continues; its first report has number from_iter + 1.
+        checkpoint: the `checkpoint=` that was passed with report number `from_iter`; for a clone, by the cloned trial.
             None: start from scratch.
     """
 
@@ -104,7 +104,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         warm_start: WarmStart | None,
         callbacks: Sequence[object],
     ) -> None:
-        """`stop` and `seed` are the user's, which an existing experiment must agree with. None: not given."""
+        """If the experiment exists, `stop` replaces the recorded criterion, and `seed` must equal the recorded seed."""
         self.path = path
         self.name = path.name
         self._settings = settings
@@ -121,11 +121,11 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         with Uninterrupted():
             if is_resumed:
                 meta = read_meta(path)
-                settings.check_equal(meta, objective=ASKED, seed=seed)
+                settings.check_equal(meta, objective=ASK_AND_TELL, seed=seed)
                 self._settings = SearchSettings.from_json(meta, settings.scheduler, settings.space)
                 self._record = Record.reopen(path)
             else:
-                meta = {**settings.new_metadata(self.name, ASKED), "warm_start": summaries}
+                meta = {**settings.new_metadata(self.name, ASK_AND_TELL), "warm_start": summaries}
                 self._record = Record.create(path, meta)
             try:
                 if not is_resumed:
@@ -144,7 +144,10 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                 raise
 
     def _begin(self, state: SearchState, callbacks: Sequence[object], *, is_resumed: bool) -> None:
-        """Create the state machine, and start the callbacks. `state`: of a new search."""
+        """Create the state machine, and start the callbacks.
+
+        `state`: an empty state, which a resumed search replaces by the restored one.
+        """
         for line in self._record.notices:
             _log.warning("%s: %s", self.name, line)
         settings, scheduler = self._settings, self._scheduler
@@ -165,7 +168,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
     @property
     def finished(self) -> bool:
-        """True if the search has ended and `ask` will only return None."""
+        """True if the search has ended, so that `ask` returns None from now on."""
         return self._finish is not None
 
     def ask(self) -> AskedTrial | None:
@@ -175,7 +178,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         trial in flight. If no trial is in flight, None means that the search is over.
 
         Raises:
-            Exception: an exception of the scheduler or its searcher, in its original type.
+            SearchFailedError: `suggest` of the searcher raised an exception; the message contains it.
+            Exception: any other exception of the scheduler or its searcher, in its original type.
         """
         self._check_open()
         with self._lock, Uninterrupted():
@@ -209,7 +213,9 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             return decision
 
     def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
-        """Finish a trial that ran to its end. Return its status: Completed, or the scheduler's decision.
+        """Finish a trial that ran to its end.
+
+        Return its status: COMPLETED, or STOPPED or PAUSED if the scheduler decided so on the last report.
 
         Args:
             trial: the trial returned by `ask`, or its id.
@@ -236,7 +242,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             return status
 
     def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
-        """Finish a trial that failed. Raise ValueError if it is not in flight."""
+        """Finish a trial that failed. Raise ValueError if the trial is not in flight."""
         if isinstance(error, str):
             outcome = Outcome("exception", error)
         else:
@@ -255,7 +261,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         """
         self._check_open()
         with self._lock, Uninterrupted():
-            complete_config = checked_config(config, self._recorder.state, self._settings.space, self.seed)
+            complete_config = complete_enqueued(config, self._recorder.state, self._settings.space, self.seed)
             self._apply(events.Enqueued(self._now_s(), complete_config))
             self._record.commit()
 
@@ -308,7 +314,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             self._recorder.write(event, actions)
             all_actions.extend(actions)
 
-        handle(self._core, event, self._scheduler.searcher, note)
+        handle_and_suggest(self._core, event, self._scheduler.searcher, note)
         self._finish = next((action for action in all_actions if isinstance(action, Finish)), self._finish)
         return all_actions
 
@@ -356,8 +362,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         if in_flight is None or trial not in (in_flight.trial, trial_id):
             known = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
-                f"trial {trial_id} is not in flight: it has ended or paused, or was returned by `ask` again. "
-                f"In flight: {known}."
+                f"trial {trial_id} is not in flight: it has ended or paused, or `ask` has returned it again, "
+                f"and this is the earlier attempt. In flight: {known}."
             )
         if values is not None:
             scheduler, constraints = self._scheduler, self._settings.constraints

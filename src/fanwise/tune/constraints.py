@@ -36,7 +36,7 @@ class Constraint:
         return f"{self.metric} {self.relation} {self.bound!r}"
 
     def violation(self, value: float) -> float:
-        """Return the violation in the unit of the metric; at most 0 if the constraint is satisfied."""
+        """Return the excess over the bound in the unit of the metric; at most 0 if the constraint is satisfied."""
         return value - self.bound if self.relation == "<=" else self.bound - value
 
 
@@ -45,8 +45,8 @@ def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]
 
     NaN if a violation is NaN.
 
-    >>> two = checked_constraints(["latency_ms <= 20", "accuracy >= 0.8"])
-    >>> infeasibility(two, [5.0, 0.4]), infeasibility(two, [-5.0, 0.0])
+    >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.8"])
+    >>> infeasibility(constraints, [5.0, 0.4]), infeasibility(constraints, [-5.0, 0.0])
     (0.75, 0.0)
     """
     total = 0.0
@@ -62,10 +62,11 @@ def violations_of(constraints: Iterable[Constraint], values: Mapping[str, Any]) 
     return tuple([constraint.violation(value) if is_number(value) else math.nan for constraint, value in pairs])
 
 
-def violated(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the violated constraints of a report, as text, with their violations.
+def violated_constraints(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the violations of a report by the text of the violated constraint.
 
-    >>> violated(checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"]), {"latency_ms": 25, "accuracy": 0.5})
+    >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"])
+    >>> violated_constraints(constraints, {"latency_ms": 25, "accuracy": 0.5})
     {'latency_ms <= 20': 5}
     """
     violations = {str(constraint): violations_of([constraint], values)[0] for constraint in constraints}
@@ -73,7 +74,7 @@ def violated(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> di
 
 
 def format_violations(violations: Mapping[str, float]) -> str:
-    """Format the result of `violated` for messages.
+    """Format the result of `violated_constraints` for messages.
 
     >>> format_violations({"latency_ms <= 20": 5.25})
     'latency_ms <= 20 by 5.25'
@@ -119,6 +120,6 @@ def constraints_of(scheduler: Any, texts: Sequence[str] = ()) -> tuple[Constrain
     """
     constraints = checked_constraints(texts)
     if scheduler.constraints and constraints:
-        own = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
-        raise ValueError(f"constraints were given twice: the scheduler has {own}. Pass all of them in one place")
+        listed = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
+        raise ValueError(f"constraints were given twice: the scheduler has {listed}. Pass all of them in one place")
     return scheduler.constraints or constraints

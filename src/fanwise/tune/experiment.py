@@ -45,7 +45,7 @@ class Best:
         value: value of the first metric, as reported.
         iter: number of the report in its trial, from 1.
         violations: the violated constraints, each with its excess in the unit of the metric. Empty if the report is
-            feasible. If no report is, the best one is the one closest to meeting all constraints.
+            feasible. If no report is feasible, this is the report closest to meeting all constraints.
     """
 
     trial_id: int
@@ -128,8 +128,8 @@ class Experiment:
     def best(self) -> Best | None:
         """The best report so far, the earliest on ties. None if no finite value has been reported.
 
-        With constraints, it is the best feasible report. As long as no report is feasible, it is the one closest to
-        meeting all constraints, with `violations`.
+        With constraints, the best feasible report. As long as no report is feasible, the report closest to meeting all
+        constraints, with `violations`.
         """
         best = self._history().best()
         if best is None:
@@ -175,7 +175,7 @@ class Experiment:
         """State of the search.
 
         - `"running"`: its tuner is running.
-        - `"finished"`: it ended by a limit, an error or Ctrl-C; see `end_reason`.
+        - `"finished"`: a limit, an error or Ctrl-C ended it; see `end_reason`.
         - `"broken-off"`: its tuner ended before the search did: it was killed, crashed, or could not write.
         - `"unknown"`: it has not finished, and the file system has no locks to tell whether its tuner is running.
 
@@ -277,6 +277,7 @@ class Experiment:
         return importance(self.name, result.metric, bars, result.predicted, result.seen, result.correlation)
 
     def _history(self) -> SearchState:
+        """Read the new events, and return the state of the search after all events."""
         self._reader.refresh()
         return self._reader.search
 
@@ -307,7 +308,7 @@ def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def _hint(name: str) -> str:
-    """Return similar names, or what is in the folder of experiments."""
+    """Return a hint for an unknown name: similar names, or the contents of the folder of experiments."""
     names, folder = list_experiments(), experiments_folder()
     if not names:
         return f"{folder} holds none yet. Give the path of its folder if it is somewhere else."

@@ -27,8 +27,8 @@ from ..pool.reporting import forget_reports, has_reported, is_array, send_report
 from .runtime.checkpoint_store import open_checkpoint, save_checkpoint
 from .values import with_objects
 
-# The current job and the number of checkpoints it has saved. The job is kept because processes can be reused.
-_saved: tuple[int, int] = (-1, 0)
+# Id of the job that saved the last checkpoint, and its number in that job. Reused processes run several jobs.
+_last_checkpoint: tuple[int, int] = (-1, 0)
 
 
 def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **dict[str, float] would not be typed
@@ -97,7 +97,7 @@ def trial_id() -> int | None:
 
 
 def from_iter() -> int:
-    """Return the number of valid reports from earlier attempts of this trial, 0 if it starts from scratch."""
+    """Return the number of the report from which this attempt continues. 0: it starts from scratch."""
     return int(_context().get("from_iter", 0))
 
 
@@ -124,10 +124,10 @@ def run_objective(
 ) -> None:
     """Call the objective in a worker. A number or dict that it returns becomes its last report.
 
-    Any other value is ignored if the objective has reported, for example a model that it has trained.
+    Any other value, such as a trained model, is ignored if the objective has reported.
 
     Args:
-        metric: name of a number that the objective returns.
+        metric: name under which a number that the objective returns is reported.
         objects: the objects of the space (`space_objects`), which replace their names in the configuration.
 
     Raises:
@@ -177,7 +177,7 @@ def _experiment() -> Path | None:
 
 
 def _context() -> Mapping[str, Any]:  # Any: JSON
-    """Return the values that `runtime.runner` gives to the job of a trial; empty outside a tuner."""
+    """Return the context that `runtime.runner` passes with the job of a trial; empty outside a tuner."""
     return current().context if in_job() else {}
 
 
@@ -189,8 +189,8 @@ def _scratch_folder() -> Path:
 
 
 def _next_checkpoint_name() -> str:
-    global _saved
+    global _last_checkpoint
     job = current()
-    number = _saved[1] + 1 if _saved[0] == job.id else 1
-    _saved = (job.id, number)
+    number = _last_checkpoint[1] + 1 if _last_checkpoint[0] == job.id else 1
+    _last_checkpoint = (job.id, number)
     return f"{job.number}-{job.attempt}-{number}"

@@ -1,7 +1,7 @@
 """Saves the program and the cluster settings of a search, so that another process can resume it.
 
     <experiment>/program.pickle    objective, scheduler and space, written before the first trial
-    <experiment>/cluster.json      the arguments of its pool, if that is on a cluster
+    <experiment>/cluster.json      the arguments of the pool, if it is on a cluster
 
 `Tuner.resume` reads both files, and `fanwise tune replay` the first. Unpickling can execute code, and cluster settings
 may contain commands, so files that another user may have written are refused.
@@ -19,19 +19,19 @@ from ..links.codec import dumps_whole, loads
 from .schedulers.scheduler import Scheduler
 from .space import Space
 
-FILE_NAME = "program.pickle"
+PROGRAM_FILE_NAME = "program.pickle"
 CLUSTER_FILE_NAME = "cluster.json"
-# Name of the objective of an ask-and-tell search, which has none.
-ASKED = "(asked and told)"
+# Recorded in place of the objective's name by ask-and-tell searches, which have no objective.
+ASK_AND_TELL = "(asked and told)"
 
 
 def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: Scheduler, space: Space) -> None:
-    """Write the program atomically, readable by this user only. `scheduler` must not have begun.
+    """Write the program atomically, readable by this user only. `scheduler.begin` must not have been called.
 
     Raises:
         OSError: the file cannot be written.
     """
-    _write(folder / FILE_NAME, dumps_whole((objective, scheduler, space)))
+    _write(folder / PROGRAM_FILE_NAME, dumps_whole((objective, scheduler, space)))
 
 
 def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:  # Any: the user's
@@ -40,10 +40,10 @@ def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:  # Any: the user
     Raises:
         RecordError: the file is missing, another user may have written it, or it cannot be loaded.
     """
-    content = _read(folder / FILE_NAME)
+    content = _read(folder / PROGRAM_FILE_NAME)
     if content is None:
         raise RecordError(
-            f"{folder} holds no {FILE_NAME}: hand in the objective and the scheduler: "
+            f"{folder} holds no {PROGRAM_FILE_NAME}: hand in the objective and the scheduler: "
             f"Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
         )
     try:
@@ -81,10 +81,10 @@ def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
 def _write(file: Path, content: bytes) -> None:
     partial = file.with_name(f".{file.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
     os.replace(partial, file)
 
 
@@ -95,16 +95,16 @@ def _read(file: Path) -> bytes | None:
         RecordError: another user may have written the file, or it cannot be read.
     """
     try:
-        opened = file.open("rb")
+        stream = file.open("rb")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RecordError(f"{file} cannot be read: {error.strerror}.") from error
-    with opened:
-        status = os.fstat(opened.fileno())
+    with stream:
+        status = os.fstat(stream.fileno())
         if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise RecordError(
                 f"{file} belongs to another user, or others may write to it. Loading it could execute their code. "
                 f"Pass objective, scheduler and pool, or make the file writable by you alone (chmod 600)."
             )
-        return opened.read()
+        return stream.read()

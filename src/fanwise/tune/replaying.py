@@ -1,4 +1,4 @@
-"""Checks from its record that an experiment is deterministic.
+"""Checks that an experiment is deterministic, by replaying its record.
 
     meta.json, program.pickle -> initial scheduler, searcher and `SearchCore` -> every event again -> comparison
 
@@ -47,6 +47,8 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         for name in scheduler.searcher.libraries
         if name in recorded and recorded[name] != [installed.get(name)]
     }
-    replayed = replay(settings.new_core(scheduler), scheduler.searcher, rows_of(folder), asks_anew=not changed)
+    replayed = replay(
+        settings.new_core(scheduler), scheduler.searcher, rows_of(folder), compares_suggestions=not changed
+    )
     replayed.other_versions = changed
     return replayed

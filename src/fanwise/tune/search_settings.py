@@ -28,9 +28,9 @@ from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space, space_from_json, space_to_json
 from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
-from .values import check_bool, checked_int, checked_seconds
+from .values import checked_bool, checked_int, checked_seconds
 
-# Fields that are stored under "settings" in the metadata of the record. The others have keys of their own.
+# Fields that are stored under "settings" in the metadata of the record. The other fields have other keys.
 _OPTIONS = (
     "asynchronous",
     "devices_per_trial",
@@ -50,10 +50,11 @@ class SearchSettings:
     """Everything that determines the decisions of a search and how its trials run. See `Tuner` for the options.
 
     Args:
-        scheduler: a scheduler that has not begun. Searches run copies of it; see `copy_scheduler`.
+        scheduler: a scheduler whose `begin` has not been called. Searches run copies of it; see `copy_scheduler`.
         n_workers: number of trials that run at a time. 0: trials start only when a program asks for them.
-        divides_machine: `devices_per_trial` was computed from the number of workers and changes with it.
-        searcher_choice: the searcher that was chosen because none was named, and why. None: it was named.
+        divides_machine: `devices_per_trial` was computed from `n_workers`, and changes when `n_workers` changes.
+        searcher_choice: the searcher that `create` chose, and why. None: the user passed a searcher or scheduler, or
+            the settings come from a record.
 
     Raises:
         TypeError, ValueError: an option of the wrong type or size.
@@ -82,9 +83,9 @@ class SearchSettings:
             raise ValueError("a search needs an end: stop=StoppingCriterion(...)")
         if not isinstance(self.stop, StoppingCriterion):
             raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
-        reference_losses(self.stop, self.scheduler.objectives)
+        reference_losses(self.stop, self.scheduler.objectives)  # raises if the reference point does not match them
         for option in ("asynchronous", "reuse", "keep_checkpoints"):
-            check_bool(option, getattr(self, option))
+            checked_bool(option, getattr(self, option))
         object.__setattr__(self, "checkpoints", checked_root(self.checkpoints))
         if self.trial_timeout_s is not None and not checked_seconds("trial_timeout_s", self.trial_timeout_s):
             raise ValueError("trial_timeout_s must be above 0; None sets no limit")
@@ -158,8 +159,9 @@ class SearchSettings:
 
         Args:
             meta: JSON from `new_metadata`.
-            scheduler: the experiment's scheduler, which has not begun.
-            space: the experiment's space. None: the recorded space, which has names in place of objects.
+            scheduler: the experiment's scheduler, whose `begin` has not been called.
+            space: the experiment's space. None: the recorded space, in which categories that are Python objects
+                (functions, lists, ...) are only their names.
 
         Raises:
             ValueError: the scheduler has another random seed than the experiment.
@@ -199,7 +201,7 @@ class SearchSettings:
         }
 
     def start_event(self, name: str, folder: Path, *, is_resumed: bool) -> SearchStarted:
-        """Return the first event for the callbacks of the experiment in this folder."""
+        """Return the event that tells callbacks that the search in this folder starts or is resumed."""
         return SearchStarted(
             name,
             folder,
@@ -212,11 +214,14 @@ class SearchSettings:
         )
 
     def copy_scheduler(self) -> Scheduler:
-        """Return a copy of the scheduler that has not begun."""
+        """Return a copy of the scheduler, whose `begin` has not been called."""
         return _copy(self.scheduler)
 
     def new_core(self, scheduler: Scheduler) -> SearchCore:
-        """Begin a copy of the scheduler, and return the state machine of the search that it decides for."""
+        """Call `scheduler.begin` and return the state machine of a new search.
+
+        `scheduler`: a copy from `copy_scheduler`, which the search changes.
+        """
         scheduler.begin(self.space, self.seed)
         return SearchCore(
             scheduler,
@@ -257,7 +262,7 @@ class SearchSettings:
             raise ValueError(
                 f"the experiment {meta['name']!r} can only be resumed with the same settings:\n  "
                 + "\n  ".join(differences)
-                + "\nLeave them out to use the recorded ones, or start a new experiment."
+                + "\nPass the recorded values, or start a new experiment."
             )
 
     def versions(self) -> dict[str, str]:
@@ -271,7 +276,7 @@ class SearchSettings:
 
 
 def as_space(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and constants
-    """Return the argument if it is a Space, or else make a Space of it."""
+    """Return the argument if it is a Space, or else a new Space of it."""
     return space if isinstance(space, Space) else Space(space)
 
 

@@ -92,7 +92,7 @@ class Counts:
 
     Args:
         metric: metric of the scheduler, used for limits given as a number.
-        num_trials_without_improvement: trials that ended since the best report, except the trial that made it.
+        num_trials_without_improvement: trials that ended since the last improvement, except the improving trial.
         best_rank: infeasibility and first loss of the best finite report.
         best_trial_id: trial of the last improvement.
         limited_metrics: metrics with a limit, whose extremes are tracked.
@@ -122,7 +122,7 @@ class Counts:
     hypervolume_front: HypervolumeFront | None = None
 
     def track(self, criterion: StoppingCriterion, reference_point: Sequence[float] | None) -> None:
-        """Track what the criterion needs from now on. `reference_point`: see `reference_losses`.
+        """Track the values that the criterion needs from now on. `reference_point`: the result of `reference_losses`.
 
         Extremes and fronts include the earlier reports, except for metrics that had no limit.
         """
@@ -186,7 +186,7 @@ class Counts:
 
 
 class Verdict(NamedTuple):
-    """The limit that was reached, with its value, and whether running trials may finish or are stopped."""
+    """The limit that was reached. If `lets_running_finish` is False, running trials are stopped."""
 
     reason: str
     lets_running_finish: bool

@@ -22,7 +22,7 @@ from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of
 from .core import events
 from .experiment import Experiment, folder_of
-from .program import ASKED, load_cluster, load_program
+from .program import ASK_AND_TELL, load_cluster, load_program
 from .record.names import check_name, new_name
 from .record.reading import read_meta
 from .record.restoring import last_settings
@@ -35,7 +35,7 @@ from .searchers.searcher import Mode, Searcher
 from .space import Space, space_from_json, space_objects
 from .stopping import StoppingCriterion
 from .trial_resources import divided, resolve_devices
-from .values import check_bool, checked_int
+from .values import checked_bool, checked_int
 from .warm_start import WarmStart, read_warm_start
 
 
@@ -89,7 +89,7 @@ class Tuner:
         NotInstalled: a library for the checkpoint URL or for the board is missing.
 
     Attributes:
-        name: name of the experiment. `load_experiment(name)` reads it, even while it runs.
+        name: name of the experiment. `load_experiment(name)` reads the experiment, even while the search runs.
         path: the experiment's folder.
         scheduler: the copy that the tuner runs.
         settings: the validated settings. `settings.seed` is the random seed in use.
@@ -137,7 +137,7 @@ class Tuner:
         settings = SearchSettings.create(
             space,
             scheduler,
-            stop,  # type: ignore[arg-type]  # checked there
+            stop,  # type: ignore[arg-type]  # checked by SearchSettings
             metric=metric,
             mode=mode,
             searcher=searcher,
@@ -181,7 +181,7 @@ class Tuner:
         )
 
     def _init(self, search_run: SearchRun) -> None:
-        self._run = search_run
+        self._search_run = search_run
         self.name = search_run.name
         self.path = search_run.path
         self.scheduler = search_run.scheduler
@@ -224,7 +224,7 @@ class Tuner:
         """
         folder = folder_of(name_or_path)
         meta = read_meta(folder)
-        if meta["objective"] == ASKED:
+        if meta["objective"] == ASK_AND_TELL:
             raise ValueError(
                 f"the trials of {folder.name!r} are run by a program with the ask-and-tell interface. Resume it with "
                 f"open_search(space, scheduler, name={folder.name!r})."
@@ -236,7 +236,7 @@ class Tuner:
             space = saved_space if space is None else space
         space = space_from_json(meta["space"]) if space is None else as_space(space)
         settings = SearchSettings.from_json(meta, scheduler, space)
-        if constraints := scheduler.constraints:  # else those that were passed to the Tuner remain valid
+        if constraints := scheduler.constraints:  # otherwise the constraints passed to the Tuner remain
             settings = replace(settings, constraints=constraints)
         settings.check_equal(meta, objective=name_of(objective))
         _check_objective(objective, space)
@@ -244,8 +244,8 @@ class Tuner:
         n_workers = last_n_workers if n_workers is None else checked_int("n_workers", n_workers, 1)
         settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)
         cluster = load_cluster(folder) if pool is None else None
-        with Pool(**cluster) if cluster else nullcontext(pool) as checked_pool:  # `run` may never be called
-            capacity = _capacity_of(checked_pool)
+        with Pool(**cluster) if cluster else nullcontext(pool) as temporary_pool:  # `run` may never be called
+            capacity = _capacity_of(temporary_pool)
         if settings.divides_machine and pool is None and n_workers != meta["n_workers"]:
             settings = replace(settings, devices_per_trial=divided(capacity, n_workers))
         tuner = cls.__new__(cls)
@@ -293,20 +293,20 @@ class Tuner:
             SearchInterrupted: Ctrl-C was pressed. A KeyboardInterrupt that carries the experiment.
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
-        check_bool("block", block)
+        checked_bool("block", block)
         if not block:
-            return RunningSearch(self._run)
-        return self._run.run(on_begin=lambda: None)
+            return RunningSearch(self._search_run)
+        return self._search_run.run(on_begin=lambda: None)
 
     # -- commands; each can be called from any thread ----------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the search as if its stopping criterion were met. Does not block; `run()` returns when it has ended.
+        """End the search and stop the running trials. A second call kills them. Does not block; `run()` returns later.
 
         Raises:
             ClosedError: the search is not running.
         """
-        self._run.stop(reason)
+        self._search_run.stop(reason)
 
     def pause(self, trial_id: int) -> None:
         """Pause a trial at its next report and free its worker. The trial keeps its last checkpoint.
@@ -336,7 +336,7 @@ class Tuner:
             TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
             ClosedError: the search is not running.
         """
-        self._run.call("enqueue", config)
+        self._search_run.call("enqueue", config)
 
     def set_workers(self, n_workers: int) -> None:
         """Change the number of trials that run at a time. Running trials are not interrupted.
@@ -348,14 +348,14 @@ class Tuner:
             TypeError, ValueError: n_workers is not an int of at least 1, or the search starts no new trials.
             ClosedError: the search is not running.
         """
-        self._run.call("workers", n_workers)
+        self._search_run.call("workers", n_workers)
 
     def _command_trial(self, command: Literal["pause", "resume", "stop"], trial_id: int) -> None:
         if isinstance(trial_id, bool) or not isinstance(trial_id, int):
             raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
-        if (num_trials := self._run.num_trials) is not None:
+        if (num_trials := self._search_run.num_trials) is not None:
             check_is_trial(trial_id, num_trials)
-        self._run.apply(lambda now_s: events.Command(now_s, command, trial_id))
+        self._search_run.apply(lambda now_s: events.Command(now_s, command, trial_id))
 
 
 def search(

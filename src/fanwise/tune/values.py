@@ -28,8 +28,8 @@ def is_bool(value: object) -> bool:
     return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
 
 
-def check_bool(name: str, value: object) -> bool:
-    """Return a boolean setting. Raises TypeError for other types, such as the text "no"."""
+def checked_bool(name: str, value: object) -> bool:
+    """Return a boolean setting. Raises TypeError for other types, such as text."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
     return value
@@ -67,10 +67,10 @@ def plain_json(label: str, value: object) -> object:
 def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
     """Return a copy of a configuration with copies of objects in place of their names. See `space_objects`."""
     copy = dict(config)
-    for name, by_name in objects.items():
+    for name, object_by_name in objects.items():
         value = copy.get(name)
-        if isinstance(value, str) and value in by_name:
-            copy[name] = copy_containers(by_name[value])
+        if isinstance(value, str) and value in object_by_name:
+            copy[name] = copy_containers(object_by_name[value])
     return copy
 
 
@@ -124,7 +124,7 @@ def round_resource(value: float) -> float:
 
 
 def checked_number(name: str, value: float) -> float:
-    """Return a number, of NumPy too, as an int or float of Python. Raises TypeError."""
+    """Return a number of Python or NumPy as an int or float of Python. Raises TypeError."""
     if not is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     return int(value) if isinstance(value, numbers.Integral) else float(value)

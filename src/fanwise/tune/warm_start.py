@@ -39,7 +39,7 @@ _MAX_EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """An earlier search. The trials have the trial id 0 and unchecked configurations. `modes`: mode by metric."""
+    """An earlier search. Its trials have the id 0 and unchecked configurations. `modes`: mode by metric."""
 
     name: str
     trials: list[Earlier]
@@ -47,7 +47,7 @@ class _Source:
 
 
 def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[Earlier], list[Summary]]:
-    """Return the first events of a search, and a summary of each source. Reads from disk.
+    """Return the trials of all sources as the first events of a search, and a summary of each source. Reads from disk.
 
     Raises:
         TypeError: a source of the wrong type.
@@ -137,7 +137,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
 
 
 def _trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> Earlier:
-    """Return a trial without an id. Running, paused and lost trials count as stopped."""
+    """Return a trial whose id is set later. Running, paused and lost trials count as stopped."""
     return Earlier(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
 
 
@@ -213,7 +213,7 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
 
 
 def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, object]:
-    """Return the part of a configuration that is in the space. Raise ValueError if a value is missing or not in it."""
+    """Return the part of a configuration that is in the space. Raise ValueError if a value is missing or invalid."""
     known: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
         if name in space.domains and name in config and exists(name, known, space.conditions):

@@ -16,7 +16,7 @@ def test_deadlines_are_due_in_the_order_of_time_and_then_of_setting(steps: list[
     for operation, trial_id, time_s in steps:
         if operation == "due":
             due = sorted((entry for entry in model if entry[1] <= time_s), key=lambda entry: entry[1])
-            assert deadlines.due(time_s) == [due_id for due_id, _ in due]
+            assert deadlines.take_due(time_s) == [due_id for due_id, _ in due]
             model = [entry for entry in model if entry not in due]
         else:
             model = [entry for entry in model if entry[0] != trial_id]

@@ -3,7 +3,7 @@
 import pytest
 
 from fanwise.tune.core.actions import Reason, ReasonKind
-from fanwise.tune.core.equal_failures import Failures, alike
+from fanwise.tune.core.equal_failures import Failures, equality_key
 
 
 def boom(text: str = "boom", kind: ReasonKind = "exception") -> Reason:
@@ -21,7 +21,7 @@ def boom(text: str = "boom", kind: ReasonKind = "exception") -> Reason:
     ],
 )
 def test_numbers_and_later_lines_are_ignored(one: str, other: str) -> None:
-    assert alike(boom(one)) == alike(boom(other))
+    assert equality_key(boom(one)) == equality_key(boom(other))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_numbers_and_later_lines_are_ignored(one: str, other: str) -> None:
     ],
 )
 def test_different_words_and_kinds_are_different_reasons(one: Reason, other: Reason) -> None:
-    assert alike(one) != alike(other)
+    assert equality_key(one) != equality_key(other)
 
 
 def test_search_fails_if_the_first_trials_fail_alike() -> None:

@@ -319,12 +319,26 @@ def test_exception_in_observe_ends_the_search() -> None:
     search = new_search(searcher)
     search.begin()
     searcher.error_on_observe = KeyError("oops")
-    reason = "the scheduler failed"
+    reason = "the searcher failed"
     assert search.report(1, 0, 1.0) == [Answer(1, STOP, 1), StopStarting(reason), Terminate(0, reason)]
     search.run(0)
     finish = search.run(1)[-1]
     assert isinstance(finish, Finish)
+    assert (finish.kind, finish.error) == ("searcher", "the searcher CountingSearcher raised KeyError: 'oops'")
     assert finish.cause is searcher.error_on_observe
+
+
+def test_exception_in_on_end_of_the_searcher_names_the_searcher() -> None:
+    class FailingSearcher(CountingSearcher):
+        def on_end(self, trial_id: int, status: str) -> None:
+            raise OSError("disk full")
+
+    search = new_search(FailingSearcher())
+    search.begin()
+    search.run(1, 1.0)
+    finish = search.run(0, 1.0)[-1]
+    assert isinstance(finish, Finish)
+    assert (finish.kind, finish.error) == ("searcher", "the searcher FailingSearcher raised OSError: disk full")
 
 
 def test_first_error_of_a_search_is_the_one_reported() -> None:
@@ -365,7 +379,7 @@ def test_suggestion_is_requested_ahead_and_only_a_free_slot_waits_for_it() -> No
     search = new_search(SlowSearcher(), n_workers=1)
     (suggest,) = search.begin()
     assert isinstance(suggest, Suggest)
-    assert (suggest.number, suggest.ask.trial_id, suggest.ask.suggest_timeout_s) == (0, 0, 2.0)
+    assert (suggest.number, suggest.context.trial_id, suggest.context.suggest_timeout_s) == (0, 0, 2.0)
     assert search.next_tick_s == 2
     first_start, ahead = search.send(suggested(0, 0, 1))
     assert first_start == start(0, 0)

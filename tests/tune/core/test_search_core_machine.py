@@ -302,7 +302,7 @@ class CoreMachine(RuleBasedStateMachine):
                 body = json.loads(text)
                 yield seq, event_of(kind, now_s, trial_id, body), RecordedActions(kind, trial_id, body)
 
-        replayed = replay(core, None, rows(), asks_anew=True)
+        replayed = replay(core, None, rows(), compares_suggestions=True)
         assert (replayed.differences, replayed.num_events) == ([], len(self.rows))
         assert state_of(core) == state_of(self.core)
         assert scheduler.calls == self.scheduler.calls
@@ -331,8 +331,11 @@ def new_core(search: SearchSettings, mutation: "Mutation | None") -> tuple[Scrip
 def comparable(action: Action) -> object:
     """Contexts cannot be compared, and the cause of a failure is not part of the decision."""
     if isinstance(action, Suggest):
-        ask = action.ask
-        return action.number, ask.number, ask.trial_id, dict(ask.pending), ask.now_s, ask.suggest_timeout_s
+        context = action.context
+        return (
+            *(action.number, context.number, context.trial_id, dict(context.pending)),
+            *(context.now_s, context.suggest_timeout_s),
+        )
     return Finish(action.reason, action.error, None, action.kind) if isinstance(action, Finish) else action
 
 
@@ -384,7 +387,7 @@ def state_of_model_trial(trial: Trial, model: SearchModel) -> tuple[object, ...]
     elif trial.place == "active":
         state = "running" if trial.ready is not None else "starting"
         state = "stopping" if trial.stopping is not None else state
-        state = "ended" if trial.is_ended else "killed" if trial.is_killed else state
+        state = "attempt-ended" if trial.is_ended else "killed" if trial.is_killed else state
         plan = "retry" if trial.will_retry else trial.request
         if plan == "pause":
             plan = "drop" if trial.is_dropped else "hold" if trial.runs_for_scheduler else "pause"
@@ -396,12 +399,12 @@ def state_of_model_trial(trial: Trial, model: SearchModel) -> tuple[object, ...]
             trial.attempt,
             trial.config,
             trial.num_retries,
-            trial.has_paused,
+            trial.is_counted,
             trial.alone,
             trial.hold,
             trial.is_stopped_by_user,
         ),
-        ("over" if is_over else state, plan, trial.reserved_slot),
+        ("done" if is_over else state, plan, trial.reserved_slot),
         (trial.slot, trial.fault, iter) if is_active and not is_over else None,
         None if is_over else trial.reached,
         None if is_over else rank(model.best_of([trial])),
@@ -458,14 +461,14 @@ def state_of_trial(trial: CoreTrial, trials: Trials) -> tuple[object, ...]:
             trial.attempt,
             trial.config,
             trial.num_retries,
-            trial.has_paused,
+            trial.is_counted,
             trial.alone,
             trial.hold,
             trial.is_stopped_by_user,
         ),
         (trial.state, trial.plan, trial.reserved_slot),
-        (trial.slot, fault, trial.iter) if is_active and trial.state != "over" else None,
-        None if trial.state == "over" else trial.reached,
+        (trial.slot, fault, trial.iter) if is_active and trial.state != "done" else None,
+        None if trial.state == "done" else trial.reached,
         trial.best and trial.best[:3],
         checkpoint and (checkpoint.name, checkpoint.iter, checkpoint.best and checkpoint.best[:3]),
     )
@@ -542,7 +545,7 @@ def retries_forever(original: Any, self: Any, trial: Any, reason: Any, outcome: 
 
 @mutation("_end")
 def counts_failures_after_a_pause(original: Any, self: Any, trial: Any, outcome: Outcome, now_s: float) -> None:
-    trial.has_paused = False
+    trial.is_counted = False
     original(self, trial, outcome, now_s)
 
 

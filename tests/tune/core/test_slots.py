@@ -13,12 +13,12 @@ class SlotsMachine(RuleBasedStateMachine):
         self.slots = Slots(n_workers, asynchronous=True)
         self.n_workers = n_workers
         self.used: set[int] = set()
-        self.is_offered = False
+        self.has_offer = False
 
     @precondition(lambda self: self.slots.has_room)
     @rule()
     def take(self) -> None:
-        self.is_offered = self.is_offered and len(self.used) < self.n_workers
+        self.has_offer = self.has_offer and len(self.used) < self.n_workers
         slot = self.slots.take()
         assert slot == min(set(range(len(self.used) + 1)) - self.used), "the smallest free slot"
         self.used.add(slot)
@@ -37,14 +37,14 @@ class SlotsMachine(RuleBasedStateMachine):
 
     @rule()
     def offer(self) -> None:
-        self.slots.is_offered = self.is_offered = True
+        self.slots.has_offer = self.has_offer = True
 
     @invariant()
     def room_and_offer_are_those_of_the_model(self) -> None:
         if hasattr(self, "slots"):
             assert self.slots.num_used == len(self.used)
-            assert self.slots.is_offered == self.is_offered
-            assert self.slots.has_room == (len(self.used) < self.n_workers or self.is_offered)
+            assert self.slots.has_offer == self.has_offer
+            assert self.slots.has_room == (len(self.used) < self.n_workers or self.has_offer)
 
 
 SlotsMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
@@ -53,7 +53,7 @@ TestSlotsAgainstTheModel = SlotsMachine.TestCase
 
 def filled(slots: Slots) -> list[int]:
     numbers = []
-    while slots.may_fill() and slots.has_room:
+    while slots.open_batch() and slots.has_room:
         numbers.append(slots.take())
     return numbers
 
@@ -76,7 +76,7 @@ def test_synchronous_search_fills_the_slots_when_all_are_free() -> None:
 
 def test_batch_that_is_being_filled_grows_with_the_workers_and_a_full_one_does_not() -> None:
     slots = Slots(2, asynchronous=False)
-    assert slots.may_fill() and slots.take() == 0
+    assert slots.open_batch() and slots.take() == 0
     slots.resize(3)
     assert filled(slots) == [1, 2]
     slots.resize(4)

@@ -70,7 +70,7 @@ def test_deadline_counts_from_when_the_slot_begins_to_wait() -> None:
     source.wait(4, {}, 1.0)
     source.wait(4, {}, 2.0)
     assert source.deadline_s == 3.0
-    assert not source.is_overdue(2.9) and source.is_overdue(3.0) and not source.is_overdue(3.0)
+    assert not source.take_deadline(2.9) and source.take_deadline(3.0) and not source.take_deadline(3.0)
 
 
 def test_slot_waits_for_a_searcher_without_a_time_budget_without_a_deadline() -> None:

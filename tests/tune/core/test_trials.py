@@ -14,7 +14,7 @@ def new_trials(*, retries: int = 0) -> tuple[Trials, Trial, list[Action]]:
     """Return trials of which one is running, in slot 0."""
     actions: list[Action] = []
     trials = Trials(actions, "loss", timeout_s=9.0, grace_s=2.0, retries=retries, keeps_checkpoints=False)
-    trial = trials.add(0, {"x": 1})
+    trial = trials.create(0, {"x": 1})
     trials.start(trial, 0)
     trials.on_ready(Ready(0.0, 0, 0))
     trial.iter = 1
@@ -55,15 +55,15 @@ def test_running_trial_is_terminated_after_its_timeout_and_killed_after_its_grac
 @pytest.mark.parametrize(
     ("plan", "outcome", "state", "next_plan"),
     [
-        ("stop", "stopped", "over", ""),
-        ("complete", "stopped", "over", ""),
-        ("pause", "stopped", "ended", "pause"),
-        ("hold", "signal", "ended", "hold"),
-        ("drop", "returned", "ended", "drop"),
-        ("suspend", "stopped", "ended", "suspend"),
-        ("suspend", "exception", "over", ""),
-        ("pause", "exception", "over", ""),
-        ("retry", "exception", "ended", "retry"),
+        ("stop", "stopped", "done", ""),
+        ("complete", "stopped", "done", ""),
+        ("pause", "stopped", "attempt-ended", "pause"),
+        ("hold", "signal", "attempt-ended", "hold"),
+        ("drop", "returned", "attempt-ended", "drop"),
+        ("suspend", "stopped", "attempt-ended", "suspend"),
+        ("suspend", "exception", "done", ""),
+        ("pause", "exception", "done", ""),
+        ("retry", "exception", "attempt-ended", "retry"),
     ],
 )
 def test_end_of_an_attempt(plan: Plan, outcome: str, state: str, next_plan: str) -> None:
@@ -118,13 +118,13 @@ def test_paused_trial_is_started_held_or_stopped() -> None:
 
 def test_suspended_trials_are_queued_in_the_order_of_their_ids() -> None:
     trials, trial, _ = released("suspend")
-    later, running = trials.add(2, {"x": 2}), trials.add(1, {"x": 3})
+    later, running = trials.create(2, {"x": 2}), trials.create(1, {"x": 3})
     trials.start(later, 0)
     trials.start(running, 1)
     trials.ask_to_stop(later, "suspend", 1.0)
     trials.end(later, Outcome("stopped"))
     assert trials.suspend_lost() == 2, "the trials that have counted as stopped"
-    assert running.state == "ended" and trials.deadlines.next_s is None
+    assert running.state == "attempt-ended" and trials.deadlines.next_s is None
     trials.release(later)
     trials.release(running)
     trials.queue_suspended()

@@ -10,7 +10,7 @@ import pytest
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import Action, Answer, Finish, Judged, Start
 from fanwise.tune.core.events import Event, Outcome
-from fanwise.tune.core.search_core import SearchCore, handle
+from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
 from fanwise.tune.schedulers import ASHA, Decision, Hyperband, Scheduler, Status, SuccessiveHalving
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext
 from fanwise.tune.space import Space, randint
@@ -79,7 +79,7 @@ class Table:
 
     def send(self, event: Event) -> None:
         actions: list[Action] = []
-        handle(self.core, event, self.scheduler.searcher, lambda _, more: actions.extend(more))
+        handle_and_suggest(self.core, event, self.scheduler.searcher, lambda _, more: actions.extend(more))
         for action in actions:
             if isinstance(action, Start):
                 self.attempts[action.trial_id] = action.attempt, action.from_iter

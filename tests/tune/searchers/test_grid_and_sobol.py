@@ -11,7 +11,7 @@ import pytest
 from fanwise.testing.searcher_contract import begun
 from fanwise.tune.core.actions import Action, Finish, Start
 from fanwise.tune.core.events import Begin, Ended, Event, Free, Ready, Reported
-from fanwise.tune.core.search_core import SearchCore, handle
+from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
 from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import GridSearcher, Searcher, SobolSearcher, SuggestContext, points, random_search
 from fanwise.tune.space import Space, choice, finrange, loguniform, randint, uniform
@@ -73,7 +73,7 @@ def test_a_grid_search_ends_after_every_configuration_ran_once() -> None:
     events: list[Event] = [Begin(0.0)]
     while events:
         event, seen = events.pop(0), len(actions)
-        handle(core, event, scheduler.searcher, lambda event, new: actions.extend(new))
+        handle_and_suggest(core, event, scheduler.searcher, lambda event, new: actions.extend(new))
         for action in actions[seen:]:
             if isinstance(action, Start):
                 who = (action.trial_id, action.attempt)

@@ -88,7 +88,7 @@ class CallbackDispatcher:
                 self._put("on_trial_start", TrialStarted(*start, void_after))
             elif type(action) is Judged:
                 trial = self._state.trials.get(action.trial_id)
-                if trial is not None:  # otherwise it is over; a judgment may be repeated
+                if trial is not None:  # None: the trial has ended; `Judged` can be repeated
                     end = now_s, action.trial_id, action.attempt, trial.config, action.status, trial.num_reports
                     self._put("on_trial_end", TrialEnded(*end, trial.values or {}, action.reason, action.will_retry))
 
@@ -150,7 +150,7 @@ class _CallbackWorker:
         self._queue.put(None)
 
     def join(self, patience_s: float) -> None:
-        """Block until all calls have returned, after `close`, or until one takes too long."""
+        """After `close`, block until all calls have returned, or until a call takes too long."""
         patience_s *= 1 if self._is_builtin else _USER_FACTOR
         while self._thread is not None and self._thread.is_alive():
             num_done = self._num_done

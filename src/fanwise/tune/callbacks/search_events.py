@@ -43,7 +43,7 @@ class TrialStarted:
 
     Args:
         attempt: number of the attempt, from 0; paused and retried trials have several.
-        from_iter: last iteration included in the checkpoint from which it continues; 0: from scratch.
+        from_iter: number of the report from which the attempt continues; 0: from scratch.
         source: the trial from which it was cloned, or None.
         void_after: reports of earlier attempts after this iteration are discarded, because the trial restarts from an
             earlier checkpoint; None: all remain valid.
@@ -77,7 +77,7 @@ class TrialEnded:
 
     Args:
         iter, values: number and values of the last report; 0 and empty if there is none.
-        reason: why it failed, or None.
+        reason: why the attempt failed, or None.
     """
 
     now_s: float

@@ -39,13 +39,13 @@ class MLflowCallback:
         self._server = str(self._client.tracking_uri)
         self._experiment = experiment
         self._experiment_id = ""
-        self._experiment_name = self._search = ""
+        self._search_name = self._search_id = ""
         self._runs: dict[int, str] = {}
 
     def on_start(self, event: SearchStarted) -> None:
         _check_server(self._server)
-        self._experiment_name = event.name
-        self._search = f"{event.created_s:.6f}-{event.seed}"
+        self._search_name = event.name
+        self._search_id = f"{event.created_s:.6f}-{event.seed}"
         name = event.name if self._experiment is None else self._experiment
         experiment = self._client.get_experiment_by_name(name)
         self._experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
@@ -63,8 +63,8 @@ class MLflowCallback:
                 return
         tags = {
             "mlflow.runName": f"trial {event.trial_id}",
-            "fanwise.experiment": self._experiment_name,
-            "fanwise.search": self._search,
+            "fanwise.experiment": self._search_name,
+            "fanwise.search": self._search_id,
             "fanwise.trial_id": str(event.trial_id),
         }
         run_id = self._runs[event.trial_id] = self._client.create_run(self._experiment_id, tags=tags).info.run_id
@@ -73,7 +73,7 @@ class MLflowCallback:
 
     def _find_runs(self, condition: str) -> list[str]:
         """Return the ids of the runs of this search that match a condition."""
-        condition = f"tags.`fanwise.search` = '{self._search}' AND {condition}"
+        condition = f"tags.`fanwise.search` = '{self._search_id}' AND {condition}"
         return [run.info.run_id for run in self._client.search_runs([self._experiment_id], condition)]
 
     def on_report(self, event: TrialReported) -> None:

@@ -34,7 +34,7 @@ class Reason:
 
 @frozen
 class BestReport:
-    """The best report so far: the metric as reported, and 0, or the smallest infeasibility if no report is feasible."""
+    """The best report so far. `value`: the metric as reported. `infeasibility`: 0 if any report was feasible."""
 
     value: float
     trial_id: int
@@ -48,11 +48,11 @@ class Start:
     """Start an attempt of the trial in a free slot.
 
     Args:
-        from_iter: number of its valid reports. The next report has number from_iter + 1.
+        from_iter: number of the trial's valid reports. The next report has number from_iter + 1.
         checkpoint: name of the checkpoint saved at from_iter. None: start from scratch.
-        source: the trial that it is a clone of, or None.
+        source: id of the trial that was cloned, or None.
         fallback: the searcher exceeded its time budget, and the configuration was drawn at random.
-        alone: with a whole GPU instead of a share, because an earlier attempt ran out of memory.
+        alone: run on a whole GPU instead of a share, because an earlier attempt ran out of memory.
     """
 
     trial_id: int
@@ -118,10 +118,10 @@ class Judged:
 
 @frozen
 class Suggest:
-    """Ask the searcher, after it has received all observations so far. It answers with the event `Suggested`."""
+    """Ask the searcher after it has received all observations so far. The answer is the event `Suggested`."""
 
     number: int
-    ask: SuggestContext
+    context: SuggestContext
 
 
 @frozen

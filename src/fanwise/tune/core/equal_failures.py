@@ -11,21 +11,21 @@ from ...base.tracebacks import before_traceback
 from .actions import Reason
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
-_MOST_REASONS = 100
+_MAX_REASONS = 100
 _ADVICE = "Repair the objective; or set max_equal_failures=None to continue after any failure."
 
 
-def alike(reason: Reason) -> tuple[str, str]:
+def equality_key(reason: Reason) -> tuple[str, str]:
     """Return a key that is equal for reasons that differ only in numbers."""
     return reason.kind, _NUMBER.sub("#", reason.text.partition("\n")[0])
 
 
 @final
 class Failures:
-    """Counts the outcomes of trials, each once, when it first pauses or finishes. A pause counts as a success.
+    """Counts the outcomes of trials. A trial counts once, when it first pauses or finishes; a pause is a success.
 
     Args:
-        max_equal: the search fails if this many trials come first and all fail alike. None: it never fails.
+        max_equal: the search fails if the first `max_equal` outcomes are failures and all alike. None: it never fails.
     """
 
     def __init__(self, max_equal: int | None) -> None:
@@ -44,8 +44,8 @@ class Failures:
         if reason is None or (reason.kind == "time-out" and has_reported):
             return None
         self._num_failed += 1
-        key = alike(reason)
-        if key in self._reasons or len(self._reasons) < _MOST_REASONS:
+        key = equality_key(reason)
+        if key in self._reasons or len(self._reasons) < _MAX_REASONS:
             self._reasons[key] += 1
             self._examples.setdefault(key, reason)
         if self._num_outcomes == self._max_equal and self._reasons[key] == self._max_equal:

@@ -20,11 +20,11 @@ from ...pool.contract import OutcomeKind
 
 @frozen
 class Outcome:
-    """The outcome of an attempt. `text` starts with its summary line.
+    """The outcome of an attempt. The first line of `text` is a summary.
 
     Args:
         threads: threads that the objective left running, one line each with name and location.
-        retry_alone: it ran out of memory on its share of a GPU, and the pool wants it retried with the whole GPU.
+        retry_alone: the attempt ran out of memory on a share of a GPU, and should be retried on a whole GPU.
     """
 
     kind: OutcomeKind
@@ -63,7 +63,8 @@ class Begin:
 class Suggested:
     """The searcher's answer to `Suggest` number `number`: a configuration, or None if it has none at present.
 
-    `seen`: sequence number of the last event that it takes into account. `error`: message of its exception, or None.
+    `seen`: sequence number of the last event that the answer takes into account. `error`: the searcher's exception, as
+    text, or None.
     """
 
     now_s: float
@@ -110,7 +111,7 @@ class Ended:
 
 @frozen
 class Free:
-    """The attempt's process tree is reaped and its lease is returned, so the slot can be reused."""
+    """The processes of the attempt have exited and their devices are returned, so the slot can be reused."""
 
     now_s: float
     trial_id: int
@@ -159,7 +160,7 @@ class Workers:
 
 @frozen
 class TrialRequested:
-    """A program offers to run one trial in its own loop. The offer expires if no trial starts at once."""
+    """A program offers to run a trial in its own loop. The offer expires if none starts or awaits a suggestion."""
 
     now_s: float
 

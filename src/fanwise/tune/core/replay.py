@@ -15,9 +15,9 @@ from ..searchers.searcher import Searcher
 from .actions import Action, Suggest
 from .events import Event, Resumed, Suggested
 from .search_core import SearchCore
-from .suggestions import suggested
+from .suggestions import call_searcher
 
-_MOST_DIFFERENCES = 20
+_MAX_DIFFERENCES = 20
 
 
 class Recorded(Protocol):
@@ -30,7 +30,7 @@ class Recorded(Protocol):
         """Return the actions, as far as rows store them."""
 
 
-Row: TypeAlias = tuple[int, Event, Recorded]
+Row: TypeAlias = tuple[int, Event, Recorded]  # sequence number, event, recorded actions
 
 
 @final
@@ -60,46 +60,46 @@ class Replayed:
     differences: list[Difference] = field(default_factory=list)
     other_versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def differ(self, seq: int, event: Event, recorded: object, replayed: object) -> None:
+    def add_difference(self, seq: int, event: Event, recorded: object, replayed: object) -> None:
         self.num_different += 1
-        if len(self.differences) < _MOST_DIFFERENCES:
+        if len(self.differences) < _MAX_DIFFERENCES:
             self.differences.append(Difference(seq, event, recorded, replayed))
 
 
-def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, asks_anew: bool) -> Replayed:
+def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, compares_suggestions: bool) -> Replayed:
     """Apply recorded events, which brings `core` and `searcher` to their recorded states.
 
     Args:
         core, searcher: new objects, created with the same settings.
         rows: sequence number, event and recorded actions.
-        asks_anew: ask the searcher again and compare its answers. False: pass it the recorded answers.
+        compares_suggestions: call the searcher and compare its answers. False: pass it the recorded answers.
     """
     result = Replayed()
     suggestions: dict[int, object] = {}
-    (rows,) = tee(rows, 1)
+    (rows,) = tee(rows, 1)  # of this iterator, `tee` makes copies that read ahead
     for seq, event, recorded in rows:
         result.num_events += 1
         if type(event) is Suggested and event.number in suggestions:
             result.num_suggestions += 1
             config = suggestions.pop(event.number)
             if event.error is None and config != event.config:
-                result.differ(seq, event, event.config, config)
+                result.add_difference(seq, event, event.config, config)
         actions = core.handle(event)
         if not recorded.matches(actions):
             replayed = [action for action in actions if type(action) is not Suggest]
-            result.differ(seq, event, recorded.actions(), replayed)
+            result.add_difference(seq, event, recorded.actions(), replayed)
         for action in actions:
             if type(action) is not Suggest:
                 result.num_decisions += 1
                 continue
             if searcher is not None and (answer := _answer_to(action.number, tee(rows)[1])) is not None:
-                if asks_anew:
-                    suggestions[action.number] = suggested(searcher, action, event.now_s).config
+                if compares_suggestions:
+                    suggestions[action.number] = call_searcher(searcher, action, event.now_s).config
                 elif answer.error is None:
-                    searcher.replay_suggestion(action.ask, answer.config)
+                    searcher.replay_suggestion(action.context, answer.config)
                 else:
-                    with suppress(Exception):  # the recorded call raised and ended that run
-                        searcher.replay_suggestion(action.ask, None)
+                    with suppress(Exception):  # the recorded call raised an exception, which ended that run
+                        searcher.replay_suggestion(action.context, None)
     return result
 
 

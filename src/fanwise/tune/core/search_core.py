@@ -10,7 +10,9 @@
     stopping   -            -               -               finished when no trial runs
     finished   -            -               -               open: a new process resumes the search (Resumed)
 
-    open, draining and closing: stopping at a limit that stops running trials, a failure, or an Interrupt
+From open, draining or closing, the stage becomes `stopping` at a limit that stops running trials, a failure, or an
+Interrupt. Queued trials have started before (they were retried, interrupted, or unpaused by a user) and wait only for a
+slot.
 
 `SearchCore` connects the scheduler, the searcher and the stopping criterion with `SuggestionSource` (configurations of
 new trials), `Slots` (places to run) and `Trials` (unfinished trials). Only valid reports reach the scheduler and the
@@ -20,7 +22,8 @@ The state machine performs no I/O and is deterministic: replay and resume pass i
 duplicates, and events about unknown trials change nothing and never raise.
 
 Invariants: a slot is used from Start until Free. Every Reported gets exactly one Answer or Reject, the first of its
-actions. StopStarting and then Finish are each ordered once until Resumed, Finish only when no slot is used.
+actions. Until the next Resumed, StopStarting and Finish are each issued at most once, in this order, and Finish only
+when no slot is used.
 """
 
 import math
@@ -54,7 +57,7 @@ from .actions import Action, Answer, BestReport, Discard, Finish, FinishKind, Re
 from .equal_failures import Failures
 from .events import Event, Outcome
 from .slots import Slots
-from .suggestions import SuggestionSource, suggested
+from .suggestions import SuggestionSource, call_searcher
 from .trials import Ranked, Trial, Trials
 from .validation import Refused, checked_config, checked_decision, problem_with, required_values
 
@@ -79,7 +82,7 @@ class SearchCore:
         asynchronous: False: start the next batch only when every slot of the last one is free.
         trial_timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
         stop_grace_s: seconds from the request to stop until Kill.
-        max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
+        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish fail alike. None: never.
         retries: number of further attempts of a trial that crashed.
         keep_checkpoints: keep the checkpoints of finished trials.
 
@@ -113,6 +116,7 @@ class SearchCore:
         self._resource_attr = scheduler.resource_attr
         self._required = required_values(self._objectives, self._constraints, self._resource_attr)
         self._metric = self._objectives[0].metric
+        # Metric and factor from its value to the loss.
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
         self.counts = Counts(self._metric)
         self.counts.track(criterion, reference_losses(criterion, self._objectives))
@@ -154,13 +158,13 @@ class SearchCore:
         self._actions.clear()
         return actions
 
-    def listen(self, searcher: Listener | None) -> None:
-        """Pass results to a proxy of the searcher from now on, because it runs in another thread. None: no change."""
-        self._listener = self._listener if searcher is None else searcher
+    def send_results_to(self, listener: Listener) -> None:
+        """Pass results to this proxy of the searcher from now on, because the searcher may run in another thread."""
+        self._listener = listener
 
     @property
     def best(self) -> BestReport | None:
-        """The best finite report of the first objective, the earliest on ties. Feasible reports rank first."""
+        """The report with the best finite first objective, the earliest on ties. Feasible reports rank first."""
         return self._trials.best
 
     @property
@@ -190,8 +194,8 @@ class SearchCore:
             for number, values in enumerate(event.reports, start=1):
                 self._listener.observe(self._observation(event.trial_id, event.config, number, values))
             self._listener.on_end(event.trial_id, event.status)
-        except Exception as error:  # user code: any exception ends the search in order
-            self._fail_scheduler(error, event.now_s)
+        except Exception as error:  # user code: any exception ends the search cleanly
+            self._fail_user_code("searcher", error, event.now_s)
 
     def _on_begin(self, event: events.Begin) -> None:
         assert not self._has_begun, "a search begins once"
@@ -210,7 +214,7 @@ class SearchCore:
         if event.error is not None:
             self._fail("searcher", "the searcher failed", event.error, event.now_s)
         self._fill(event.now_s)
-        self._slots.is_offered &= self._suggestions.is_awaited
+        self._slots.has_offer &= self._suggestions.is_awaited  # an unused offer lasts only as long as the wait
 
     def _on_enqueued(self, event: events.Enqueued) -> None:
         if self._stage == "open":
@@ -218,9 +222,9 @@ class SearchCore:
             self._fill(event.now_s)
 
     def _on_trial_requested(self, event: events.TrialRequested) -> None:
-        self._slots.is_offered = True
+        self._slots.has_offer = True
         self._fill(event.now_s)
-        self._slots.is_offered &= self._suggestions.is_awaited
+        self._slots.has_offer &= self._suggestions.is_awaited  # an unused offer lasts only as long as the wait
 
     def _on_workers(self, event: events.Workers) -> None:
         self._slots.resize(event.n_workers)
@@ -229,7 +233,7 @@ class SearchCore:
     def _on_tick(self, event: events.Tick) -> None:
         now_s, source = event.now_s, self._suggestions
         self._trials.tick(now_s)
-        if not source.is_overdue(now_s):
+        if not source.take_deadline(now_s):
             return
         self._apply_limits(now_s)
         if source.state == "requested" and source.is_awaited and self._stage == "open":
@@ -256,6 +260,7 @@ class SearchCore:
             self.counts.track(self._criterion, reference_losses(self._criterion, self._objectives))
         if event.n_workers is not None:
             self._slots.n_workers = event.n_workers
+        # Suspended trials were counted as stopped, but will run again.
         self.counts.num_trials_stopped -= self._trials.suspend_lost()
         active = list(self._trials.active.values())
         for trial in active:
@@ -306,14 +311,14 @@ class SearchCore:
 
     def _on_ended(self, event: events.Ended) -> None:
         trial = self._trials.find(event.trial_id, event.attempt)
-        if trial is not None and trial.state not in ("ended", "over"):
+        if trial is not None and trial.state not in ("attempt-ended", "done"):
             self._end(trial, event.outcome, event.now_s)
 
     def _on_free(self, event: events.Free) -> None:
         trial, now_s = self._trials.find(event.trial_id, event.attempt), event.now_s
         if trial is None:
             return
-        if trial.state not in ("ended", "over"):
+        if trial.state not in ("attempt-ended", "done"):
             self._end(trial, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
         self._apply_limits(now_s)
         may_start = self._stage != "stopping" and self._slots.num_used <= self._slots.n_workers
@@ -342,7 +347,7 @@ class SearchCore:
 
     def _fill(self, now_s: float) -> None:
         """Start trials in the free slots: first queued ones, then as the scheduler decides."""
-        if not self._slots.may_fill():
+        if not self._slots.open_batch():
             return
         while True:
             self._apply_limits(now_s)
@@ -371,8 +376,8 @@ class SearchCore:
         elif isinstance(answer, Done):
             self._stop_starting("the scheduler has no more trials")
             self._stage = "closing"
-        elif answer is not None and not self._trials.active and not self._trials.has_held:
-            if self._stage == "draining":  # no event can change the answer Wait
+        elif isinstance(answer, Wait) and not self._trials.active and not self._trials.has_held:
+            if self._stage == "draining":  # nothing runs, so no event can change this answer
                 self._stage = "closing"
             elif self._suggestions.state == "exhausted":
                 self._stop_starting("searcher exhausted")
@@ -395,12 +400,12 @@ class SearchCore:
         )
         try:
             return self._checked_next(self._scheduler.next(context))
-        except Exception as error:  # user code, see above
-            self._fail_scheduler(error, now_s)
+        except Exception as error:  # user code: any exception ends the search cleanly
+            self._fail_user_code("scheduler", error, now_s)
             return None
 
     def _checked_next(self, answer: NextTrial) -> NextTrial:
-        """Validate the scheduler's answer, or raise Refused. Return Wait for a new trial that may not start."""
+        """Validate the answer, or raise Refused. A request for a new trial becomes `Wait` if none may start."""
         if type(answer) is Wait or (self._stage == "draining" and isinstance(answer, (New, Clone))):
             return Wait()
         if isinstance(answer, (Resume, Stop)):
@@ -445,7 +450,7 @@ class SearchCore:
             self._suggestions.request(self._next_id, self._trials.pending, now_s)
 
     def _start_new(self, config: Mapping[str, object], *, source: int | None = None, fallback: bool = False) -> None:
-        trial = self._trials.add(self._next_id, config, source)
+        trial = self._trials.create(self._next_id, config, source)
         self.counts.num_trials_started += 1
         self._start(trial, source=source, fallback=fallback)
 
@@ -508,14 +513,16 @@ class SearchCore:
         if math.isfinite(losses[0]) and math.isfinite(excess) and (trial.best is None or rank < trial.best):
             best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, excess)
             trial.best = Ranked(*rank, best)
+        called: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
+            called = "scheduler"
             decision = self._scheduler.on_report(report)
             if type(decision) is not Decision:
                 decision = checked_decision(decision, type(self._scheduler).__name__, trial.trial_id)
-        except Exception as error:  # user code, see above
+        except Exception as error:  # user code: any exception ends the search cleanly
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail_scheduler(error, now_s)
+            self._fail_user_code(called, error, now_s)
             return STOP
         if decision is STOP:
             maximum = self._scheduler.max_resource
@@ -536,26 +543,28 @@ class SearchCore:
         if trial.plan == "suspend":
             self.counts.num_trials_stopped += 1
             return
-        if trial.state == "over":
+        if trial.state == "done":
             self._finish_trial(trial, status, now_s)
             problem = self.counts.missing_metric() if status is Status.COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
-        if not trial.has_paused:
+        if not trial.is_counted:  # trials count once, when they first pause or finish
             failure = self._failures.add(reason, has_reported=trial.iter > 0)
             if failure is not None and self._stage != "stopping":
                 self._fail("equal-failures", failure.partition(" (")[0], failure, now_s)
-        trial.has_paused = True
+        trial.is_counted = True
 
     def _rewind(self, trial: Trial, now_s: float) -> None:
         """Discard the reports after the trial's last checkpoint."""
         if not trial.rewind():
             return
+        called: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_rollback(trial.trial_id, trial.iter)
+            called = "scheduler"
             self._scheduler.on_rollback(trial.trial_id, trial.iter)
-        except Exception as error:  # user code, see above
-            self._fail_scheduler(error, now_s)
+        except Exception as error:  # user code: any exception ends the search cleanly
+            self._fail_user_code(called, error, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
         self._slots.release(trial.slot)
@@ -571,15 +580,18 @@ class SearchCore:
         self.counts.num_trials_failed += status is Status.FAILED
         self.counts.add_end(trial.trial_id)
         self._trials.finish(trial)
+        called: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_end(trial.trial_id, str(status))
+            called = "scheduler"
             self._scheduler.on_end(trial.trial_id, status)
-        except Exception as error:  # user code, see above
-            self._fail_scheduler(error, now_s)
+        except Exception as error:  # user code: any exception ends the search cleanly
+            self._fail_user_code(called, error, now_s)
 
     # Limits and the end of the search.
 
     def _verdict(self, now_s: float) -> Verdict | None:
+        """Update the wall-clock time of the counts. Return the limit that was reached, or None."""
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
         self.counts.wallclock_s = now_s
@@ -618,10 +630,11 @@ class SearchCore:
             self._kind, self._error, self._cause = kind, error, cause
         self._halt(reason, now_s)
 
-    def _fail_scheduler(self, error: Exception, now_s: float) -> None:
+    def _fail_user_code(self, called: Literal["searcher", "scheduler"], error: Exception, now_s: float) -> None:
         error = error.cause if isinstance(error, Refused) else error
-        text = f"the scheduler raised {type(error).__name__}: {error}"
-        self._fail("scheduler", "the scheduler failed", text, now_s, error)
+        name = f"searcher {type(self._scheduler.searcher).__name__}" if called == "searcher" else "scheduler"
+        text = f"the {name} raised {type(error).__name__}: {error}"
+        self._fail(called, f"the {called} failed", text, now_s, error)
 
     def _finish(self) -> None:
         """End the search now that no trial runs, unless a trial is queued or a user may resume one."""
@@ -636,10 +649,13 @@ class SearchCore:
         self._actions.append(Finish(self._reason, self._error, self._cause, self._kind))
 
 
-def handle(
+def handle_and_suggest(
     core: SearchCore, event: Event, searcher: Searcher | None, note: Callable[[Event, list[Action]], None]
 ) -> None:
-    """Apply the event and the suggestions of an inline searcher that result from it. `note` receives every event."""
+    """Apply the event, and the suggestions that its actions request from `searcher`, which is called at once.
+
+    `note` receives every event and its actions.
+    """
     pending = deque((event,))
     while pending:
         event = pending.popleft()
@@ -648,4 +664,4 @@ def handle(
         for action in actions:
             if type(action) is Suggest:
                 assert searcher is not None, "a suggestion was ordered from a scheduler without a searcher"
-                pending.append(suggested(searcher, action, event.now_s))
+                pending.append(call_searcher(searcher, action, event.now_s))

@@ -1,8 +1,8 @@
 """Slots of a search: places for running trials, numbered from 0. The smallest free slot is taken first.
 
 A trial uses its slot until its process has exited. More than `n_workers` slots are used after `n_workers` was lowered,
-and after a trial used an offer. With asynchronous=False, trials start in batches: a batch opens when no slot is used,
-and closes when a slot is released, or when the number of slots changes while all are used.
+and after a trial used an offer (`has_offer`). With asynchronous=False, trials start in batches: a batch opens when no
+slot is used, and closes when a slot is released, or when the number of slots changes while all are used.
 """
 
 import heapq
@@ -15,13 +15,13 @@ class Slots:
 
     Attributes:
         num_used: number of slots that are used, or reserved for a trial that resumes when its process has exited.
-        is_offered: one trial more than `n_workers` may start.
+        has_offer: a program offers to run one trial, which may start even if `n_workers` slots are used.
     """
 
     def __init__(self, n_workers: int, *, asynchronous: bool) -> None:
         self.n_workers = n_workers
         self.num_used = 0
-        self.is_offered = False
+        self.has_offer = False
         self._asynchronous = asynchronous
         self._free: list[int] = []  # a heap; free and used slots are 0, 1, 2, ... without gaps
         self._is_batch_open = False
@@ -29,17 +29,17 @@ class Slots:
     @property
     def has_room(self) -> bool:
         """True if a trial may start now."""
-        return self.num_used < self.n_workers or self.is_offered
+        return self.num_used < self.n_workers or self.has_offer
 
-    def may_fill(self) -> bool:
-        """Return True if free slots may be filled now. Opens a batch if no slot is used."""
+    def open_batch(self) -> bool:
+        """Open a batch if no slot is used. Return True if free slots may be filled now."""
         self._is_batch_open = self._is_batch_open or not self.num_used
         return self._asynchronous or self._is_batch_open
 
     def take(self) -> int:
-        """Take the smallest free slot. Uses up the offer if all `n_workers` slots are used."""
+        """Take the smallest free slot. Use up the offer if all `n_workers` slots are used."""
         if self.num_used >= self.n_workers:
-            self.is_offered = False
+            self.has_offer = False
         slot = heapq.heappop(self._free) if self._free else self.num_used
         self.num_used += 1
         return slot

@@ -8,11 +8,12 @@
                 receive an error            idle; the search fails
                 fall_back                   a random configuration; idle
     ready       take_suggestion             the configuration; idle
-    exhausted   refresh: a report, a free   idle
-                slot or a new enqueued one
+    exhausted   refresh: a report, a freed  idle
+                slot, or a newly enqueued
+                configuration
     any         reset: a resumed search     ready stays ready; otherwise idle, because the request is lost
 
-`is_awaited`: a free slot waits for the suggestion; the scheduler is not asked again until one arrives. If the searcher
+`is_awaited`: the scheduler has answered `New()` and is not asked again until the suggestion arrives. If the searcher
 has a time budget, the wait has a deadline. Enqueued configurations are taken before suggestions, in any state.
 """
 
@@ -37,7 +38,7 @@ class SuggestionSource:
     """The source of configurations of one search.
 
     Args:
-        searcher: only its settings are read; the action `Suggest` requests suggestions.
+        searcher: only its attributes are read; it is not called here. The action `Suggest` requests suggestions.
         actions: the actions of the current event, to which this class appends.
 
     Attributes:
@@ -92,14 +93,14 @@ class SuggestionSource:
         self.state = "requested"
 
     def wait(self, trial_id: int, pending: Mapping[int, Config], now_s: float) -> None:
-        """Let a free slot wait for the suggestion. Later calls do not extend the deadline."""
+        """Let a free slot wait for the suggestion, requesting one if needed. Later calls keep the deadline."""
         if self.timeout_s is not None and not self.is_awaited:
             self.deadline_s = now_s + self.timeout_s
         self.is_awaited = True
         self.request(trial_id, pending, now_s)
 
     def is_requested(self, number: int) -> bool:
-        """Return False if the answer to request `number` is late."""
+        """Return True if request `number` is the pending one; otherwise its answer is late."""
         return self.state == "requested" and number == self._num_requests - 1
 
     def receive(self, event: Suggested, trial_id: int) -> None:
@@ -111,8 +112,8 @@ class SuggestionSource:
         elif event.error is None:
             self.state, self.is_awaited = "exhausted", False
 
-    def is_overdue(self, now_s: float) -> bool:
-        """Return True once the deadline has passed, and clear it."""
+    def take_deadline(self, now_s: float) -> bool:
+        """Clear the deadline if it has passed. Return True if it has."""
         if self.deadline_s is None or now_s < self.deadline_s:
             return False
         self.deadline_s = None
@@ -124,7 +125,7 @@ class SuggestionSource:
         return self._space.sample(KeyedRandom(f"{self._seed}/fallback/{self._num_requests - 1}"))
 
     def refresh(self) -> None:
-        """Ask an exhausted searcher again: the search has changed."""
+        """Let an exhausted searcher be asked again, because the search has changed."""
         if self.state == "exhausted":
             self.state = "idle"
 
@@ -137,26 +138,26 @@ class SuggestionSource:
 
 def plain_suggestion(searcher: Searcher, action: Suggest) -> Config | None:
     """Return the searcher's suggestion in plain Python values and names of objects, as the record stores it."""
-    config = searcher.suggest(action.ask)
+    config = searcher.suggest(action.context)
     if not isinstance(config, Mapping):
         return config
     try:
         return {name: plain_json_or_name(name, value) for name, value in config.items()}
-    except ValueError:  # NaN
+    except ValueError:  # a NaN: `checked_config` refuses it later, with a better message
         return config
 
 
-def suggested(searcher: Searcher, action: Suggest, now_s: float, *, seen: int = 0) -> Suggested:
-    """Return the searcher's suggestion as an event. An exception becomes an event that ends the search."""
+def call_searcher(searcher: Searcher, action: Suggest, now_s: float, *, last_seen_seq: int = 0) -> Suggested:
+    """Call the searcher and return its suggestion as an event. An exception becomes an event that ends the search."""
     try:
-        return Suggested(now_s, action.number, plain_suggestion(searcher, action), seen)
-    except Exception as error:  # user code: any exception ends the search in order
-        return failed_suggestion(searcher, action, now_s, error, seen=seen)
+        return Suggested(now_s, action.number, plain_suggestion(searcher, action), last_seen_seq)
+    except Exception as error:  # user code: any exception ends the search cleanly
+        return failed_suggestion(searcher, action, now_s, error, last_seen_seq=last_seen_seq)
 
 
 def failed_suggestion(
-    searcher: Searcher, action: Suggest, now_s: float, error: BaseException, *, seen: int = 0
+    searcher: Searcher, action: Suggest, now_s: float, error: BaseException, *, last_seen_seq: int = 0
 ) -> Suggested:
-    """Return the event that the searcher raised an exception."""
+    """Return a `Suggested` event that carries the exception of the searcher."""
     lines = [f"the searcher {type(searcher).__name__} raised {type(error).__name__}: {error}"]
-    return Suggested(now_s, action.number, None, seen, "\n".join([*lines, *getattr(error, "__notes__", ())]))
+    return Suggested(now_s, action.number, None, last_seen_seq, "\n".join([*lines, *getattr(error, "__notes__", ())]))

@@ -4,16 +4,16 @@
     --------   ----   ------------------------------------------------   -----------------------------------------------
     starting   used   Ready                                              running; the timeout starts
     starting,  used   a decision, limit, timeout, fault or user          stopping, with a plan; the grace period starts
-    running           Ended                                              ended with plan retry, or over
+    running           Ended                                              attempt-ended with plan retry, or done
     stopping   used   the grace period is over, the second Interrupt     killed
-    stopping,  used   Ended as planned: pause, hold, drop or suspend     ended
-    killed            Ended otherwise                                    over
-    ended      used   Free: plan retry                                   starting in the same slot, or queued
-                      Free: plan pause                                   paused; queued if it was resumed meanwhile
+    stopping,  used   Ended as planned: pause, hold, drop or suspend     attempt-ended
+    killed            Ended otherwise                                    done
+    attempt-   used   Free: plan retry                                   starting in the same slot, or queued
+    ended             Free: plan pause                                   paused; queued if it was resumed meanwhile
                       Free: plan hold                                    held; queued if the hold was removed meanwhile
                       Free: plan suspend                                 suspended
                       Free: plan drop, or a user stopped it meanwhile    finished
-    over       used   Free                                               finished
+    done       used   Free                                               finished
     paused     -      Resume                                             starting; held if a user holds it
                       Stop, or a user stops it                           finished
     held       -      a user removes the hold, or stops it               queued, or finished
@@ -39,7 +39,7 @@ from .events import Outcome, Ready
 
 # States are strings, because accessing a member of an Enum is as slow as a call (Python 3.11).
 State: TypeAlias = Literal[
-    "starting", "running", "stopping", "killed", "ended", "over", "paused", "held", "queued", "suspended"
+    "starting", "running", "stopping", "killed", "attempt-ended", "done", "paused", "held", "queued", "suspended"
 ]  # fmt: skip
 # The plan of a stopping trial is the request sent to it; that of an ended trial is applied when its slot is free.
 # complete: stop at the maximum resource. hold: pause for a user. drop: pause and never resume. suspend: the search
@@ -74,14 +74,14 @@ class Trial:
     """A trial that is not finished.
 
     Args:
-        reserved_slot: slot of the next attempt, if the scheduler resumed it before its process had exited.
+        reserved_slot: slot of the next attempt, if the scheduler resumed the trial before its process had exited.
         iter: number of the last report of the current attempt.
         reached: number of the last report that the scheduler and the searcher have seen.
-        hold: a user has paused it and alone can resume it.
-        is_stopped_by_user: a user stopped it after it was asked to pause, or before its retry.
-        alone: it gets a whole GPU, because it ran out of memory on a share of one.
-        has_paused: its later failures do not count as failures of the program.
-        fault: why it fails, regardless of the outcome of the attempt.
+        hold: a user has paused the trial; only a user can resume it.
+        is_stopped_by_user: a user stopped the trial after it was asked to pause, or before its retry.
+        alone: the trial gets a whole GPU, because it ran out of memory on a share of one.
+        is_counted: `Failures` has counted the trial, which paused or finished before.
+        fault: why the trial fails, regardless of the outcome of the attempt.
     """
 
     trial_id: int
@@ -98,7 +98,7 @@ class Trial:
     best: Ranked | None = None
     hold: bool = False
     is_stopped_by_user: bool = False
-    has_paused: bool = False
+    is_counted: bool = False
     alone: bool = False
     fault: Reason | None = None
 
@@ -124,7 +124,7 @@ class Trials:
         keeps_checkpoints: keep the checkpoints of all finished trials. False: only that of the best.
 
     Attributes:
-        active: trials that use a slot, in the order in which they took it.
+        active: trials that use a slot, in the order of their starts.
         pending: the configurations of the active trials.
         paused: paused and held trials.
         queued: trials that start before all others, in this order.
@@ -173,17 +173,17 @@ class Trials:
         return any(trial.state == "held" for trial in self.paused.values())
 
     def find(self, trial_id: int, attempt: int) -> Trial | None:
-        """Return the trial if this attempt of it uses a slot; otherwise the event is late."""
+        """Return the trial if this attempt uses a slot. None: an event about the attempt is late."""
         trial = self.active.get(trial_id)
         return trial if trial is not None and trial.attempt == attempt else None
 
     def find_unfinished(self, trial_id: int) -> Trial | None:
         """Return the trial if it runs, is paused or held, or is queued."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id) or self.queued.get(trial_id)
-        return None if trial is None or trial.state == "over" else trial
+        return None if trial is None or trial.state == "done" else trial
 
     def may_resume(self, trial_id: int) -> bool:
-        """Return True if the scheduler may resume or stop the trial: it has paused it and not decided further."""
+        """Return True if the scheduler may resume or stop the trial: its last decision was to pause it."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id)
         if trial is None:
             return False
@@ -191,8 +191,8 @@ class Trials:
 
     # Attempts.
 
-    def add(self, trial_id: int, config: Mapping[str, object], source: int | None = None) -> Trial:
-        """Return a new trial. A clone starts from the last checkpoint of the trial `source`, if it has one."""
+    def create(self, trial_id: int, config: Mapping[str, object], source: int | None = None) -> Trial:
+        """Return a new trial. A clone starts from the last checkpoint of the trial `source`, if there is one."""
         trial = Trial(trial_id, config)
         checkpoint = None if source is None else self._checkpoint_of(source)
         if checkpoint is not None:
@@ -232,13 +232,13 @@ class Trials:
         self._actions.append(Terminate(trial.trial_id, why))
 
     def kill(self, trial: Trial, why: str) -> None:
-        if trial.state not in ("killed", "ended", "over"):
+        if trial.state not in ("killed", "attempt-ended", "done"):
             trial.state = "killed"
             self.deadlines.clear(trial.trial_id)
             self._actions.append(Kill(trial.trial_id, why))
 
     def tick(self, now_s: float) -> None:
-        for trial_id in self.deadlines.due(now_s):
+        for trial_id in self.deadlines.take_due(now_s):
             trial = self.active[trial_id]
             if trial.state == "running":
                 text = f"still running {self._timeout_s:g} s after it began (trial_timeout_s)"
@@ -248,6 +248,7 @@ class Trials:
                 self.kill(trial, f"still running {self._grace_s:g} s after it was asked to stop (stop_grace_s)")
 
     def end(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
+        """End the attempt of a trial. Return the status of the trial and, if it failed, the reason."""
         status, reason = self._judge(trial, outcome)
         if reason is not None and self._may_retry(trial, reason, outcome):
             trial.plan = "retry"
@@ -255,7 +256,7 @@ class Trials:
             trial.alone = trial.alone or outcome.retry_alone
         elif status is not Status.PAUSED and (status is not Status.STOPPED or trial.plan != "suspend"):
             trial.plan = ""
-        trial.state = "ended" if trial.plan else "over"
+        trial.state = "attempt-ended" if trial.plan else "done"
         self.deadlines.clear(trial.trial_id)
         self._actions.append(Judged(trial.trial_id, trial.attempt, status, reason, trial.plan == "retry"))
         return status, reason
@@ -277,17 +278,17 @@ class Trials:
 
     def _may_retry(self, trial: Trial, reason: Reason, outcome: Outcome) -> bool:
         # Another trial may have caused a GPU fault or a lack of memory, so retry once even without `retries`.
-        may_be_of_others = reason.kind == "gpu-fault" or (reason.kind == "out-of-memory" and outcome.retry_alone)
-        limit = max(self._retries, 1) if may_be_of_others else self._retries
+        is_maybe_external = reason.kind == "gpu-fault" or (reason.kind == "out-of-memory" and outcome.retry_alone)
+        limit = max(self._retries, 1) if is_maybe_external else self._retries
         return reason.kind in _CRASHES and trial.num_retries < limit and not trial.plan
 
     def release(self, trial: Trial) -> Status | None:
-        """Move a trial whose slot is free to its next state. Return its status if it is finished by this."""
+        """Move a trial whose slot is free to its next state. Return its status if this finishes the trial."""
         del self.active[trial.trial_id], self.pending[trial.trial_id]
         plan, is_resumed = trial.plan, trial.reserved_slot is not None
         trial.plan, trial.reserved_slot = "", None
         if not plan:
-            return None  # it was finished when its attempt ended
+            return None  # the trial was finished when its attempt ended
         if plan == "suspend":
             trial.state = "suspended"
             self.suspended[trial.trial_id] = trial
@@ -309,7 +310,7 @@ class Trials:
         self.queued[trial.trial_id] = trial
 
     def set_hold(self, trial: Trial, hold: bool) -> bool:
-        """Let a user hold the trial, or remove the hold. Return True if the trial is queued by this."""
+        """Let a user hold the trial, or remove the hold. Return True if this queues the trial."""
         trial.hold = hold
         if hold and trial.state == "queued":
             self.paused[trial.trial_id] = self.queued.pop(trial.trial_id)
@@ -320,7 +321,7 @@ class Trials:
         return False
 
     def stop_for_scheduler(self, trial: Trial) -> bool:
-        """Stop a paused trial. Return False if it is finished only when its slot is free."""
+        """Stop a paused trial. Return False if the trial will be finished later, when its slot is free."""
         if trial.state == "paused":
             self._remove(trial)
             return True
@@ -328,7 +329,7 @@ class Trials:
         return False
 
     def stop_for_user(self, trial: Trial, now_s: float) -> bool:
-        """Stop a trial. Return False if it is finished only when its attempt has ended or its slot is free."""
+        """Stop a trial. Return False if the trial will be finished later, when its attempt ends or its slot is free."""
         if trial.state in ("paused", "held", "queued"):
             self._remove(trial)
             return True
@@ -344,20 +345,20 @@ class Trials:
         self._actions.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
 
     def suspend_lost(self) -> int:
-        """Suspend the active trials of a process that is gone, except those that were asked to stop or pause.
+        """Suspend the active trials of a tuner that is gone, except those that were asked to stop or pause.
 
-        Return how many trials had counted as stopped.
+        Return the number of suspended trials that had been counted as stopped.
         """
         num_stopped = len(self.suspended)
         for trial in self.active.values():
-            num_stopped += trial.state == "ended" and trial.plan == "suspend"
+            num_stopped += trial.state == "attempt-ended" and trial.plan == "suspend"
             if trial.state in ("starting", "running") or trial.plan == "suspend":
-                trial.state, trial.plan = "ended", "suspend"
+                trial.state, trial.plan = "attempt-ended", "suspend"
                 self.deadlines.clear(trial.trial_id)
         return num_stopped
 
     def queue_suspended(self) -> None:
-        """Queue the suspended trials of a search that is resumed, with those already queued, in the order of ids."""
+        """Queue the suspended trials of a resumed search. All queued trials are then in the order of their ids."""
         trials = self.queued | self.suspended
         self.queued.clear()
         self.suspended.clear()
@@ -375,7 +376,7 @@ class Trials:
         self._discard(previous, trial.trial_id)
 
     def finish(self, trial: Trial) -> None:
-        """Keep the best report of a finished trial and its checkpoint as long as they are needed."""
+        """Keep the best report and the checkpoint of a finished trial if they are still needed."""
         best, checkpoint = trial.best, trial.checkpoint
         trial.best = trial.checkpoint = None
         is_best = best is not None and (self._finished_best is None or best < self._finished_best)
@@ -397,7 +398,7 @@ class Trials:
         return self._finished_checkpoints.get(trial_id) if self._keeps_checkpoints else None
 
     def _discard(self, checkpoint: Checkpoint | None, trial_id: int) -> None:
-        """Remove one reference to the checkpoint, and discard it with the last one."""
+        """Remove a reference to the checkpoint, and discard the checkpoint if that was the last reference."""
         if checkpoint is not None:
             self.checkpoints[checkpoint.name] -= 1
             if not self.checkpoints[checkpoint.name]:
@@ -414,7 +415,7 @@ class Deadlines:
 
     >>> deadlines = Deadlines()
     >>> deadlines.set(1, 5.0); deadlines.set(2, 3.0); deadlines.set(1, 1.0)
-    >>> deadlines.next_s, deadlines.due(3.0)
+    >>> deadlines.next_s, deadlines.take_due(3.0)
     (1.0, [1, 2])
     """
 
@@ -434,7 +435,7 @@ class Deadlines:
         if self._times.pop(trial_id, None) == self.next_s:
             self.next_s = min(self._times.values(), default=None)
 
-    def due(self, now_s: float) -> list[int]:
+    def take_due(self, now_s: float) -> list[int]:
         """Remove the deadlines that are due and return their trials, the earliest first."""
         trial_ids = sorted((key for key, at_s in self._times.items() if at_s <= now_s), key=self._times.__getitem__)
         for trial_id in trial_ids:

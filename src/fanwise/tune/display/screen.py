@@ -90,8 +90,8 @@ def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
     return Screen(LiveOutput() if can_redraw else LogOutput(print_update_interval))
 
 
-def note_shown(path: Path) -> None:
-    """Note that the running notebook cell displays this experiment, so that its last line does not display it again."""
+def mark_shown_in_notebook(path: Path) -> None:
+    """Remember that the running notebook cell displays this experiment, so that its result is not displayed again."""
     if (cell := _notebook_cell()) is not None:
         _shown_in[path] = cell
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from ...base.errors import ClosedError
 from ...links import Hub
 from ..core.events import Interrupt
-from ..runtime.runner import Search
+from ..runtime.runner import SearchRunner
 from .screen import Screen
 
 T = TypeVar("T")
@@ -61,11 +61,12 @@ def counting_interrupts() -> Iterator[Interrupts]:
 
 
 def watch(
-    hub: Hub, search: Search, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _END_TIMEOUT_S
+    hub: Hub, search: SearchRunner, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _END_TIMEOUT_S
 ) -> None:
     """Display the search until it is over, and forward Ctrl-C to it.
 
-    Return early if a failed or killed search does not end in time (see the module). Call `leave` afterwards.
+    Return early if a failed or killed search does not end in time (see the module). Call `abandon_unless_finished`
+    afterwards.
 
     Raises:
         ClosedError: the pool was closed during the search.
@@ -75,7 +76,7 @@ def watch(
     deadline_s: float | None = None
     while True:
         while num_sent < min(interrupts.count, len(_HINTS)):
-            hub.call_soon(lambda: search.command(Interrupt))
+            hub.call_soon(lambda: search.apply_command(Interrupt))
             screen.say(_HINTS[num_sent])
             num_sent += 1
         if search.finished.wait(screen.pause_s):
@@ -87,7 +88,7 @@ def watch(
         if screen.is_blank:
             hub.check_usable()
         else:
-            screen.show(*call_on(hub, search.look))
+            screen.show(*call_on(hub, search.take_frame))
 
 
 def call_on(hub: Hub, function: Callable[[], T]) -> T:
@@ -112,7 +113,7 @@ def call_on(hub: Hub, function: Callable[[], T]) -> T:
     return future.result()
 
 
-def leave(hub: Hub, search: Search) -> None:
+def abandon_unless_finished(hub: Hub, search: SearchRunner) -> None:
     """Abandon the search if it is not over, so that its record can be closed. Blocks for one hub iteration."""
     if search.finished.is_set():
         return

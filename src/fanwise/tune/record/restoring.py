@@ -21,7 +21,7 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
         RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.
     """
     state = SearchState(read_meta(folder))
-    replayed = replay(core, searcher, rows_of(folder, state), asks_anew=False)
+    replayed = replay(core, searcher, rows_of(folder, state), compares_suggestions=False)
     state.news.take()
     if replayed.differences:
         first = replayed.differences[0]

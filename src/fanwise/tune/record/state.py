@@ -21,7 +21,7 @@ from typing import Any, final
 
 from ...base.errors import RecordError
 from ...base.text import counted
-from ..constraints import checked_constraints, infeasibility, violated, violations_of
+from ..constraints import checked_constraints, infeasibility, violated_constraints, violations_of
 from ..schedulers.scheduler import Status
 from ..searchers.searcher import Objective
 from . import news
@@ -151,7 +151,7 @@ class SearchState:
         loss = self._sign * value
         distance = infeasibility(constraints, violations_of(constraints, values)) if constraints else 0.0
         if math.isfinite(distance) and (trial.best is None or (distance, loss) < trial.best[:2]):
-            violations = violated(constraints, values) if distance else {}
+            violations = violated_constraints(constraints, values) if distance else {}
             trial.best = RankedReport(
                 distance, loss, self._num_counted, value, trial.trial_id, trial.num_reports, trial.config, violations
             )

@@ -27,22 +27,22 @@ class RunningSearch:
 
     def __post_init__(self) -> None:
         self._result: Future[Experiment] = Future()
-        begun: Future[None] = Future()
+        has_begun: Future[None] = Future()
 
         def work() -> None:
             try:
-                self._result.set_result(self._search_run.run(on_begin=lambda: begun.set_result(None)))
+                self._result.set_result(self._search_run.run(on_begin=lambda: has_begun.set_result(None)))
             except BaseException as error:
                 self._result.set_exception(error)
 
         self._thread = threading.Thread(target=work, name="fanwise-search", daemon=True)
         self._thread.start()
-        futures: list[Future[Any]] = [begun, self._result]
+        futures: list[Future[Any]] = [has_begun, self._result]
         wait(futures, return_when=FIRST_COMPLETED)
-        if not begun.done():
+        if not has_begun.done():
             self._thread.join()
-            self._result.result()
-        atexit.register(self._leave)
+            self._result.result()  # raises
+        atexit.register(self._stop_at_exit)
 
     @property
     def experiment(self) -> Experiment:
@@ -67,11 +67,11 @@ class RunningSearch:
         if not wait([self._result], timeout_s).done:
             raise DeadlineExceeded(f"the search {self._search_run.name!r} is still running after {timeout_s:g} s.")
         self._thread.join()
-        atexit.unregister(self._leave)
+        atexit.unregister(self._stop_at_exit)
         return self._result.result()
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the search as if its stopping criterion were met. Does not block. Do nothing if the search is over."""
+        """End the search and stop the running trials. A second call kills them. Does not block."""
         with suppress(ClosedError):
             self._search_run.stop(reason)
 
@@ -82,6 +82,6 @@ class RunningSearch:
     def _repr_html_(self) -> str | None:
         return self.experiment._repr_html_()
 
-    def _leave(self) -> None:
+    def _stop_at_exit(self) -> None:
         self.stop("its program ended")
         wait([self._result], self._search_run.settings.stop_grace_s + _LAST_WAIT_S)

@@ -1,8 +1,8 @@
-"""The board of a tuner: a process that serves its experiments in a browser while it runs.
+"""The board of a tuner: a process that shows the tuner's experiments in a browser while the tuner runs.
 
 A separate process, so that serving pages does not delay the answers to reports. The socket is opened here, so the
-address is known at once and browsers wait until the board is ready. The process ends when the pipe to it closes, even
-if the tuner is killed.
+address is known at once and browsers wait until the board is ready. The process ends when its standard input closes,
+even if the tuner is killed.
 """
 
 import logging
@@ -27,31 +27,31 @@ _END_TIMEOUT_S = 10.0
 _MAX_OUTPUT_BYTES = 2_000
 
 
-def check_board_is_there() -> None:
+def check_board_is_installed() -> None:
     """Raise NotInstalled if a library of the board is missing. Imports none of them."""
     check_installed("the board needs", "starlette", "uvicorn", "plotly", extra="board")
 
 
 @contextmanager
-def own_board(folder: Path) -> Iterator[str | None]:
-    """Run a board for this experiment inside the block. Give the local address of its page.
+def serving_board(folder: Path) -> Iterator[str | None]:
+    """Run a board for this experiment inside the block. Give the local address of the experiment's page.
 
     The page is opened in a browser if there is a display. If the board cannot start or ends early, a warning is logged
-    and the search continues. Give None if it cannot start.
+    and the search continues. Give None if the board cannot start.
     """
     with ExitStack() as stack:
         try:
-            listening = stack.enter_context(socket.socket())
+            listener = stack.enter_context(socket.socket())
             output = stack.enter_context(tempfile.TemporaryFile())
-            listening.bind(("127.0.0.1", 0))
-            listening.listen(128)
-            address = f"http://127.0.0.1:{listening.getsockname()[1]}/experiments/{quote(folder.name)}"
-            process = _start(listening, folder.parent, output.fileno())
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(128)
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/experiments/{quote(folder.name)}"
+            process = _start(listener, folder.parent, output.fileno())
         except OSError as error:
             _log.warning("the board cannot be started: %s", error)
             yield None
             return
-        listening.close()  # otherwise browsers would wait after the board has ended
+        listener.close()  # otherwise browsers would wait after the board has ended
         is_closing = threading.Event()
 
         def warn_at_end() -> None:
@@ -77,16 +77,16 @@ def own_board(folder: Path) -> Iterator[str | None]:
             watcher.join()
 
 
-def _start(listening: socket.socket, home: Path, output_fd: int) -> "subprocess.Popen[bytes]":
+def _start(listener: socket.socket, home: Path, output_fd: int) -> "subprocess.Popen[bytes]":
     package = str(Path(__file__).resolve().parents[2])
     module_path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         # -P: do not import modules from the working folder, such as a json.py of the user.
-        [sys.executable, "-P", "-m", "fanwise.board", str(listening.fileno()), str(home)],
+        [sys.executable, "-P", "-m", "fanwise.board", str(listener.fileno()), str(home)],
         stdin=subprocess.PIPE,
         stdout=output_fd,
         stderr=output_fd,
-        pass_fds=[listening.fileno()],
+        pass_fds=[listener.fileno()],
         env={**os.environ, "PYTHONPATH": module_path},
         start_new_session=True,  # Ctrl-C must reach the search only, which then ends the board
     )

@@ -2,7 +2,7 @@
 
     <checkpoints=>/<name>/fanwise-experiment.json     the owner: id, folder and machine of the experiment
 
-An experiment claims its folder when it begins and when it is resumed. The folder must be empty then, or be its own.
+An experiment claims its folder when it begins and when it is resumed. The folder must be empty or have the same owner.
 Checkpoints inside the experiment's folder need no claim: they are deleted with it.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from ...base.errors import CheckpointError, RecordError
 from ...base.urls import filesystem_of, is_url
 from ..record.reading import FILE_NAME, read_meta
-from .checkpoint_store import MARKER, as_checkpoint_error, names_in, sweep_checkpoints
+from .checkpoint_store import OWNER_FILE_NAME, as_checkpoint_error, names_in, sweep_checkpoints
 
 
 def claim(root: str, experiment_id: str, folder: Path) -> None:
-    """Make the folder `root`, a path or URL, for an experiment's checkpoints and mark it as the experiment's own.
+    """Create `root`, a path or URL, for the checkpoints of an experiment, and mark it as owned by the experiment.
 
     Raises:
-        CheckpointError: the root has files of others, or cannot be written.
+        CheckpointError: the root has other files or another owner, or cannot be written.
     """
     if is_inside(root, folder):
         return
@@ -36,7 +36,7 @@ def claim(root: str, experiment_id: str, folder: Path) -> None:
 
 
 def delete_owned(root: str) -> None:
-    """Delete the checkpoints in `root`, which has no conflict, and `root` itself if nothing else is in it.
+    """Delete the checkpoints in `root`, and `root` itself if it has no other files. Check `conflict_in` first.
 
     Raise OSError if the file system fails.
     """
@@ -44,13 +44,13 @@ def delete_owned(root: str) -> None:
         return
     sweep_checkpoints(root, keep=())
     if not is_url(root):
-        (Path(root) / MARKER).unlink(missing_ok=True)
-        with suppress(OSError):  # it has other files, or is a link
+        (Path(root) / OWNER_FILE_NAME).unlink(missing_ok=True)
+        with suppress(OSError):  # the root has other files, or is a link
             os.rmdir(root)
         return
     filesystem, base = filesystem_of(root)
     with suppress(FileNotFoundError):
-        filesystem.rm_file(f"{base}/{MARKER}")
+        filesystem.rm_file(f"{base}/{OWNER_FILE_NAME}")
     if not names_in(root):
         with suppress(OSError):  # an object store has folders only as long as they have files
             filesystem.rmdir(base)
@@ -79,7 +79,7 @@ def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
         return None
     return (
         f"it belongs to {owner_folder} on {machine!r}, and {real_folder} is a copy of that experiment. "
-        f"If the original is gone, write this folder into {root}/{MARKER}."
+        f"If the original is gone, write this folder into {root}/{OWNER_FILE_NAME}."
     )
 
 
@@ -92,14 +92,14 @@ def _holds(folder: Path, experiment_id: object) -> bool:
 
 
 def _read_owner(root: str) -> dict[str, object] | None:
-    """Return the contents of the marker, or None if it is missing. An unreadable marker names no owner."""
+    """Return the contents of the owner file: None if it is missing, empty if it is not a JSON object."""
     try:
         if is_url(root):
             filesystem, base = filesystem_of(root)
             filesystem.invalidate_cache()
-            text = filesystem.cat_file(f"{base}/{MARKER}")
+            text = filesystem.cat_file(f"{base}/{OWNER_FILE_NAME}")
         else:
-            text = (Path(root) / MARKER).read_bytes()
+            text = (Path(root) / OWNER_FILE_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -113,10 +113,10 @@ def _write_owner(root: str, owner: dict[str, object]) -> None:
     text = json.dumps(owner).encode()
     if not is_url(root):
         os.makedirs(root, exist_ok=True)
-        marker = Path(root) / MARKER
-        with open(marker, "wb" if marker.exists() else "xb") as file:  # x fails if another experiment claims it now
+        path = Path(root) / OWNER_FILE_NAME
+        with open(path, "wb" if path.exists() else "xb") as file:  # x fails if another experiment claims the root now
             file.write(text)
         return
     filesystem, base = filesystem_of(root)
     filesystem.makedirs(base, exist_ok=True)
-    filesystem.pipe_file(f"{base}/{MARKER}", text)
+    filesystem.pipe_file(f"{base}/{OWNER_FILE_NAME}", text)

@@ -27,11 +27,11 @@ from ...base.urls import check_url, filesystem_of, is_url
 
 _log = logging.getLogger(__name__)
 
-_MARK = "COMPLETE"
-# The record is durable this many seconds after a commit.
+_COMPLETE_MARKER = "COMPLETE"
+# Seconds from a commit until the record is durable.
 _UNTIL_DURABLE_S = 0.2
-# Name of the file that records the owner of a root outside the experiment's folder; see `checkpoint_owner`.
-MARKER = "fanwise-experiment.json"
+# Name of the file that records the owner of a checkpoint root; see `checkpoint_owner`.
+OWNER_FILE_NAME = "fanwise-experiment.json"
 # Names of checkpoints and of partially written ones. Nothing else below a root may be deleted.
 _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
@@ -102,13 +102,13 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
     """
     if not is_url(root):
         folder = Path(root) / name
-        if not (folder / _MARK).is_file():
+        if not (folder / _COMPLETE_MARKER).is_file():
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
         return folder
     filesystem, base = filesystem_of(root)
     try:
         filesystem.invalidate_cache()
-        if not filesystem.exists(f"{base}/{name}/{_MARK}"):
+        if not filesystem.exists(f"{base}/{name}/{_COMPLETE_MARKER}"):
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
         folder = scratch() / "checkpoint"
         shutil.rmtree(folder, ignore_errors=True)
@@ -122,18 +122,18 @@ def delete_checkpoint(root: str, name: str) -> None:
     """Delete a checkpoint, its marker first. Do nothing if it is missing. Raise OSError if the file system fails."""
     if not is_url(root):
         folder = Path(root) / name
-        (folder / _MARK).unlink(missing_ok=True)
+        (folder / _COMPLETE_MARKER).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         return
     filesystem, base = filesystem_of(root)
     with contextlib.suppress(FileNotFoundError):
-        filesystem.rm(f"{base}/{name}/{_MARK}")
+        filesystem.rm(f"{base}/{name}/{_COMPLETE_MARKER}")
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(f"{base}/{name}", recursive=True)
 
 
 def names_in(root: str) -> list[str]:
-    """Return the names directly below a root, except the owner's marker. Raise OSError if the file system fails."""
+    """Return the names directly below a root, except the owner file. Raise OSError if the file system fails."""
     if not is_url(root):
         names = os.listdir(root) if os.path.isdir(root) else []
     else:
@@ -144,7 +144,7 @@ def names_in(root: str) -> list[str]:
         except FileNotFoundError:
             paths = []
         names = [path.rpartition("/")[2] for path in paths if path != base]  # an object store may list the folder
-    return [name for name in names if name != MARKER]
+    return [name for name in names if name != OWNER_FILE_NAME]
 
 
 def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
@@ -229,7 +229,7 @@ def _partial_folder(base: Path, name: str) -> Iterator[Path]:
 
 def _publish(folder: Path, base: Path, name: str) -> None:
     """Mark the checkpoint as complete, sync it to disk, and rename it to its final name."""
-    (folder / _MARK).touch()
+    (folder / _COMPLETE_MARKER).touch()
     for parent, _, files in os.walk(folder, topdown=False):
         for file in files:
             _sync(os.path.join(parent, file))
@@ -252,4 +252,4 @@ def _upload(folder: Path, root: str, name: str) -> None:
     delete_checkpoint(root, name)
     filesystem.makedirs(f"{base}/{name}", exist_ok=True)
     filesystem.put(f"{folder}/", f"{base}/{name}/", recursive=True)
-    filesystem.pipe_file(f"{base}/{name}/{_MARK}", b"")
+    filesystem.pipe_file(f"{base}/{name}/{_COMPLETE_MARKER}", b"")

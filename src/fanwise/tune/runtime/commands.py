@@ -1,4 +1,4 @@
-"""Converts the commands of other processes to a running search into events.
+"""Turns commands from other processes, `Tuner.enqueue` and `Tuner.set_workers` into events of a running search.
 
     "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and a sentence that answers the user
 
@@ -23,7 +23,7 @@ from ..schedulers.scheduler import Status
 from ..space import Space, check_part
 from ..values import checked_int
 
-# Makes the event of a command from the time.
+# Takes the current `now_s` and returns the event of a command.
 MakeEvent: TypeAlias = Callable[[float], Event]
 
 
@@ -40,10 +40,10 @@ def command_for(
             ends = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
             answer = f"{ends}: running trials are asked to stop, and all results are kept. A second stop kills them."
             return lambda now_s: events.Interrupt(now_s, "stopped by hand"), answer
-        case "stop_trial" | "pause" | "unpause", [int(trial_id)]:
+        case "stop_trial" | "pause" | "unpause", [trial_id]:
             return _trial_command(word, trial_id, state)
         case "enqueue", [config]:
-            complete_config = checked_config(config, state, space, seed)
+            complete_config = complete_enqueued(config, state, space, seed)
             values = ", ".join(f"{name}={value}" for name, value in complete_config.items())
             return lambda now_s: events.Enqueued(now_s, complete_config), f"the next new trial uses {values}"
         case "workers", [n_workers]:
@@ -53,11 +53,12 @@ def command_for(
             answer = f"at most {limit} at a time from now on; running trials are not interrupted"
             return lambda now_s: events.Workers(now_s, number), answer
     raise ValueError(
-        f"unknown command {word!r} with {len(args)} arguments. Do both processes run the same version of fanwise?"
+        f"unknown command {word!r} with {counted(len(args), 'argument')}. "
+        f"Do both processes run the same version of fanwise?"
     )
 
 
-def checked_config(config: Any, state: SearchState, space: Space, seed: int) -> dict[str, object]:
+def complete_enqueued(config: Any, state: SearchState, space: Space, seed: int) -> dict[str, object]:
     """Return an enqueued configuration with its missing values drawn at random. Equal inputs give equal results.
 
     Raises:
@@ -72,7 +73,7 @@ def checked_config(config: Any, state: SearchState, space: Space, seed: int) -> 
 
 
 def check_is_trial(trial_id: int, num_trials: int) -> None:
-    """Raise ValueError for a trial that has not started."""
+    """Raise ValueError unless trial `trial_id` has started."""
     if 0 <= trial_id < num_trials:
         return
     known = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"
@@ -84,7 +85,9 @@ def _check_starts_trials(request: str, state: SearchState) -> None:
         raise ValueError(f"{request} is refused because no new trials start: {state.reason}")
 
 
-def _trial_command(word: str, trial_id: int, state: SearchState) -> tuple[MakeEvent, str]:
+def _trial_command(word: str, trial_id: Any, state: SearchState) -> tuple[MakeEvent, str]:
+    if isinstance(trial_id, bool) or not isinstance(trial_id, int):
+        raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
     status = state.living_status(trial_id)
     if status not in (Status.IN_PROGRESS, Status.PAUSED):
         check_is_trial(trial_id, state.num_trials)

@@ -20,7 +20,7 @@ from typing import final
 from ...base.errors import ClosedError, FanwiseError
 from ...links import Hub, Limits, Link, Request, UnixListener, dial, new_key
 from ...links.plain import Plain
-from ..program import ASKED
+from ..program import ASK_AND_TELL
 from ..record.overview import Overview, overview_of
 from ..record.reading import read_meta
 
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 SOCKET_NAME = "control.sock"
 KEY_NAME = "control.key"
 
-# Executes a command on the hub's thread: takes a word, its arguments, and a function that it calls with the answer when
-# the command is on record.
+# Executes a command on the hub's thread. Takes the word of the command, the arguments, and a function that is called
+# with the answer when the command is on record.
 CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
-_MAX_PATH_BYTES = 100  # the limit of socket paths is a little higher
+_MAX_PATH_BYTES = 100  # Linux allows 107
 # Commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
 # A search answers at once unless its thread is busy.
@@ -109,7 +109,7 @@ def send_command(folder: Path, word: str, *args: object) -> str:
     """
     meta = read_meta(folder)
     name = meta["name"]
-    if meta["objective"] == ASKED:
+    if meta["objective"] == ASK_AND_TELL:
         raise ClosedError(
             f"the trials of {name!r} are run by a program with the ask-and-tell interface, which takes no "
             f"commands from other processes. Call the methods of open_search(...) in that program."
@@ -153,7 +153,7 @@ def check_is_running(folder: Path) -> Overview:
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
-    """Give a path to the folder, valid inside the block, that is short enough for a socket in it."""
+    """Give a path of the folder that is short enough for a socket in it. The path is valid inside the block."""
     if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _MAX_PATH_BYTES:
         yield folder
         return

@@ -5,7 +5,7 @@
     end of the loop's turn: record.commit(), then all held answers are sent
 
 An answer is sent only after its report is committed, and one write commits all reports of a turn. Decisions are made in
-`core`. Display code polls the search through `look()`.
+`core`. Display code polls the search through `take_frame()`.
 
 Any error here (a full disk, an invalid answer of a scheduler, a bug) ends the search: nothing more is decided or
 written, the jobs are killed, and then `finished` is set with the error in `failure`. So nothing waits for a failed
@@ -45,11 +45,11 @@ _SUMMARY_INTERVAL_S = 5.0
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
-def _fails_search(method: _Method) -> _Method:
-    """Decorator: an exception ends the search instead of reaching the loop or the engine."""
+def _end_search_on_error(method: _Method) -> _Method:
+    """Decorate a method so that its exceptions end the search instead of reaching the loop or the engine."""
 
     @functools.wraps(method)
-    def handled(self: "Search", *args: object) -> None:
+    def handled(self: "SearchRunner", *args: object) -> None:
         try:
             method(self, *args)
         except BaseException as error:
@@ -68,8 +68,8 @@ class _Attempt:
     ready_s: float | None = None
 
 
-class Search:
-    """A running search. `finished` is set when it is over. `failure` is then its error, or None.
+class SearchRunner:
+    """A running search. When it has ended, `finished` is set and `failure` is its error, or None.
 
     Args:
         state: the state of the search after the events in the record.
@@ -101,11 +101,11 @@ class Search:
         self._suggester: InlineSuggester | ThreadedSuggester | None = None
         self._attempts: dict[int, _Attempt] = {}  # by job id
         self._job_ids: dict[int, int] = {}  # trial id -> id of its current job
-        self._answers: list[tuple[Report, Answer | Reject]] = []
+        self._answers: list[tuple[Report, Answer | Reject]] = []  # sent after the next commit
         self._discards: list[str] = []
-        self._report: Report | None = None
+        self._report: Report | None = None  # whose event is being applied
         self._timer: Timer | None = None
-        self._timer_due_s: float | None = None  # the due time for which the timer was set
+        self._timer_due_s: float | None = None  # `next_tick_s` of the core when the timer was last set or kept
         self._after_commit: list[Callable[[], None]] = []
         self._early_commands: list[Callable[[], None]] = []  # commands received before `begin`
         self._summary_due_s = -math.inf
@@ -124,50 +124,50 @@ class Search:
         """Set the resources of trials that start from now on. Must be called on the loop's thread."""
         self._trial_job = replace(self._trial_job, resources=resources)
 
-    def settle(self) -> BaseException | None:
-        """After the search, block until the searcher is idle. Return the exception that it raised, or None."""
+    def wait_for_searcher(self) -> BaseException | None:
+        """After the search, block until the searcher is idle. Return the exception of the searcher, or None."""
         if self._suggester is None:
             return None
-        self._suggester.settle()
+        self._suggester.wait_until_idle()
         return self._suggester.failure
 
     def now_s(self) -> float:
         """Return the seconds since the search began, excluding interruptions. Can be called from any thread."""
         return self._loop.now_s() - self._zero_s
 
-    @_fails_search
+    @_end_search_on_error
     def begin(
         self,
         core: SearchCore,
         searcher: Searcher,
-        make_first: Callable[[float], Event],
+        make_first_event: Callable[[float], Event],
         earlier: Sequence[Event] = (),
     ) -> None:
-        """Start the search: apply the events `earlier`, then the one that `make_first` makes from the time."""
+        """Start the search: apply the events `earlier`, and then `make_first_event(now_s)`."""
         self._core = core
         self._loop.at_turn_end(self._turn_end)
         if searcher.runs_inline:
             self._suggester = InlineSuggester(searcher)
         else:
-            self._suggester = ThreadedSuggester(searcher, self._on_late_suggestion)
-        core.listen(self._suggester)
+            self._suggester = ThreadedSuggester(searcher, self._deliver_suggestion)
+        core.send_results_to(self._suggester)
         self._engine.prepare(self._trial_job.packed)
         for event in earlier:
             self._apply(event)
-        self._apply(make_first(self.now_s()))
+        self._apply(make_first_event(self.now_s()))
         for command in self._early_commands:
             command()
 
-    @_fails_search
-    def command(self, make: Callable[[float], Event], on_commit: Callable[[], None] | None = None) -> None:
-        """Apply the event of a user's command, such as Ctrl-C or pause. Must be called on the loop's thread.
+    @_end_search_on_error
+    def apply_command(self, make_event: Callable[[float], Event], on_commit: Callable[[], None] | None = None) -> None:
+        """Apply `make_event(now_s)`, a user's command such as Ctrl-C or pause. Must be called on the loop's thread.
 
         `on_commit` is called when the command has been committed, but not if the search is over or fails first.
         """
         if self._core is None:
-            self._early_commands.append(lambda: self.command(make, on_commit))
+            self._early_commands.append(lambda: self.apply_command(make_event, on_commit))
         elif self.failure is None and not self.finished.is_set():
-            self._apply(make(self.now_s()))
+            self._apply(make_event(self.now_s()))
             if on_commit is not None:
                 self._after_commit.append(on_commit)
 
@@ -176,12 +176,12 @@ class Search:
         if not self.finished.is_set():
             self._fail(ClosedError(f"the search {self.state.name!r} was broken off."))
             with contextlib.suppress(ClosedError):  # the pool is closed, so no trial waits for an answer
-                self._release_answers()
+                self._send_answers()
             self._close()
 
     # -- events of the engine --------------------------------------------------------------------------------------
 
-    @_fails_search
+    @_end_search_on_error
     def on_ready(self, job: Job, ready: Ready) -> None:
         attempt = self._attempts.get(job.id)
         if attempt is not None and self.failure is None:
@@ -191,7 +191,7 @@ class Search:
             )
 
     def on_report(self, report: Report) -> None:
-        try:  # same as `_fails_search`, inlined because reports are by far the most frequent event
+        try:  # same as `_end_search_on_error`, inlined because reports are by far the most frequent event
             attempt = self._attempts.get(report.job.id)
             if attempt is None:
                 report.answer(Reply("STOP"))
@@ -207,7 +207,7 @@ class Search:
         except BaseException as error:
             self._fail(error)
 
-    @_fails_search
+    @_end_search_on_error
     def on_ended(self, job: Job, outcome: contract.Outcome) -> None:
         attempt = self._attempts.get(job.id)
         if attempt is None or self.failure is not None:
@@ -226,7 +226,7 @@ class Search:
         )
         self._apply(events.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
 
-    @_fails_search
+    @_end_search_on_error
     def on_free(self, job: Job) -> None:
         attempt = self._attempts.get(job.id)
         if attempt is None:
@@ -239,17 +239,17 @@ class Search:
         finally:
             del self._attempts[job.id]
 
-    @_fails_search
+    @_end_search_on_error
     def _tick(self) -> None:
         self._timer = self._timer_due_s = None
         if self.failure is None:
             self._apply(events.Tick(self.now_s()))
 
-    def _on_late_suggestion(self, event: events.Suggested) -> None:
+    def _deliver_suggestion(self, event: events.Suggested) -> None:
         """Pass a suggestion from the searcher's thread to the loop."""
         self._loop.call_soon(lambda: self._apply_suggestion(event))
 
-    @_fails_search
+    @_end_search_on_error
     def _apply_suggestion(self, event: events.Suggested) -> None:
         if self.failure is None and not self.finished.is_set():
             self._apply(replace(event, now_s=self.now_s()))
@@ -257,7 +257,10 @@ class Search:
     # -- from events to actions --------------------------------------------------------------------------------------
 
     def _apply(self, event: Event, job: Job | None = None) -> None:
-        """Decide, record and execute, also for immediate suggestions. `job` is the job that has ended, if any."""
+        """Handle and record the event, and the suggestions that follow at once. Execute the actions.
+
+        `job`: the job that has ended, if the event is `Ended`.
+        """
         core, queue = self._core, [event]
         assert core is not None, "events come after begin()"
         for event in queue:
@@ -274,7 +277,7 @@ class Search:
                     self._report = None
                 elif type(action) is Suggest:
                     assert self._suggester is not None, "begin() creates it"
-                    answer = self._suggester.ask(action, now_s=event.now_s, seen=self._record.next_seq - 1)
+                    answer = self._suggester.ask(action, now_s=event.now_s, last_seen_seq=self._record.next_seq - 1)
                     if answer is not None:
                         queue.append(answer)
                 else:
@@ -321,7 +324,7 @@ class Search:
             self._engine.end(self._attempts[job_id].job, how)
 
     def _with_last_output(self, event: events.Ended, actions: list[Action], job: Job) -> events.Ended:
-        """Add the job's last output to a failure that came without any, such as a timeout."""
+        """Return the event. If the attempt failed without output, e.g. by a timeout, add the last output of the job."""
         failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
         if not failed or event.outcome.last_output:
             return event
@@ -346,7 +349,7 @@ class Search:
             self._fail(error)
         try:
             if self._answers or self._after_commit:
-                self._release_answers()
+                self._send_answers()
             if self._discards and self.failure is None:
                 names, self._discards = self._discards, []
                 self._checkpoints.discard(names)
@@ -355,7 +358,7 @@ class Search:
         except BaseException as error:
             self._fail(error)
 
-    def _release_answers(self) -> None:
+    def _send_answers(self) -> None:
         callbacks, self._after_commit = self._after_commit, []
         if self.failure is None:
             for callback in callbacks:
@@ -392,7 +395,7 @@ class Search:
             return
         self.failure = error
         for attempt in list(self._attempts.values()):
-            with contextlib.suppress(Exception):  # the link may have ended, and then its process ends too
+            with contextlib.suppress(Exception):  # the link may be closed; then the process ends too
                 self._engine.end(attempt.job, "kill")
 
     def _close(self) -> None:
@@ -408,7 +411,7 @@ class Search:
 
     # -- display ---------------------------------------------------------------------------------------------------
 
-    def look(self) -> tuple[list[str], SearchSnapshot]:
+    def take_frame(self) -> tuple[list[str], SearchSnapshot]:
         """Return the lines of news since the last call, and a snapshot. Must be called on the loop's thread."""
         state = self.state
         return state.news.take(), state.snapshot(now_s=self.now_s())
@@ -421,7 +424,7 @@ _REPLIES = {
 
 
 def _problem_with(values: object) -> str | None:
-    """Return the problem with a report's values, or None. `report` validates them, `current().report` does not."""
+    """Return the problem with a report's values, or None. Only the function `report` has validated them."""
     if type(values) is not dict:
         return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
     for name, value in values.items():

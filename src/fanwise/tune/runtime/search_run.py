@@ -1,7 +1,7 @@
 """One run of a tuner's search, from opening its record to closing it.
 
 SearchRun.run()
-  create or reopen the record -> start `Search` on the pool's hub thread -> display it in the calling thread
+  create or reopen the record -> start `SearchRunner` on the pool's hub thread -> display it in the calling thread
   -> close the record -> return the experiment or raise the error of the search
 SearchRun.apply(), SearchRun.call()    change the running search; callable from any thread
 """
@@ -29,9 +29,9 @@ from ..callbacks.search_events import SearchEnded
 from ..core import events
 from ..core.events import Earlier, Event
 from ..core.search_core import SearchCore
-from ..display.screen import note_shown, screen_for
+from ..display.screen import mark_shown_in_notebook, screen_for
 from ..display.table import method_line
-from ..display.watch import Interrupts, call_on, counting_interrupts, leave, watch
+from ..display.watch import Interrupts, abandon_unless_finished, call_on, counting_interrupts, watch
 from ..experiment import Experiment
 from ..objective import run_objective
 from ..program import save_cluster, save_program
@@ -44,14 +44,14 @@ from ..search_settings import SearchSettings
 from ..space import space_objects
 from ..stopping import limits_of
 from ..trial_resources import divided, trial_resources
-from ..values import check_bool, is_number
+from ..values import checked_bool, is_number
 from ..warm_start import Summary, summary_line
-from .board_process import check_board_is_there, own_board
+from .board_process import check_board_is_installed, serving_board
 from .checkpoint_owner import claim, delete_owned, is_inside
 from .checkpoint_store import CheckpointStore, checkpoint_root
 from .commands import command_for
 from .control import CommandListener
-from .runner import Search
+from .runner import SearchRunner
 
 
 @final
@@ -64,8 +64,8 @@ class SearchRun:
         capacity: the machines of the pool.
         pool: pool to run on, which is left open. None: create one with `cluster`, or on this machine.
         cluster: arguments for creating the pool when a search on a cluster is resumed.
-        earlier: warm-start trials of other experiments. They are the first events of a new search.
-        summaries: summaries of these trials.
+        earlier: warm-start trials of other experiments, the first events of a new search.
+        summaries: a summary of each source of these trials.
 
     Raises:
         TypeError, ValueError: invalid callbacks or display options.
@@ -88,7 +88,7 @@ class SearchRun:
     board: bool
     quiet: bool
     scheduler: Scheduler = field(init=False)  # a copy, which this run begins
-    _search: Search | None = field(init=False, default=None)
+    _search: SearchRunner | None = field(init=False, default=None)
     _hub: Hub | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -97,9 +97,9 @@ class SearchRun:
             raise TypeError(f"print_update_interval must be a number of seconds, got {self.print_update_interval!r}")
         if not self.print_update_interval > 0:
             raise ValueError(f"print_update_interval must be above 0 seconds, got {self.print_update_interval!r}")
-        check_bool("quiet", self.quiet)
-        if check_bool("board", self.board):
-            check_board_is_there()
+        checked_bool("quiet", self.quiet)
+        if checked_bool("board", self.board):
+            check_board_is_installed()
         self._resources = trial_resources(self.capacity, self.settings.devices_per_trial)
         self.capacity.check(self._resources, "this machine" if self.pool is None else "this pool")
         self.scheduler = self.settings.copy_scheduler()
@@ -108,7 +108,7 @@ class SearchRun:
     # -- running and finishing -------------------------------------------------------------------------------------
 
     def run(self, on_begin: Callable[[], None]) -> Experiment:
-        """Run the search in this thread. Call `on_begin` when it accepts commands. Raises as `Tuner.run`."""
+        """Run the search in this thread. Call `on_begin` when the search accepts commands. Raises as `Tuner.run`."""
         if self._search is not None:
             raise ValueError("this tuner has already run. Create another Tuner, or use Tuner.resume(name).")
         if self.pool is None and in_job():
@@ -126,22 +126,23 @@ class SearchRun:
             state.news.on_line = dispatcher.on_line
             job = JobRequest(packed, self._resources, seed=self.settings.seed, reuse=self.settings.reuse)
             listener = dispatcher.on_event if self.callbacks else None
-            search = self._search = Search(engine, record, state, job, store, listener)
+            search = self._search = SearchRunner(engine, record, state, job, store, listener)
             self._hub = hub
             dispatcher.start(self.settings.start_event(self.name, self.path, is_resumed=self.is_resumed))
             try:
                 save_cluster(self.path, pool.cluster_settings)
                 if pool.cluster_settings and not is_url(self._checkpoint_root):
-                    os.makedirs(self._checkpoint_root, exist_ok=True)  # nodes that cannot see it raise an error
+                    # Created here only, so that a node without it knows that it does not share this file system.
+                    os.makedirs(self._checkpoint_root, exist_ok=True)
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self.is_resumed:
                     store.sweep(core.checkpoints)
-                address = stack.enter_context(own_board(self.path)) if self.board else None
+                address = stack.enter_context(serving_board(self.path)) if self.board else None
                 lines = [*self._first_lines(pool), *record.notices]
                 lines += [] if address is None else [f"board: {address}"]
                 self._search_and_display(search, hub, core, interrupts, on_begin, lines)
             finally:
-                leave(hub, search)
+                abandon_unless_finished(hub, search)
                 try:
                     _close(record, search)
                 finally:
@@ -149,23 +150,23 @@ class SearchRun:
                     if search.failure is None:  # after a failure, the record may lack the last decisions
                         store.sweep(core.checkpoints)
                     dispatcher.close(self._end_event(search))
-        searcher_failure = search.settle()  # after closing, so that interrupting this wait loses nothing
+        searcher_failure = search.wait_for_searcher()  # after closing, so that interrupting this wait loses nothing
         self._raise_failure(search, interrupts, searcher_failure)
         return Experiment(self.path)
 
     def _search_and_display(
         self,
-        search: Search,
+        search: SearchRunner,
         hub: Hub,
         core: SearchCore,
         interrupts: Interrupts,
         on_begin: Callable[[], None],
         lines: Sequence[str],
     ) -> None:
-        """Start the search, display it, and block until it ends. `lines` are shown first."""
+        """Start the search, display it, and block until the search ends. `lines` are shown first."""
         screen = screen_for(self.print_update_interval, quiet=self.quiet)
         if not self.quiet:
-            note_shown(self.path)
+            mark_shown_in_notebook(self.path)
         screen.say(*lines)
         listener = CommandListener(hub, self.path, self._handle)
         try:
@@ -173,18 +174,20 @@ class SearchRun:
             on_begin()
             watch(hub, search, screen, interrupts)
         finally:
-            leave(hub, search)
+            abandon_unless_finished(hub, search)
             try:
                 call_on(hub, listener.close)
-                frame = call_on(hub, search.look)
+                frame = call_on(hub, search.take_frame)
             except ClosedError:  # the hub's thread has ended, so this thread may call them
                 listener.close()
-                frame = search.look()
+                frame = search.take_frame()
             finish = search.finish
             line = f"the search was broken off: {search.failure}"
             screen.end(*frame, lines=[line if finish is None else f"the search ended: {finish.reason}"])
 
-    def _raise_failure(self, search: Search, interrupts: Interrupts, searcher_failure: BaseException | None) -> None:
+    def _raise_failure(
+        self, search: SearchRunner, interrupts: Interrupts, searcher_failure: BaseException | None
+    ) -> None:
         results = f"All reports are saved: load_experiment({self.name!r})."
         if interrupts.count:
             message = (
@@ -208,10 +211,10 @@ class SearchRun:
     def apply(self, make_event: Callable[[float], Event]) -> None:
         """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
         search, hub = self._running()
-        hub.call_soon(lambda: search.command(make_event))
+        hub.call_soon(lambda: search.apply_command(make_event))
 
     def stop(self, reason: str) -> None:
-        """End the search as if its stopping criterion were met. Does not block. Raises as `apply`."""
+        """End the search and stop the running trials. A second call kills them. Does not block. Raises as `apply`."""
         self.apply(lambda now_s: events.Interrupt(now_s, reason))
 
     def call(self, word: str, *args: object) -> None:
@@ -225,21 +228,21 @@ class SearchRun:
         call_on(hub, lambda: self._handle(word, args, lambda _answer: None))
 
     def _handle(self, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
-        """Execute a command on the hub's thread. Call `answer` when it is on record. Raises as `call`."""
+        """Execute a command on the hub's thread. Call `answer` when the command is on record. Raises as `call`."""
         search, _ = self._running()
         settings = self.settings
         make_event, reply = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
         if word == "workers" and settings.divides_machine:  # before the command, which starts trials
             devices_per_trial = divided(self.capacity, int(args[0]))  # type: ignore[call-overload]  # checked above
             search.set_resources(trial_resources(self.capacity, devices_per_trial))
-        search.command(make_event, lambda: answer(reply))
+        search.apply_command(make_event, lambda: answer(reply))
 
     @property
     def num_trials(self) -> int | None:
         """Number of trials so far. None before the search has begun."""
         return None if self._search is None else self._search.num_trials
 
-    def _running(self) -> tuple[Search, Hub]:
+    def _running(self) -> tuple[SearchRunner, Hub]:
         search, hub = self._search, self._hub
         if search is None or hub is None or search.finished.is_set() or search.failure is not None:
             raise ClosedError(f"the search {self.name!r} is not running.")
@@ -259,7 +262,7 @@ class SearchRun:
             record = Record.create(self.path, meta)
         except BaseException:
             if not is_inside(root, self.path):
-                delete_owned(root)  # it is empty
+                delete_owned(root)  # undo the claim; nothing was written yet
             raise
         try:
             save_program(self.path, self.objective, settings.scheduler, settings.space)
@@ -306,7 +309,7 @@ class SearchRun:
 
     # -- callback events and screen messages -----------------------------------------------------------------------
 
-    def _end_event(self, search: Search) -> SearchEnded:
+    def _end_event(self, search: SearchRunner) -> SearchEnded:
         finish = search.finish
         reason = f"broken off: {search.failure}" if finish is None else finish.reason
         error = str(search.failure) if finish is None else finish.error
@@ -340,7 +343,7 @@ def check_name_is_free(path: Path) -> None:
         raise ExperimentExistsError(path)
 
 
-def _close(record: Record, search: Search) -> None:
+def _close(record: Record, search: SearchRunner) -> None:
     if search.failure is None:
         record.set_summary(search.state.summary())
         record.close()

@@ -1,9 +1,9 @@
-"""Runs the searcher: inline in the loop's thread if it is fast, else in a separate thread.
+"""Calls the searcher: inline in the loop's thread if the searcher is fast, else in a separate thread.
 
     SearchCore --observe, on_rollback, on_end--> InlineSuggester or ThreadedSuggester --> searcher
     Suggest action ------------ ask ----->                     --> Suggested, as an event
 
-Observations and requests go through one queue, so a suggestion depends exactly on the events before its action.
+Observations and requests go through one queue, so a suggestion depends on exactly the events before its `Suggest`.
 """
 
 import atexit
@@ -22,7 +22,7 @@ _EXIT_WAIT_S = 10.0
 
 @final
 class InlineSuggester:
-    """Runs a fast searcher inline."""
+    """Calls a fast searcher in the loop's thread."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
@@ -31,36 +31,37 @@ class InlineSuggester:
         self.on_rollback = searcher.on_rollback
         self.on_end = searcher.on_end
 
-    def ask(self, action: Suggest, *, now_s: float, seen: int) -> Suggested:
+    def ask(self, action: Suggest, *, now_s: float, last_seen_seq: int) -> Suggested:
         """Return the suggestion."""
         try:
-            return Suggested(now_s, action.number, plain_suggestion(self._searcher, action), seen)
-        except Exception as error:  # user code: any exception ends the search in order
+            return Suggested(now_s, action.number, plain_suggestion(self._searcher, action), last_seen_seq)
+        except Exception as error:  # user code: any exception ends the search cleanly
             self.failure = error
-            return failed_suggestion(self._searcher, action, now_s, error, seen=seen)
+            return failed_suggestion(self._searcher, action, now_s, error, last_seen_seq=last_seen_seq)
 
     def close(self) -> None:
         """Do nothing."""
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Do nothing."""
 
 
 @final
 class ThreadedSuggester:
-    """Runs a slow searcher in a daemon thread, so that an endless fit does not block the program's exit.
+    """Calls a slow searcher in a daemon thread, so that an endless fit does not block the program's exit.
 
     At exit, the program waits a few seconds for the thread: a daemon thread that returns from C++ while Python is
     finalizing ends the process with SIGABRT ("terminate called without an active exception").
 
     Args:
         searcher: the searcher.
-        deliver: called on the thread with suggestions. Their time is 0.
+        deliver: called on the searcher's thread with each answer, whose `now_s` is 0; the receiver sets it.
     """
 
     def __init__(self, searcher: Searcher, deliver: Callable[[Suggested], None]) -> None:
         self._searcher = searcher
         self._deliver = deliver
+        # Calls of the searcher. None: end the thread.
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.failure: BaseException | None = None  # raised by the searcher
         self._is_closed = False
@@ -78,35 +79,35 @@ class ThreadedSuggester:
     def on_end(self, trial_id: int, status: str) -> None:
         self._queue.put(lambda: self._searcher.on_end(trial_id, status))
 
-    def ask(self, action: Suggest, *, now_s: float, seen: int) -> None:
+    def ask(self, action: Suggest, *, now_s: float, last_seen_seq: int) -> None:
         """Request a suggestion, which is delivered later."""
-        self._queue.put(lambda: self._suggest(action, seen))
+        self._queue.put(lambda: self._suggest(action, last_seen_seq))
 
     def close(self) -> None:
         """Deliver no more suggestions. Does not block; a suggestion in progress is computed and dropped."""
         self._is_closed = True
         self._queue.put(None)
 
-    def settle(self) -> None:
-        """After `close`, block until all observations are processed, unless a suggestion is still being computed."""
+    def wait_until_idle(self) -> None:
+        """After `close`, block up to 10 s until idle. Return at once if a suggestion is being computed."""
         if not self._is_busy:
             self._thread.join(_EXIT_WAIT_S)
 
-    def _suggest(self, action: Suggest, seen: int) -> None:
+    def _suggest(self, action: Suggest, last_seen_seq: int) -> None:
         config = None
         self._is_busy = True
         if self.failure is None and not self._is_closed:
             try:
                 config = plain_suggestion(self._searcher, action)
-            except BaseException as error:  # user code: any exception, even SystemExit, ends the search in order
+            except BaseException as error:  # user code: any exception, even SystemExit, ends the search cleanly
                 self.failure = None if self._is_closed else error
         self._is_busy = False
         if self._is_closed:
             return
         if self.failure is None:
-            self._deliver(Suggested(0.0, action.number, config, seen))
+            self._deliver(Suggested(0.0, action.number, config, last_seen_seq))
         else:
-            self._deliver(failed_suggestion(self._searcher, action, 0.0, self.failure, seen=seen))
+            self._deliver(failed_suggestion(self._searcher, action, 0.0, self.failure, last_seen_seq=last_seen_seq))
 
     def _stop(self) -> None:
         self.close()

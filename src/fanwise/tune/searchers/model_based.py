@@ -34,7 +34,7 @@ class ModelBasedSearcher(Searcher):
         observations: all observations of the search; available after `begin`.
     """
 
-    _results_per_fit: ClassVar[int] = 200  # with n results, a fit is used for 1 + n / _results_per_fit suggestions
+    _results_per_fit: ClassVar[int] = 200  # with n results, a fit serves 1 + n / _results_per_fit suggestions
 
     encoder: "Encoder"
     observations: "ObservationStore"

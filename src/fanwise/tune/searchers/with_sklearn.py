@@ -1,14 +1,16 @@
-"""Bayesian optimization with a forest of extremely randomized trees, the default searcher, and other models of sklearn.
+"""The default searcher: Bayesian optimization with a forest of extremely randomized trees.
+
+Also helpers around sklearn for `permutation_importance`.
 
 The method is SMAC (Hutter, Hoos and Leyton-Brown, LION 5, 2011, section 4): candidates are ranked by expected
 improvement, with mean and deviation taken over the trees. Extremely randomized trees replace random forests because
-their predictions have fewer steps when trials are few. Losses are replaced by normal scores of their ranks, so outliers
-and failures have bounded influence. Candidates are sampled from the whole space; sampling around good trials was worse
-on the benchmark tables, because trees hardly distinguish nearby points. The default settings were selected on four of
-eight tables and validated on the others: docs/guides/searchers.md.
+their averaged predictions are smoother when trials are few. Losses are replaced by normal scores of their ranks, so
+outliers and failures have bounded influence. Candidates are sampled from the whole space; sampling around good trials
+was worse on the benchmark tables, because trees hardly distinguish nearby points. The default settings were selected on
+four of eight tables and validated on the others: docs/guides/searchers.md.
 """
 
-# N: trials, C: candidates, P: running trials, F: features, T: trees
+# N: trials, C: candidates, P: running trials, D: hyperparameters, F: features, T: trees
 
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -90,7 +92,7 @@ class ForestSearcher(ModelBasedSearcher):
     """
 
     suggest_timeout_s: ClassVar[float | None] = 5.0
-    _results_per_fit: ClassVar[int] = 80
+    _results_per_fit: ClassVar[int] = 80  # with n results, a fit serves 1 + n / 80 suggestions
 
     def __init__(
         self, num_init: int = 5, *, num_trees: int = 32, num_candidates: int = 1000, max_rows: int = 300

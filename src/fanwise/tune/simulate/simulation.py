@@ -7,7 +7,7 @@ from ..record.utilization import Utilization
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
 from ..stopping import StoppingCriterion
-from ..values import check_bool, checked_int, checked_seconds
+from ..values import checked_bool, checked_int, checked_seconds
 from ..warm_start import WarmStart, read_warm_start
 from .result import SimulatedSearch
 from .tables import Table
@@ -94,7 +94,7 @@ def simulate(
         constraints=settings.constraints,
         utilization=Utilization(n_workers),
         seed=settings.seed,
-        checkpoints=check_bool("checkpoints", checkpoints),
+        checkpoints=checked_bool("checkpoints", checkpoints),
         startup_s=checked_seconds("startup_s", startup_s),
         suggest_s=checked_seconds("suggest_s", suggest_s),
         faults=faults,

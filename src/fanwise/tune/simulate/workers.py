@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
-from ..constraints import Constraint, violated
+from ..constraints import Constraint, violated_constraints
 from ..core import events
 from ..core.actions import Action, Answer, Finish, Kill, Reject, Start, StopStarting, Suggest, Terminate
 from ..core.events import Event, Outcome
 from ..core.search_core import SearchCore
-from ..core.suggestions import suggested
+from ..core.suggestions import call_searcher
 from ..record.utilization import Utilization
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import CONTINUE, Decision
@@ -253,14 +253,15 @@ class SimulatedWorkers:
     def _update_incumbent(self, event: events.Reported, iter: int) -> None:
         value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
         loss = value if self.objective.mode == "min" else -value
-        if loss < self._best_loss and math.isfinite(value) and not violated(self.constraints, event.values):
+        is_better = loss < self._best_loss and math.isfinite(value)
+        if is_better and not violated_constraints(self.constraints, event.values):
             self._best_loss = loss
             self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, iter))
 
     def _suggest(self, action: Suggest) -> None:
         # Suggestions are sequential. Each is based on the events at the time of the request, as in a real search.
         self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s
-        event = suggested(self.searcher, action, at_s, seen=self.num_events)
+        event = call_searcher(self.searcher, action, at_s, last_seen_seq=self.num_events)
         if at_s > self._now_s:
             self._schedule(at_s, event)
         else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar, Literal, final
 
-from ..values import check_bool, is_number
+from ..values import checked_bool, is_number
 from .base import Domain, FiniteDomain, set_fields
 from .scales import FRACTION_BITS, LogScale, ReverseLogScale, below_one, check_unit, exp2
 
@@ -206,7 +206,7 @@ class FinRange(FiniteDomain):
     _exact: tuple[int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_bool(f"{self.domain_type}: cast_int", self.cast_int)
+        checked_bool(f"{self.domain_type}: cast_int", self.cast_int)
         checked = _checked_int if self.cast_int else _checked_finite
         lower, upper = _checked_bounds(self.domain_type, self.lower, self.upper, checked)
         size = _checked_int(f"{self.domain_type}: size", self.size)

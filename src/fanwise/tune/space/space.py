@@ -1,7 +1,8 @@
 """Search spaces, which map names to domains and constants.
 
 A Space samples, completes and validates configurations. Configurations returned by its methods contain exactly the
-hyperparameters that exist, in the order of the space, with plain Python values. Arguments are never modified or kept.
+constants and the hyperparameters whose conditions hold (see `parameters`), in the order of the space, with plain Python
+values. Arguments are never modified or kept.
 """
 
 import itertools
@@ -44,7 +45,7 @@ class Constant:
 
 
 def constant(value: object) -> Constant:
-    """Add a list to every configuration.
+    """A constant of the space that is a list: every configuration contains it.
 
     Only needed for lists. A bare list in a space is an error, because `{"learning_rate": [0.1, 0.01]}` usually means
     `choice([0.1, 0.01])`.
@@ -75,7 +76,10 @@ class Space:
     {'learning_rate': 0.1, 'max_epochs': 10}
     """
 
-    __slots__ = ("_conditions", "_constants", "_copied", "_domains", "_names", "_parents_first", "_priors", "_template")
+    __slots__ = (
+        "_conditions", "_constants", "_domains", "_mutable_constants", "_names", "_parents_first", "_priors",
+        "_template",
+    )  # fmt: skip
 
     def __init__(self, mapping: Mapping[str, object]) -> None:
         if not isinstance(mapping, Mapping):
@@ -94,7 +98,7 @@ class Space:
             else:
                 self._constants[name] = _checked_constant(name, inner)
         self._template: dict[str, object] = {name: self._constants.get(name) for name in self._names}
-        self._copied = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
+        self._mutable_constants = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
         parameters = {name: entry for name, entry in mapping.items() if isinstance(entry, Parameter)}
         self._conditions: dict[str, When] = {
             name: normalize_condition(name, entry.when, self._domains, self._names)
@@ -212,15 +216,16 @@ class Space:
         if missing := [name for name in self._domains if name not in num_points]:
             raise ValueError(f"num_points is missing {', '.join(map(repr, missing))}")
         values = {name: grid_values(domain, num_points[name]) for name, domain in self._domains.items()}
-        return self._combined(values, {}, self._parents_first)
+        return self._completions(values, {}, self._parents_first)
 
-    def _combined(
+    def _completions(
         self, values: Mapping[str, Sequence[Value]], config: Mapping[str, object], names: Sequence[str]
     ) -> Iterator[dict[str, object]]:
+        """Yield every completion of `config` by values of the remaining `names`."""
         for index, name in enumerate(names):
             if name in values and exists(name, config, self._conditions):
                 for value in values[name]:
-                    yield from self._combined(values, {**config, name: value}, names[index + 1 :])
+                    yield from self._completions(values, {**config, name: value}, names[index + 1 :])
                 return
         yield self._existing(config)
 
@@ -245,6 +250,7 @@ class Space:
         return self._existing(self._checked(config, problems))
 
     def _checked(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+        """Return the given values in plain form. Raise ValueError with `problems` and all that are found here."""
         plain: dict[str, object] = {}
         for name, value in config.items():
             domain = self._domains.get(name)
@@ -263,7 +269,7 @@ class Space:
         return plain
 
     def _unmet_conditions(self, plain: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
-        """Describe hyperparameters whose conditions the given parents violate.
+        """Return the problems of hyperparameters whose conditions the given parents violate.
 
         Raises ValueError if two hyperparameters cannot exist together for any value of the omitted parents.
         """
@@ -284,7 +290,7 @@ class Space:
     def _existing(self, values: Mapping[str, object]) -> dict[str, object]:
         """Add constants, remove hyperparameters that do not exist, and restore the order of the space."""
         config: dict[str, object] = {**self._template, **values}
-        for name in self._copied:
+        for name in self._mutable_constants:
             config[name] = plain_json(name, self._constants[name])
         if not self._conditions:
             return config

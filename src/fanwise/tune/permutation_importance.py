@@ -5,8 +5,8 @@ influence. Importances are computed by 5-fold cross-validation. The values of a 
 trials that have it. All configurations stay valid: conditional hyperparameters that begin to exist are sampled, and
 those that cease to exist are removed. (fANOVA, in contrast, integrates over the whole space.)
 
-The value of a trial is its best feasible report. Failed trials and trials without one are ignored. If many trials
-were stopped early, values at different resources are compared; see `num_stopped`.
+The value of a trial is its best feasible report. Failed trials and trials without a feasible report are ignored. If
+many trials were stopped early, values at different resources are compared; see `num_stopped`.
 """
 
 import math

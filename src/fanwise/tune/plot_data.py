@@ -62,7 +62,7 @@ def search_without_reports(history: SearchState) -> SearchData:
         name=history.name,
         metric=history.metric,
         mode=history.mode,
-        n_workers=n_workers or 1 + max((a.slot for _, a in history.attempts()), default=0),
+        n_workers=n_workers or 1 + max((a.slot for _, a in history.attempts()), default=0),  # 0: ask-and-tell
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=(),
         spans=[

@@ -21,7 +21,7 @@ _STYLES: Final = {"Completed": "green", "InProgress": "cyan", "Stopped": "yellow
 
 
 class _Column(NamedTuple):
-    """A column of the table. If the table is too wide, those of the highest rank are left out first, rank 0 never."""
+    """A column of a table. If not all columns fit, those of the highest rank are left out first; rank 0 is kept."""
 
     rank: int
     name: str
@@ -117,7 +117,7 @@ def usage_lines(snapshot: SearchSnapshot) -> list[str]:
 
 
 def best_line(snapshot: SearchSnapshot) -> str:
-    """Return the best value with its trial. If no trial meets all constraints, the nearest one counts."""
+    """Return the best value with its trial. If no trial meets all constraints, use the value nearest to them."""
     metric = _printable(snapshot.metric)
     if snapshot.best is None:
         return f"{metric}: no trial has reported it"

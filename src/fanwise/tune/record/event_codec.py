@@ -146,7 +146,7 @@ def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any
 
 @final
 class RecordedActions:
-    """The actions recorded in a row. Not recorded: Suggest, causes, and configurations of attempts after the first.
+    """The actions recorded in a row. Suggest, causes, and configurations of later attempts are not recorded.
 
     To compare them with new actions, the new ones are converted to the recorded form and not vice versa, because most
     events lead to no action or only to an answer. Texts are not compared: the text of a failure contains the output and

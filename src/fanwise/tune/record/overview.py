@@ -39,7 +39,7 @@ class SearchReader:
         self.search = SearchState(read_meta(folder), full=full)
         self.state: State = "unknown"
         self._reader = EventReader(folder)
-        # Latest known time of the search, at first from the summary, and when it became known.
+        # Latest known time of the search, at first from the summary, and the local time when it became known.
         self._known_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
         self._known_at_s = time.monotonic()
 

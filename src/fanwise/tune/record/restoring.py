@@ -22,7 +22,7 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
     """
     state = SearchState(read_meta(folder))
     replayed = replay(core, searcher, rows_of(folder, state), asks_anew=False)
-    state.news.take()  # discard the news of earlier runs
+    state.news.take()
     if replayed.differences:
         first = replayed.differences[0]
         raise RecordError(

@@ -21,11 +21,11 @@ class Utilization:
         self._window_workers = n_workers  # of the open window; above n_workers while more trials run
         self._stop_s: float | None = None
         self._busy_s = 0.0
-        self._ready: dict[tuple[int, int], float] = {}  # (trial, attempt) -> begin of its running objective
+        self._ready: dict[tuple[int, int], float] = {}  # (trial, attempt) -> start of its running objective
         self.first_ready_s: float | None = None
 
     def on_ready(self, trial_id: int, attempt: int, now_s: float) -> None:
-        """Handle the begin of an objective."""
+        """Handle the start of an objective."""
         self._ready[trial_id, attempt] = now_s
         self._update_window(now_s)
         if self._window_begin_s is None:

@@ -77,8 +77,8 @@ class QuantileRung:
 
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
-        worst = self._entries[int((len(self._entries) - 1) / self._eta)]
-        return CONTINUE if key[:2] <= worst[:2] else STOP
+        threshold = self._entries[int((len(self._entries) - 1) / self._eta)]
+        return CONTINUE if key[:2] <= threshold[:2] else STOP
 
     def remove(self, key: Key, *, continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]

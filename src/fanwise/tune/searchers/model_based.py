@@ -73,7 +73,7 @@ class ModelBasedSearcher(Searcher):
         self._data: TrainingData | None = None
         self._fit_seed = 0
         self._is_fitted = False
-        self._num_since_fit = 0
+        self._num_since_fit = 0  # suggestions since the last fit
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         from .encoding import seeded_rng

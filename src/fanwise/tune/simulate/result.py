@@ -36,7 +36,7 @@ class SimulatedSearch:
         incumbents: improvements of the best feasible report, in order of time.
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
         num_attempts: number of times a trial was started, resumed or restarted.
-        num_reports: number of reports that are neither repeated after a pause nor received after a stop of the trial.
+        num_reports: number of reports that are neither repetitions nor received after the trial had been stopped.
         num_events: number of events passed to the state machine.
         decisions: number of decisions of each kind on these reports.
         training_s: total seconds of training on all workers, including work that was lost or repeated.

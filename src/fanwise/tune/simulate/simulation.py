@@ -51,7 +51,7 @@ def simulate(
         retries: maximum number of restarts of a crashed trial.
         asynchronous: False: a new batch of trials starts when all trials of the previous one have ended.
         trial_timeout_s: virtual seconds after which a trial is stopped; None: no limit.
-        max_equal_failures: the search fails if this many trials finish first and all fail alike; None: never.
+        max_equal_failures: number of first trials that end the search if all of them fail alike; None: no limit.
         warm_start: earlier experiments and data frames, as for a Tuner.
         on_event: called with every event and the resulting actions of the state machine, e.g. to collect reports.
 

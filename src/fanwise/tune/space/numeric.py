@@ -208,8 +208,8 @@ class FinRange(FiniteDomain):
 
     def __post_init__(self) -> None:
         check_bool(f"{self.domain_type}: cast_int", self.cast_int)
-        convert = _checked_int if self.cast_int else _checked_finite
-        lower, upper = _checked_bounds(self.domain_type, self.lower, self.upper, convert)
+        checked = _checked_int if self.cast_int else _checked_finite
+        lower, upper = _checked_bounds(self.domain_type, self.lower, self.upper, checked)
         size = _checked_int(f"{self.domain_type}: size", self.size)
         if size < 2:
             raise ValueError(f"{self.domain_type}: size must be at least 2, got {size!r}")

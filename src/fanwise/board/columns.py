@@ -119,7 +119,7 @@ def columns_of(history: SearchState) -> Columns:
     reports, count = history.reports, len(history.reports)
     column: Sequence[Any] = reports.values.get(history.metric) or [None] * count  # Any: what was reported
     values_N = np.fromiter(map(_number, column), np.float64, count)
-    counts_N = np.fromiter(history.counts(), np.bool_, count)
+    counts_N = np.fromiter(history.counted_mask(), np.bool_, count)
     kept_N = counts_N & np.isfinite(values_N)
     losses_N = values_N if history.mode == "min" else -values_N
     if history.constraints:

@@ -141,7 +141,7 @@ def trial_json(name: str, trial_id: int) -> str:
     failure = experiment.reason(trial_id)
     reader = read_search(experiment.path)
     history = reader.search
-    trial, reports, counts = history.trials[trial_id], history.reports, history.counts()
+    trial, reports, counts = history.trials[trial_id], history.reports, history.counted_mask()
     best = trial.best
     body = {
         "trial_id": trial_id,
@@ -232,7 +232,7 @@ def _attempt_line(trial: Trial, attempt: Attempt) -> str:
 
 def _report_lines(history: SearchState, trial: Trial) -> Iterator[str]:
     """The latest reports that count, one a line."""
-    reports, counts = history.reports, history.counts()
+    reports, counts = history.reports, history.counted_mask()
     rows = [row for row in _rows_of(history, trial.trial_id) if counts[row]]
     if len(rows) > _MOST_REPORTS:
         shown = f"fanwise tune show {printable_line(history.name)} --trial {trial.trial_id} --json"

@@ -1,4 +1,4 @@
-"""The searcher of a search that names none. The measurements are in docs/guides/searchers.md.
+"""Chooses the searcher if the user names none. For the measurements see docs/guides/searchers.md.
 
     several objectives                                       tpe      ranks trials by non-dominated sorting
     a space with conditions                                  tpe      handles conditional hyperparameters
@@ -6,7 +6,7 @@
     otherwise, with scikit-learn                             forest   best mean rank on the tables up to 40 trials
     otherwise                                                tpe      next best without extra dependencies
 
-The choice is recorded like a searcher that was named, so resume and replay do not depend on later versions of the rule.
+The choice is recorded like a user's choice, so resume and replay do not depend on later versions of the rule.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def choose_searcher(
     n_workers: int,
     has_sklearn: bool = True,
 ) -> SearcherChoice:
-    """Apply the rule. `max_trials`: maximum number of trials; None if unknown."""
+    """Choose a searcher by the table of the module. `max_trials`: maximum number of trials; None if unknown."""
     if num_objectives > 1:
         return SearcherChoice("tpe", f"there are {num_objectives} objectives")
     if has_conditions:

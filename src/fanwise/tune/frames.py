@@ -1,4 +1,4 @@
-"""The tables of an experiment as pandas data frames, and as files of other programs.
+"""The tables of an experiment as pandas data frames, and as CSV, JSON, Parquet and SQLite files.
 
 A reported value that has the name of another column is renamed to `reported_<name>`. pandas is imported inside the
 functions, because the import takes a third of a second and a search does not need it.
@@ -30,11 +30,11 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     import pandas as pd
 
     reports, trials = history.reports, list(history.trials.values())
-    mask = np.array(history.counts(), bool)
+    mask = np.array(history.counted_mask(), bool)
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
     ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids_of_trials)
-    # The index in `trials` of the trial of each report.
+    # For each report, the index of its trial in `trials`.
     trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
     statuses = [history.status_of(trial, dead=dead) for trial in trials]
     columns: dict[str, Any] = {
@@ -52,7 +52,7 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         columns["st_feasible"] = np.array(history.infeasibilities())[mask] == 0.0
     reserved = {"trial_id", *columns}
     reported = {
-        _reported(name, reserved): _series(list(compress(values, mask))) for name, values in reports.values.items()
+        _column_name(name, reserved): _series(list(compress(values, mask))) for name, values in reports.values.items()
     }
     return pd.DataFrame({"trial_id": trial_ids, **reported, **columns})
 
@@ -83,7 +83,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     last["reason_text"] = [failure.text if failure else None for failure in failures]
     last_rows = [trial.last.last_row for trial in trials]
     reported = {
-        _reported(name, {*first, *last}): [None if row is None else values[row] for row in last_rows]
+        _column_name(name, {*first, *last}): [None if row is None else values[row] for row in last_rows]
         for name, values in reports.values.items()
     }
     return pd.DataFrame({name: _series(values) for name, values in {**first, **reported, **last}.items()})
@@ -96,7 +96,7 @@ def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
     return {f"config_{name}": [config.get(name) for config in configs] for name in names}
 
 
-def _reported(name: str, reserved: Container[str]) -> str:
+def _column_name(name: str, reserved: Container[str]) -> str:
     return f"reported_{name}" if name in reserved else name
 
 
@@ -123,7 +123,7 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
         raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {target.name!r}")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.touch()  # the errors of pandas and SQLite have no errno
+        partial.touch()  # raises with an errno, unlike pandas and SQLite
         if suffix == ".csv":
             results.to_csv(partial, index=False, na_rep="nan")
         elif suffix == ".json":  # with all digits, unlike the JSON writer of pandas

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, final
 
 Points: TypeAlias = Any  # array or sequence of rows; NumPy is imported on first use
 
-_REFERENCE_MARGIN = 0.1  # of the extent of the front, as in BoTorch's infer_reference_point
+_REFERENCE_MARGIN = 0.1  # times the extent of the front, as in BoTorch's infer_reference_point
 
 
 def non_dominated_sort(losses: Points) -> list[int]:
@@ -35,7 +35,7 @@ def non_dominated_sort(losses: Points) -> list[int]:
 
 
 def _fronts(points: Any) -> Iterator[list[int]]:
-    """Iterate over the indices of each front."""
+    """Yield the indices of the points of each front, best front first."""
     if points.shape[1] == 2:
         ranks = _sort_2d(points.tolist())
         fronts: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
@@ -49,7 +49,7 @@ def _fronts(points: Any) -> Iterator[list[int]]:
 def _sort_2d(points: list[list[float]]) -> list[int]:
     """Return the ranks of points with two losses in O(N log N), by a sweep over the first loss."""
     ranks = [0] * len(points)
-    lows: list[float] = []  # smallest second loss of each front so far, increasing
+    lows: list[float] = []  # the smallest second loss in each front so far, which increases with the rank
     previous: list[float] | None = None
     rank = 0
     for index in sorted(range(len(points)), key=points.__getitem__):
@@ -62,6 +62,7 @@ def _sort_2d(points: list[list[float]]) -> list[int]:
 
 
 def _peel(points: Any) -> Iterator[list[int]]:
+    """Yield the indices of the points of each front, by removing one front after another."""
     import numpy as np
 
     remaining = np.arange(len(points))
@@ -97,7 +98,7 @@ def first_front(losses: Points) -> list[int]:
 
 
 def best_of(losses: Points, number: int) -> list[int]:
-    """Return the indices of the best `number` points, best first.
+    """Return the indices of the `number` best points, best first.
 
     Points are ordered by front. Within a front, the first point has the smallest first loss, and the next
     point is always the farthest from those chosen so far, with losses scaled to the extent of the front (epsilon-net;
@@ -213,7 +214,7 @@ class HypervolumeFront:
 
     def add(self, losses: Sequence[float]) -> bool:
         """Add a point. Return True if the volume has grown; points with infinite or NaN losses add nothing."""
-        point, previous = tuple(losses), self._front.points
+        point, previous = tuple(losses), self._front.points  # `ParetoFront.add` replaces the list
         if not _is_inside(point, self.reference) or not self._front.add(point):
             return False
         self.volume += _exclusive_volume(point, previous, self.reference)
@@ -250,7 +251,7 @@ def _exclusive_volume(point: Sequence[float], points: Sequence[Sequence[float]],
 
 
 def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> float:
-    """Return the volume of mutually non-dominated points."""
+    """Return the volume dominated by points of which none dominates another."""
     if len(reference) == 1:
         return reference[0] - points[0][0] if points else 0.0
     if len(reference) == 2:

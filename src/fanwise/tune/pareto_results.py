@@ -1,7 +1,7 @@
 """Pareto front and hypervolume of a recorded search.
 
-All valid reports are considered, not only the last one of each trial, because a trial could be stopped after any of
-them. Infeasible reports are on no front and add no volume.
+All reports that count (see `record.state`) are considered, not only the last one of each trial, because a trial could
+be stopped after any report. Infeasible reports are on no front and add no volume.
 """
 
 import math
@@ -37,10 +37,10 @@ class Result:
 
 
 def results_of(history: SearchState) -> tuple[list[Result], int]:
-    """Return the results in the order of the reports, and the number of reports skipped for non-finite values."""
+    """Return the results in order of the reports, and the number of reports skipped for infinite values or NaN."""
     objectives = history.objectives
     results, num_skipped = [], 0
-    for row, infeasibility, values in history.counted_rows(*(objective.metric for objective in objectives)):
+    for row, infeasibility, values in history.counted_reports(*(objective.metric for objective in objectives)):
         if not all(map(is_number, values)):
             continue
         if not all(map(math.isfinite, values)):
@@ -52,13 +52,13 @@ def results_of(history: SearchState) -> tuple[list[Result], int]:
 
 
 def front_of(results: Sequence[Result]) -> list[int]:
-    """Return the indices of the non-dominated feasible results, including equal ones."""
+    """Return the indices of the non-dominated feasible results. Equal results are all included."""
     feasible = [index for index, result in enumerate(results) if result.feasible]
     return [feasible[i] for i in first_front([results[index].losses for index in feasible])] if feasible else []
 
 
 def pareto_of(history: SearchState) -> list[ParetoPoint]:
-    """Return the Pareto front, ordered by the first objective; the first of equal reports."""
+    """Return the Pareto front, ordered by the first objective. Of equal reports, only the first is included."""
     results, _ = results_of(history)
     first: dict[tuple[float, ...], Result] = {}
     for index in front_of(results):

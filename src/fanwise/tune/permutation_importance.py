@@ -1,12 +1,12 @@
 """Permutation importance of hyperparameters.
 
 A random forest predicts the ranks of the trials, 0 for the best and 1 for the worst, so that outliers have bounded
-influence. Importances are computed by 5-fold cross-validation. In contrast to fANOVA, which integrates over the whole
-space, values are permuted among the trials that have the hyperparameter, so that all configurations are valid:
-conditional hyperparameters that begin to exist are sampled, and those that cease to exist are removed.
+influence. Importances are computed by 5-fold cross-validation. The values of a hyperparameter are permuted among the
+trials that have it. All configurations stay valid: conditional hyperparameters that begin to exist are sampled, and
+those that cease to exist are removed. (fANOVA, in contrast, integrates over the whole space.)
 
-The value of a trial is its best feasible report. Failed trials, and those without such a report, are ignored. If many
-trials were stopped early, values at different resources are compared; see `num_stopped`.
+The value of a trial is its best feasible report. Failed trials and trials without a feasible report are ignored. If
+many trials were stopped early, values at different resources are compared; see `num_stopped`.
 """
 
 import math
@@ -46,10 +46,11 @@ class Importances:
     """Importances of all hyperparameters.
 
     Args:
+        metric: name of the objective.
         hyperparameters: importances, largest first.
-        trials: trial ids.
-        predicted, seen: cross-validated predictions and true ranks of these trials, 0 for the best.
-        correlation: correlation of the two. If it is near 0 or negative, the importances are meaningless.
+        trials: ids of the trials.
+        predicted, seen: cross-validated predictions and true ranks of these trials, from 0 (best) to 1 (worst).
+        correlation: correlation of `predicted` and `seen`. Near or below 0, the importances are meaningless.
         num_stopped: number of these trials that were stopped or paused before their end.
     """
 
@@ -79,7 +80,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     objective = history.objectives[0] if metric is None else objectives[metric]
     encoder = Encoder(space_from_json(history.meta["space"]))
     losses: dict[int, float] = {}  # of the best feasible report of each trial
-    for row, infeasibility, (value,) in history.counted_rows(objective.metric):
+    for row, infeasibility, (value,) in history.counted_reports(objective.metric):
         if not infeasibility and isinstance(value, (int, float)) and math.isfinite(value):
             trial_id, loss = history.reports.trial_ids[row], objective.loss(float(value))
             losses[trial_id] = min(losses.get(trial_id, loss), loss)

@@ -1,6 +1,6 @@
 """Conversion of searches to the plain data that `fanwise.plot` and the board draw.
 
-Discarded and repeated reports are omitted.
+Reports that do not count (see `record.state`) are omitted.
 """
 
 import math
@@ -16,7 +16,7 @@ from .space.domains import Domain
 from .values import is_number, round_resource
 
 _MAX_TICKS = 8
-_UNITS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
+_TICK_UNITS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ def search_data(history: SearchState) -> SearchData:
             reports.decisions[row],
             feasible=not infeasibility,
         )
-        for row, infeasibility, (value, resource) in history.counted_rows(history.metric, resource_attr)
+        for row, infeasibility, (value, resource) in history.counted_reports(history.metric, resource_attr)
         if isinstance(value, (int, float))
     ]
     return replace(search_without_reports(history), reports=points)
 
 
 def search_without_reports(history: SearchState) -> SearchData:
-    """Return `search_data` without the reports, which can be many."""
+    """Return the result of `search_data` with an empty list of reports, because there can be many."""
     meta = history.meta
     resource_attr = meta.get("resource_attr")
     windows = history.utilization.windows(history.last_s)
-    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # their number may change
+    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # workers may be added
     return SearchData(
         name=history.name,
         metric=history.metric,
         mode=history.mode,
-        n_workers=n_workers or 1 + max((a.slot for _, a in history.attempts()), default=0),
+        n_workers=n_workers or 1 + max((a.slot for _, a in history.attempts()), default=0),  # 0: ask-and-tell
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=(),
         spans=[
@@ -91,7 +91,7 @@ def front_data(history: SearchState) -> FrontData:
 
 
 def hyperparameter_axes(history: SearchState) -> list[HyperparameterAxis]:
-    """Return an axis for each hyperparameter. Values outside of its domain have no position."""
+    """Return an axis for each hyperparameter. Values outside of the domain have no position."""
     return [
         HyperparameterAxis(
             name,
@@ -111,7 +111,7 @@ def _ticks(domain: Domain) -> list[tuple[float, str]]:
     if domain.num_values is not None and domain.num_values <= _MAX_TICKS:
         values = [domain.value_at(index) for index in range(domain.num_values)]  # type: ignore[attr-defined]
     else:
-        values = [domain.from_unit(u) for u in _UNITS]
+        values = [domain.from_unit(u) for u in _TICK_UNITS]
     units = [domain.to_unit(value) for value in values]
     return list(dict(zip(units, _format_values(values), strict=True)).items())
 

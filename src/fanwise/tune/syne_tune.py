@@ -1,4 +1,4 @@
-"""Syne Tune's names, as far as the programs of "Dive into Deep Learning" 19.3 and 19.5 use them.
+"""Those names of Syne Tune that the programs of "Dive into Deep Learning" 19.3 and 19.5 use.
 
     python -m fanwise.tune.syne_tune program.py     run a program that imports syne_tune, unchanged
 
@@ -46,7 +46,7 @@ class Reporter:
 
 
 class _Objective:
-    """The user's function; Syne Tune's module names are registered in its process if they are in this one."""
+    """The user's function. Registers Syne Tune's module names in the trial's process if they are registered here."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.needs_install = "syne_tune" in sys.modules
@@ -59,7 +59,7 @@ class _Objective:
 
 
 def PythonBackend(tune_function: Callable[..., Any], config_space: Mapping[str, Any]) -> tuple[_Objective, Space]:
-    """Pair an objective, which is called with a configuration as keyword arguments, with its space."""
+    """Return an objective, to be called with a configuration as keyword arguments, and its space."""
     return _Objective(tune_function), Space(config_space)
 
 
@@ -107,7 +107,7 @@ def Tuner(
 
 @final
 class LoadedExperiment:
-    """An experiment whose `plot` draws with pyplot; all else is that of `fanwise.tune.Experiment`."""
+    """An experiment whose `plot` draws with pyplot. The other attributes are those of `fanwise.tune.Experiment`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment

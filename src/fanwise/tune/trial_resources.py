@@ -1,15 +1,15 @@
-"""Devices of a trial and number of workers, with defaults if the user does not choose them.
+"""Devices of a trial and number of workers, with defaults for what the user does not choose.
 
     n_workers   devices_per_trial   without GPU                           with GPUs
     not given   not given           one trial per core, one core each     one trial per GPU
-    w           not given           the cores divided by w, at least 1    one GPU each; equal shares for more workers
-    not given   d                   as many trials as there is room for   likewise
+    w           not given           the cores divided by w, at least 1    1 GPU each; a share if w exceeds the GPUs
+    not given   d                   as many trials as fit                 as many trials as fit
     w           d                   as given                              as given
 
 A search on a pool that the user passes does not divide it, because other searches may share it: without
 `devices_per_trial`, its trials have one core or one GPU each.
 
-On a machine with GPUs, the cores are divided among the trials that its GPUs have room for. The thread pools of a trial
+On a machine with GPUs, the cores are divided among the trials that fit on its GPUs. The thread pools of a trial
 (torch, BLAS, OpenMP) have as many threads as the trial has cores.
 """
 
@@ -25,7 +25,7 @@ def resolve_devices(
     """Return `devices_per_trial` and `n_workers`, with the defaults of the module's table in place of None.
 
     Args:
-        is_shared: other searches may use the machines.
+        is_shared: True if other searches may use the machines.
 
     Raises:
         TypeError, ValueError: a value of the wrong type or size, or a share of a device, but there is no GPU.

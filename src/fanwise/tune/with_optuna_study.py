@@ -33,12 +33,12 @@ def study_of(history: SearchState) -> "optuna.Study":
     study = optuna.create_study(directions=directions, study_name=history.name)
     space = distributions(space_from_json(history.meta["space"]))
     start = datetime.fromtimestamp(history.meta["created_s"])
-    valid_rows = history.valid_rows()
+    counted_rows = history.counted_rows()
     for trial in history.trials.values():
         status = history.status_of(trial)
         if status not in _STATES:
             continue
-        rows = valid_rows.get(trial.trial_id, [])
+        rows = counted_rows.get(trial.trial_id, [])
         columns = [history.reports.values.get(metric, []) for metric in metrics]
         curve = {history.reports.iters[row]: float(columns[0][row]) for row in rows}
         failure = trial.last.failure
@@ -48,7 +48,7 @@ def study_of(history: SearchState) -> "optuna.Study":
             params={name: value for name, value in trial.config.items() if name in space},
             distributions={name: space[name] for name in trial.config if name in space},
             values=[float(column[rows[-1]]) for column in columns] if status == "Completed" else None,
-            intermediate_values=curve if len(metrics) == 1 else {},  # Optuna supports those of one objective only
+            intermediate_values=curve if len(metrics) == 1 else {},  # Optuna has none for several
             user_attrs={"trial_id": trial.trial_id} | reason,
             system_attrs=_constraints(history, rows),
         )

@@ -161,7 +161,7 @@ def test_a_creation_that_fails_half_way_leaves_nothing_behind(tmp_path: Path, mo
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(RecordError, match="No experiment could be made"):
+    with pytest.raises(RecordError, match="could not be created"):
         Record.create(tmp_path / "e", {})
     assert os.listdir(tmp_path) == []
 

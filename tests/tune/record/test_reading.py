@@ -47,7 +47,7 @@ def test_each_thing_that_is_not_a_record_is_told_apart(tmp_path: Path) -> None:
     [
         (None, "it has no meta.json"),
         ("{", "damaged: it is not JSON"),
-        ("[]", "damaged: it holds no JSON object"),
+        ("[]", "damaged: it is not a JSON object"),
         ("{}", "is not the record of an experiment: it has no key 'format'"),
         ('{"format": [2, 0]}', r"has format \[2, 0\], and this version of fanwise reads format \[3, 0\]"),
     ],

@@ -56,7 +56,7 @@ class Search:
 
     def folded(self, **meta: Any) -> SearchState:  # Any: JSON
         history = SearchState({**META, **meta}, full=True)
-        history.fold(self.events)
+        history.add_events(self.events)
         return history
 
 
@@ -170,7 +170,7 @@ class Runs(RuleBasedStateMachine):
         self.every_attempt_is_free_once_its_slot_is()
 
     def folding_goes_on_where_it_was(self) -> None:
-        self.history.fold(self.search.events[self.history.last_seq :])
+        self.history.add_events(self.search.events[self.history.last_seq :])
         again = self.search.folded()
         assert (self.history.trials, self.history.reports) == (again.trials, again.reports)
         assert self.history.snapshot() == again.snapshot()
@@ -186,7 +186,7 @@ class Runs(RuleBasedStateMachine):
         for name in ("loss", "epoch", "accuracy"):
             column = [event.body["values"].get(name) for event in reports]
             assert history.reports.values.get(name, [None] * len(reports)) == column
-        assert history.counts() == [model_counts(events, event) for event in reports]
+        assert history.counted_mask() == [model_counts(events, event) for event in reports]
         for mode, bound in (("min", None), ("max", 2), ("min", 2)):
             constraints = [] if bound is None else [f"epoch <= {bound}"]
             folded = self.search.folded(mode=mode, constraints=constraints)
@@ -320,4 +320,4 @@ def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
         search.start(0)
         event = RecordedEvent(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
         with pytest.raises(RecordError, match=f"damaged: event 2 .'{kind}' of trial {trial_id}"):
-            SearchState(META, full=True).fold([*search.events, event])
+            SearchState(META, full=True).add_events([*search.events, event])

@@ -97,7 +97,7 @@ def test_the_news_say_how_trials_ended_and_why() -> None:
         "trial 3 scheduled: depth=2",
         "trial 3 completed: loss=0.12346 after 1 report, 1.5 s",
         "trial 4 scheduled: depth=2",
-        "trial 4 failed (exception): ValueError: wrong, it is tried again",
+        "trial 4 failed (exception): ValueError: wrong, will be retried",
         "trial 4 scheduled again, attempt 1: depth=2",
         "no more trials are started: enough",
     ]
@@ -127,7 +127,7 @@ def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once
     assert state.news.take()[1:] == [
         "trial 1 scheduled, a clone of trial 0: depth=4",
         "trial 0 has saved no checkpoint, so its clone, trial 1, starts from scratch; save one with "
-        "report(..., checkpoint=save). Shown once.",
+        "report(..., checkpoint=save). This is shown once.",
         "trial 2 scheduled, a clone of trial 0: depth=4",
     ]
 

@@ -18,14 +18,14 @@ from .table import search_view, summary_view, text_of
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 
-_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0  # between two redraws of the table
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.5, 2.0  # between two redraws of the table
 _LIVE_OVERHEAD = 9  # lines of a live table that are not trials
 
 _shown_in: dict[Path, int] = {}  # number of the notebook cell that last displayed the experiment of a folder
 
 
 class Output(Protocol):
-    """Shows a search in one kind of place. `pause_s`: seconds until the next call of `show`."""
+    """Shows a search in a terminal, notebook or log. `pause_s`: seconds until the next call of `show`."""
 
     pause_s: float
 
@@ -35,7 +35,7 @@ class Output(Protocol):
 
 @final
 class Screen:
-    """Shows a search until its stream is closed or broken, which does not end the search. Other errors propagate.
+    """Shows a search. If the stream is closed or broken, the search continues without output. Other errors propagate.
 
     Args:
         output: where to show it; None: nowhere.
@@ -55,17 +55,17 @@ class Screen:
 
     def say(self, *lines: str) -> None:
         """Print lines, above a live table."""
-        self._try(lambda _: _print(lines))
+        self._write(lambda _: _print(lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        self._try(lambda output: output.show(news, snapshot))
+        self._write(lambda output: output.show(news, snapshot))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
         """Print the resource summary and the last lines."""
-        self._try(lambda output: output.end(news, snapshot))
+        self._write(lambda output: output.end(news, snapshot))
         self.say(*lines)
 
-    def _try(self, write: Callable[[Output], None]) -> None:
+    def _write(self, write: Callable[[Output], None]) -> None:
         if self._output is None:
             return
         try:
@@ -132,21 +132,21 @@ class LogOutput:
 
 @final
 class LiveOutput:
-    """Redraws a table in place, in at most 1/200 of the time of a core, and prints the resource summary at the end."""
+    """Redraws a table in place, with at most 1/200 of the time of a core; prints no news, but a summary at the end."""
 
     def __init__(self) -> None:
         from rich.live import Live
 
-        self.pause_s = _LEAST_PAUSE_S
+        self.pause_s = _MIN_PAUSE_S
         self._live = Live(auto_refresh=False, transient=True)
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        self._live.start()  # has an effect once
+        self._live.start()  # no effect after the first call
         began_s = time.thread_time()
         width, height = self._live.console.size
         max_rows = max(1, height - _LIVE_OVERHEAD)
         self._live.update(search_view(snapshot, title=snapshot.name, max_rows=max_rows, width=width), refresh=True)
-        self.pause_s = min(max(_LEAST_PAUSE_S, 200 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
+        self.pause_s = min(max(_MIN_PAUSE_S, 200 * (time.thread_time() - began_s)), _MAX_PAUSE_S)
 
     def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
         self._live.stop()

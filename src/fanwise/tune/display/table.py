@@ -21,7 +21,7 @@ _STYLES: Final = {"Completed": "green", "InProgress": "cyan", "Stopped": "yellow
 
 
 class _Column(NamedTuple):
-    """A column. Those of the highest rank are left out first if they do not fit; rank 0 is never left out."""
+    """A column of a table. If not all columns fit, those of the highest rank are left out first; rank 0 is kept."""
 
     rank: int
     name: str
@@ -117,7 +117,7 @@ def usage_lines(snapshot: SearchSnapshot) -> list[str]:
 
 
 def best_line(snapshot: SearchSnapshot) -> str:
-    """Return the best value with its trial, or the nearest one if no trial meets all constraints."""
+    """Return the best value with its trial. If no trial meets all constraints, use the value nearest to them."""
     metric = _printable(snapshot.metric)
     if snapshot.best is None:
         return f"{metric}: no trial has reported it"
@@ -162,7 +162,7 @@ def _columns(snapshot: SearchSnapshot, rows: Sequence[TrialRow]) -> list[_Column
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
-    """Return the columns without the least important ones, so that they fit side by side."""
+    """Return the columns that fit into the width. Columns of rank 0 are returned even if they do not fit."""
     from rich.cells import cell_len
 
     fitting = list(columns)

@@ -10,12 +10,12 @@ from .table import html_of, search_view, text_of
 
 @final
 class NotebookOutput:
-    """Shows the table as HTML, and as text where no HTML is shown."""
+    """Shows the table as HTML, or as text in front ends without HTML."""
 
     pause_s = 0.5
 
     def __init__(self) -> None:
-        # Any: IPython's. It belongs to the running cell, even if the search then runs beside the cells.
+        # The display stays below the running cell, even if the search continues in the background.
         self._handle: Any = display.display({"text/plain": ""}, raw=True, display_id=True)
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:

@@ -3,8 +3,8 @@
     event, actions  --to_row-->  kind, trial id, body (JSON)  --event_of, RecordedActions-->  event, actions
 
 The body has the fields of the event and the list `actions`. The actions are recorded so that readers need not decide
-again, and so that a replay can compare them. The answer to a report is part of the body itself. Of an exception of the
-scheduler only the text is recorded.
+again, and so that a replay can compare them. The answer to a report is not in `actions`: its fields are keys of the
+body. Only the text of an exception of the scheduler is recorded.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ _EVENT_FIELDS: Final = {
     event: [field.name for field in dataclasses.fields(event) if field.name not in ("now_s", "trial_id")]
     for event in _KINDS
 }
-# Name, key in the body, and default of the fields of actions. A default is not written, except for the last action.
+# Name, key in the body, and default of each field of the actions. A default is only written in Finish.
 _ACTION_FIELDS: Final = {
     action: [
         (field.name, "trial" if field.name == "trial_id" else field.name, field.default)
@@ -74,8 +74,8 @@ _ACTION_FIELDS: Final = {
     for action in _ACTION_NAMES
 }
 _OPTIONAL: Final = ("error", "versions")  # fields of events that are not written if they are None
-_TEXTS: Final = ("why", "reason", "error")
-_NONE: Final[list[Any]] = []
+_TEXTS: Final = ("why", "reason", "error")  # fields of actions that a replay does not compare
+_NO_ACTIONS: Final[list[Any]] = []
 
 
 @frozen
@@ -90,7 +90,7 @@ class RecordedEvent:
 
 
 def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
-    """Return the kind of a row, its trial or None, and its body."""
+    """Return the kind of a row, the id of its trial or None, and its body."""
     if type(event) is events.Reported:
         return "report", event.trial_id, _report_body(event, actions)
     body: Body = {name: getattr(event, name) for name in _EVENT_FIELDS[type(event)]}
@@ -121,7 +121,7 @@ def _report_body(event: events.Reported, actions: list[Action]) -> Body:
         if answer.repeated:
             body["repeated"] = True
     else:
-        assert isinstance(answer, Reject), "a report is answered first"
+        assert isinstance(answer, Reject), "the first action after a report is Answer or Reject"
         body["rejected"] = answer.message
     if len(actions) > 1 and (recorded := _action_bodies(actions[1:])):
         body["actions"] = recorded
@@ -146,11 +146,11 @@ def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any
 
 @final
 class RecordedActions:
-    """The recorded actions of a row: without Suggest, causes, and configurations of later attempts.
+    """The actions recorded in a row. Suggest, causes, and configurations of later attempts are not recorded.
 
-    To compare actions, they are converted to rows and not vice versa, because most events lead to no action or only to
-    an answer. Only decisions are compared and not texts: the text of a failure contains the output and traceback of one
-    process, and other versions of this library word it differently.
+    To compare them with new actions, the new ones are converted to the recorded form and not vice versa, because most
+    events lead to no action or only to an answer. Texts are not compared: the text of a failure contains the output and
+    traceback of one process, and other versions of this library word it differently.
     """
 
     __slots__ = ("_body", "_is_report", "_trial_id")
@@ -166,8 +166,8 @@ class RecordedActions:
             if not actions or not _is_answer(actions[0], self._body):
                 return False
             actions = actions[1:]
-        recorded = self._body.get("actions", _NONE)
-        return list(map(_decision, _action_bodies(actions))) == list(map(_decision, recorded))
+        recorded = self._body.get("actions", _NO_ACTIONS)
+        return list(map(_without_texts, _action_bodies(actions))) == list(map(_without_texts, recorded))
 
     def actions(self) -> list[Action]:
         """Return the actions. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
@@ -179,11 +179,11 @@ class RecordedActions:
             else:
                 late, repeated = body.get("late", False), body.get("repeated", False)
                 actions.append(Answer(self._trial_id, Decision(body["decision"]), body["iter"], late, repeated))
-        return actions + [_action_of(action) for action in body.get("actions", _NONE)]
+        return actions + [_action_of(action) for action in body.get("actions", _NO_ACTIONS)]
 
 
 def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
-    """Return True if the body of a report has this answer."""
+    """Return True if the action is the answer in the body of a report. The text of a rejection is not compared."""
     if type(action) is Answer:
         return bool(
             action.iter == body.get("iter")
@@ -195,7 +195,7 @@ def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
     return type(action) is Reject and "rejected" in body
 
 
-def _decision(action: Mapping[str, Any]) -> Body:
+def _without_texts(action: Mapping[str, Any]) -> Body:
     """Return a recorded action without its texts, and with only the kind of the reason why a trial failed."""
     recorded = {key: value for key, value in action.items() if key not in _TEXTS}
     if action["action"] == "judged" and "reason" in action:

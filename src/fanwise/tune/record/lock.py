@@ -1,8 +1,8 @@
-"""The lock of a record, which its writer holds while it lives.
+"""The lock of a record, which its writer holds until it closes the record or dies.
 
 The lock is a flock on a separate file in the experiment's folder. The kernel releases it with the last descriptor,
 however the process ends. Unlike a pid it cannot be reused by another process, and it works across containers and over
-NFS. The file stays in the folder.
+NFS. The file is never deleted.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from pathlib import Path
 
 LOCK_NAME = "writer.lock"
 
-_READERS_S = 0.2  # a reader that checks the lock holds it for a few microseconds
+_RETRY_S = 0.2  # much longer than a reader holds the lock in `is_held`, which takes a few microseconds
 _PAUSE_S = 0.01
 
 
@@ -23,13 +23,13 @@ class HeldError(Exception):
 def hold(folder: Path) -> int | None:
     """Take the lock of a folder. Return its descriptor, or None if the file system has no locks.
 
-    Programs that are executed do not inherit the descriptor; the child of a fork must `release` it.
+    The descriptor is closed on exec. The child of a fork inherits it and must `release` it.
 
     Raises:
-        HeldError: another writer holds it.
-        OSError: the file cannot be created.
+        HeldError: another writer holds the lock.
+        OSError: the lock file cannot be created.
     """
-    give_up_s = time.monotonic() + _READERS_S
+    give_up_s = time.monotonic() + _RETRY_S
     descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     while True:
         try:
@@ -51,7 +51,7 @@ def release(descriptor: int | None) -> None:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Return True if a writer holds the lock of a folder, None if that cannot be known. Does not block."""
+    """Return True if a writer holds the lock of a folder, None if that cannot be determined. Does not block."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
 """Writes the record of an experiment: an append-only log of events, `events.jsonl`, with one writer.
 
-    search's thread:  append, append, ...   buffered
-                      commit                one write() of all buffered events; then the answers may be sent
-    sync thread:      fdatasync             every 0.1 s, if there are new events
+    search thread:  append, append, ...   buffered
+                    commit                one write() of all buffered events; then the answers may be sent
+    sync thread:    fdatasync             every 0.1 s, if there are new events
 
-Committed events survive the death of the process, even by kill -9, and after a sync also a power cut: at most the last
-0.15 s are lost if a sync takes up to 50 ms. The writer holds a lock (`lock`) while the record is open.
+Committed events survive the death of the process, even by kill -9. Synced events also survive a power cut, which loses
+at most the last 0.15 s if a sync takes up to 50 ms. The writer holds a lock (`lock`) while the record is open.
 
 Invariants: sequence numbers are 1, 2, 3, ... without a gap; lines never change; one thread at a time uses a `Record`;
 after a fork, the child cannot write.
@@ -56,7 +56,7 @@ class Record:
         self.notices: list[str] = []
         self._lock_fd = lock_fd
         self.next_seq = last_seq + 1
-        self._lines: list[bytes] = []
+        self._lines: list[bytes] = []  # buffered events
         self._size = size  # of the committed events in bytes
         self._closed_reason: str | None = None
         self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -77,14 +77,14 @@ class Record:
             RecordError: the folder or a file cannot be written; nothing is left behind.
         """
         encoded = json.dumps({**meta, "format": FORMAT})
-        with _explained(f"No experiment could be made in {folder}"), ExitStack() as stack:
+        with _wrap_os_errors(f"The experiment {folder} could not be created"), ExitStack() as stack:
             folder.parent.mkdir(parents=True, exist_ok=True)
             try:
                 folder.mkdir(mode=0o700)
             except FileExistsError:
                 raise ExperimentExistsError(folder) from None
             stack.callback(_remove_folder, folder)
-            lock_fd = hold(folder)  # before the record exists, so that no reader finds it unlocked
+            lock_fd = hold(folder)  # before the record exists, so that no reader sees an unlocked record
             stack.callback(release, lock_fd)
             _replace(folder / META_NAME, encoded, sync=True)
             os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
@@ -105,7 +105,7 @@ class Record:
                 cannot be written.
         """
         read_meta(folder)
-        with _explained(f"{folder} cannot be resumed"), ExitStack() as stack:
+        with _wrap_os_errors(f"{folder} cannot be resumed"), ExitStack() as stack:
             try:
                 lock_fd = hold(folder)
             except HeldError:
@@ -154,8 +154,8 @@ class Record:
         """Write all buffered events, so that they survive the death of this process. Does not wait for the disk.
 
         Raises:
-            RecordError: the file cannot be written, and the next commit tries again. Or an earlier commit could not be
-                synced, and every further commit raises as well.
+            RecordError: the file cannot be written; the next commit tries again. Or an earlier commit could not be
+                synced; all further commits then raise as well.
             ClosedError: as for `append`.
         """
         self._check_usable()
@@ -222,7 +222,7 @@ class Record:
         )
 
     def _end(self, reason: str) -> None:
-        """Release the descriptors; in the child of a fork, the parent keeps its lock."""
+        """Close the descriptors. If the child of a fork does this, the parent still holds the lock."""
         self._closed_reason = reason
         _open_records.discard(self)
         with suppress(OSError):
@@ -235,14 +235,14 @@ class Record:
 class Recorder:
     """Records the events of a search, passes them to a listener, and adds them to the state of the search.
 
-    Reports are added to the state in batches, when the state is read or when there are a hundred. This takes a quarter
-    of the time, because the caches are warm. All other events are added at once. Nothing is committed here.
+    Reports are added to the state in batches, when the state is read or when a hundred are pending. A batch takes a
+    quarter of the time, because the caches are warm. All other events are added at once. The caller commits.
 
     Args:
         record: the open record.
         state: the state of the search after the events in the record.
-        listener: called with each event and its actions before they are added to the state, which then has all earlier
-            events, except for reports if the event is one. It must not block.
+        listener: called with each event and its actions before they are added to the state. The state then has all
+            earlier events, but if this event is a report, it may lack the reports directly before. Must not block.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Recorder:
         self._record = record
         self._state = state
         self._listener = listener
-        self._reports: list[tuple[float, str, int | None, Mapping[str, Any]]] = []  # not in the state yet
+        self._pending: list[tuple[float, str, int | None, Mapping[str, Any]]] = []  # reports to be added to the state
 
     @property
     def num_trials(self) -> int:
@@ -260,8 +260,8 @@ class Recorder:
 
     @property
     def state(self) -> SearchState:
-        """The state after all recorded events. Only for the thread that calls `write`."""
-        reports, add = self._reports, self._state.add
+        """The state after all recorded events. Adds the pending reports; only for the thread that calls `write`."""
+        reports, add = self._pending, self._state.add
         if reports:
             for report in reports:
                 add(*report)
@@ -274,12 +274,12 @@ class Recorder:
             return
         kind, trial_id, body = to_row(event, actions)
         self._record.append(event.now_s, kind, trial_id, body)
-        is_pending = type(event) is Reported and len(actions) == 1 and len(self._reports) < _MAX_PENDING_REPORTS
-        state = self._state if is_pending else self.state
+        is_pending = type(event) is Reported and len(actions) == 1 and len(self._pending) < _MAX_PENDING_REPORTS
+        state = self._state if is_pending else self.state  # the property adds the pending reports
         if self._listener is not None:
             self._listener(event, actions)
         if is_pending:
-            self._reports.append((event.now_s, kind, trial_id, body))
+            self._pending.append((event.now_s, kind, trial_id, body))
         else:
             state.add(event.now_s, kind, trial_id, body)
 
@@ -315,7 +315,7 @@ class _Sync:
                 if self._closing.wait(SYNC_EVERY_S):
                     sync_data(self._fd)
                     return
-        except BaseException as error:  # nothing is synced from now on
+        except BaseException as error:  # final, see above
             self.failure = error
 
 
@@ -326,7 +326,7 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _replace(file: Path, text: str, *, sync: bool = False) -> None:
-    """Replace a file atomically. `sync`: also if there is a power cut."""
+    """Replace a file atomically. `sync`: the new content survives a power cut, as soon as the folder is synced."""
     partial = file.with_name(f".{file.name}.partial")
     with open(partial, "w") as target:
         target.write(text)
@@ -349,7 +349,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _explained(failure: str) -> Iterator[None]:
+def _wrap_os_errors(failure: str) -> Iterator[None]:
     """Turn an error of the file system into a RecordError that suggests a remedy."""
     try:
         yield

@@ -1,6 +1,6 @@
 """Names of experiments, and files in their folders.
 
-$FANWISE_HOME or ~/fanwise               base.home
+$FANWISE_HOME or ~/fanwise               see `base.home`
   train-2026-03-01-14-05-09-1f3a7c/      one folder per experiment
     events.jsonl                         its record
     output/0.out, 0.err, 0-1.out, ...    output of trial 0, and of its second attempt

@@ -11,10 +11,10 @@ _MAX_LINES = 20
 
 @final
 class News:
-    """Lines since the last call of `take`, up to 20.
+    """Collects up to 20 lines between two calls of `take`.
 
     Attributes:
-        on_line: called at once with every line, and whether it reports a failure.
+        on_line: callback for every line, with True as the second argument if the line reports a failure.
     """
 
     def __init__(self) -> None:
@@ -22,20 +22,20 @@ class News:
         self._num_left_out = 0
         self.on_line: Callable[[str, bool], None] | None = None
 
-    def add(self, line: Callable[[], str], *, is_failure: bool = False) -> None:
-        """Add a line. `line` is called only if the text is used, because texts double the time to read a record."""
+    def add(self, make_line: Callable[[], str], *, is_failure: bool = False) -> None:
+        """Add a line. It is made only if it is used, because making lines doubles the time to read a record."""
         is_kept = len(self._lines) < _MAX_LINES
         self._num_left_out += not is_kept
         if not is_kept and self.on_line is None:
             return
-        shown = printable(line())
+        shown = printable(make_line())
         if is_kept:
             self._lines.append(shown)
         if self.on_line is not None:
             self.on_line(shown, is_failure)
 
     def take(self) -> list[str]:
-        """Return the lines since the last call, and the number of lines left out."""
+        """Return the lines since the last call. If some were left out, the last line says how many."""
         lines, self._lines = self._lines, []
         if self._num_left_out:
             lines.append(f"(and {self._num_left_out} more events)")
@@ -59,7 +59,7 @@ def start_line(trial: Trial, action: Mapping[str, Any]) -> str:
 def clone_line(trial_id: int, source: int) -> str:
     return (
         f"trial {source} has saved no checkpoint, so its clone, trial {trial_id}, starts from scratch; save one with "
-        f"report(..., checkpoint=save). Shown once."
+        f"report(..., checkpoint=save). This is shown once."
     )
 
 
@@ -70,7 +70,7 @@ def end_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_retry
         line += f": {metric}={_short(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
     if reason is not None:
         line += f" ({reason[0]}): {reason[1].partition(chr(10))[0]}"
-    return line + (", it is tried again" if will_retry else "")
+    return line + (", will be retried" if will_retry else "")
 
 
 def thread_line(trial_id: int, thread: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads an experiment from its record, also while another process writes it: its state, or a short overview.
+"""Reads the state of an experiment, or a one-line overview, from its record, also while another process writes it.
 
 SearchReader    all events so far, added to a `SearchState`; each refresh reads only the new ones
 overview_of     one line for lists of experiments, from the summary that the tuner writes every few seconds
@@ -24,7 +24,7 @@ class SearchReader:
 
     Args:
         folder: the experiment's folder.
-        full: keep all trials and reports.
+        full: keep all trials and reports; see `SearchState`.
 
     Attributes:
         search: state of the search after the events that have been read.
@@ -39,15 +39,15 @@ class SearchReader:
         self.search = SearchState(read_meta(folder), full=full)
         self.state: State = "unknown"
         self._reader = EventReader(folder)
-        # Time of the search when it was known last: of the last event or, at first, of the summary.
+        # Latest known time of the search, at first from the summary, and the local time when it became known.
         self._known_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
         self._known_at_s = time.monotonic()
 
     def refresh(self) -> None:
         """Add the new events and update `state`."""
-        is_locked = is_held(self.folder)  # before the events, so that none of an ended search are missed
+        is_locked = is_held(self.folder)  # read first: if no tuner holds the lock, the events are complete
         for events in self._reader.read():
-            self.search.fold(events)
+            self.search.add_events(events)
         if self.search.last_s > self._known_s:
             self._known_s, self._known_at_s = self.search.last_s, time.monotonic()
         self.state = _state(is_finished=self.search.finished, is_locked=is_locked)
@@ -82,7 +82,7 @@ class Overview:
 
     Attributes:
         num_lost: number of trials that were running when their tuner was killed.
-        num_over: number of trials that are over, by status.
+        num_over: number of trials by final status: Completed, Stopped or Failed.
         best: value and trial id. violated: the constraints that it violates, if no report meets all.
     """
 
@@ -105,9 +105,9 @@ class Overview:
 def overview_of(folder: Path) -> Overview:
     """Return the overview of an experiment. Raises RecordError if its record is missing or cannot be read.
 
-    Reads the events only if the tuner was killed or has not written a summary yet.
+    Reads the events only if there is no summary yet, or if the search has not finished and no tuner holds the lock.
     """
-    is_locked = is_held(folder)  # before the summary, so that the last one of an ended search is not missed
+    is_locked = is_held(folder)  # read first: if no tuner holds the lock, the summary is the last one
     meta = read_meta(folder)
     summary = meta.get("summary")
     if summary is None or (not summary["finished"] and not is_locked):

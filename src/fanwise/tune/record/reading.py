@@ -25,7 +25,7 @@ from ...base.errors import RecordError
 from ...base.home import RECORD_NAME
 from .event_codec import RecordedEvent
 
-# [major, minor]: another major version cannot be read; a higher minor one has kinds of events that are skipped.
+# [major, minor]: another major version cannot be read; events of kinds added by a higher minor version are ignored.
 FORMAT: Final = (3, 0)
 FILE_NAME: Final = RECORD_NAME
 META_NAME: Final = "meta.json"
@@ -56,10 +56,10 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise RecordError(f"{folder} is not an experiment: it has no {META_NAME}.")
     if "format" not in meta:
         raise RecordError(f"{folder / META_NAME} is not the record of an experiment: it has no key 'format'.")
-    written = meta["format"]
-    if not isinstance(written, list) or written[:1] != [FORMAT[0]]:
+    recorded = meta["format"]
+    if not isinstance(recorded, list) or recorded[:1] != [FORMAT[0]]:
         raise RecordError(
-            f"{folder} has format {written!r}, and this version of fanwise reads format {list(FORMAT)}. "
+            f"{folder} has format {recorded!r}, and this version of fanwise reads format {list(FORMAT)}. "
             f"Open it with the version that wrote it ({meta.get('versions')!r})."
         )
     summary = _read_json(folder / SUMMARY_NAME)
@@ -72,7 +72,7 @@ def read_events(folder: Path) -> list[RecordedEvent]:
 
 
 def iter_events(folder: Path, kinds: Sequence[str] = ()) -> Iterator[RecordedEvent]:
-    """Iterate over all events with little memory, or over those of some kinds. Errors as for `read_meta`."""
+    """Iterate over the events, or over those of these kinds, with little memory. Errors as for `read_meta`."""
     for events in EventReader(folder).read(kinds):
         yield from events
 
@@ -83,8 +83,8 @@ class EventReader:
 
     Attributes:
         last_seq: sequence number of the last event that was read.
-        offset: number of bytes that were read.
-        torn_bytes: number of bytes after the last intact line, when the last `read` came to its end.
+        offset: position after the last event that was read, in bytes.
+        torn_bytes: number of bytes after the last intact line, at the end of the last `read`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,17 +108,17 @@ class EventReader:
             with open(self.file, "rb") as log:
                 size = os.fstat(log.fileno()).st_size
                 if size < self.offset:
-                    raise RecordError(f"{self.file} is shorter than before: it was replaced or cut.")
+                    raise RecordError(f"{self.file} is shorter than before: it was replaced or truncated.")
                 log.seek(self.offset)
                 partial = b""  # a line whose end has not been read or written yet
                 while chunk := log.read(_CHUNK_BYTES):
                     *lines, partial = (partial + chunk).split(b"\n")
                     num_intact = next((index for index, line in enumerate(lines) if not _is_intact(line)), len(lines))
                     if num_intact < len(lines):
-                        # A crash leaves no intact line after a torn one.
+                        # A crash tears only the end of the file. An intact line after a torn one means damage.
                         later_lines = [*lines[num_intact + 1 :], *(partial + log.read()).split(b"\n")]
                         if any(map(_is_intact, later_lines)):
-                            raise self._damaged(num_intact, "its checksum is wrong")
+                            raise self._damage_error(num_intact, "its checksum is wrong")
                     if events := self._decode(lines[:num_intact], kinds):
                         yield events
                     if num_intact < len(lines):
@@ -134,23 +134,23 @@ class EventReader:
         for index in (0, len(lines) - 1):
             match = _HEAD.match(lines[index])
             if match is None:
-                raise self._damaged(index, "it is not an event")
+                raise self._damage_error(index, "it is not an event")
             if int(match[1]) != self.last_seq + 1 + index:
-                raise self._damaged(index, f"it has the number {int(match[1])}. Have two programs written to it?")
+                raise self._damage_error(index, f"it has the number {int(match[1])}. Have two programs written to it?")
         selected = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
         try:
             decoded = json.loads(b"[%b]" % b",".join(selected))  # three times as fast as one call for each line
             events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in decoded]
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(0, f"a line from there on is not an event ({error})") from None
+            raise self._damage_error(0, f"a line from there on is not an event ({error})") from None
         self.last_seq += len(lines)
         self.offset += sum(map(len, lines)) + len(lines)
         return events
 
-    def _damaged(self, index: int, problem: str) -> RecordError:
+    def _damage_error(self, index: int, problem: str) -> RecordError:
         return RecordError(
-            f"{self.file} is damaged in line {self.last_seq + 1 + index}: {problem}. Take it from a backup, or delete "
-            f"this line and all lines after it to continue from there."
+            f"{self.file} is damaged in line {self.last_seq + 1 + index}: {problem}. Restore it from a backup, or "
+            f"delete this line and all lines after it to continue from there."
         )
 
 
@@ -188,5 +188,5 @@ def _read_json(file: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise RecordError(f"{file} is damaged: it is not JSON ({error}).") from None
     if not isinstance(content, dict):
-        raise RecordError(f"{file} is damaged: it holds no JSON object.")
+        raise RecordError(f"{file} is damaged: it is not a JSON object.")
     return content

@@ -15,7 +15,7 @@ from .state import SearchState
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
-    """Bring a new SearchCore and its searcher to the end of the record. Return the state of the search without news.
+    """Replay the record with a new SearchCore and its searcher. Return the state of the search, without its news.
 
     Raises:
         RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.
@@ -51,7 +51,7 @@ def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
 
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the versions of each library with which the search ran, in order; a resumed search may have several."""
+    """Return the versions of each library that the search ran with, in order; a resumed search may have several."""
     versions = {name: [version] for name, version in meta.get("versions", {}).items()}
     for event in iter_events(folder, kinds=("resumed",)):
         for name, version in (event.body.get("versions") or {}).items():
@@ -62,7 +62,7 @@ def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[s
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:
-    """Return the last number of workers and the last stopping criterion."""
+    """Return the latest number of workers and stopping criterion, which a user or a resume may have changed."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
     for event in iter_events(folder, kinds=("resumed", "workers")):
         n_workers = event.body["n_workers"] or n_workers

@@ -3,13 +3,13 @@
     events --add--> SearchState --> snapshot(), summary(), news      tables, `fanwise tune ls`
                                 --> trials, reports                  data frames, figures, the board, callbacks
 
-Counts, the best report, statuses and utilization are computed here only. There are two modes. A live search and lists
-of experiments keep trials that may still run, the latest that ended, the best report, and sums, so that memory does not
-depend on the number of trials that are over. Analysis (`full=True`) also keeps all trials with their attempts, and all
-reports as columns.
+Counts, the best report, statuses and utilization are computed here only. By default, for live searches and lists of
+experiments, only the trials that may still run, the latest that ended, the best report, and sums are kept, so that
+memory does not depend on the number of ended trials. For analysis, `full=True` also keeps all trials with their
+attempts, and all reports as columns.
 
-A report counts unless it came late, was repeated after a pause, or became void: a trial that resumes from a checkpoint,
-other than after a pause, rolls back to the report of that checkpoint.
+A report counts unless it came late, was repeated after a pause, or is void. A trial that starts again, other than after
+a pause, rolls back to the report of its checkpoint; its later reports then become void.
 """
 
 import math
@@ -33,7 +33,7 @@ from .utilization import Utilization
 
 @final
 class SearchState:
-    """See the module.
+    """The state of a search; see the module.
 
     Args:
         meta: metadata of the record: name, metric, mode, constraints, space, n_workers, stop.
@@ -43,7 +43,7 @@ class SearchState:
         trials: by id, those that may still run, or all of them if `full`.
         reports: all reports as columns; empty unless `full`.
         n_workers, stop: the current settings.
-        num_trials: number of trials that have started. num_over: number of trials that are over, by status.
+        num_trials: number of trials that have started. num_over: number of trials by final status.
         reason: why no more trials are started, or why the search ended; None while trials are started.
         stop_s: time since which no more trials are started, or None.
         last_s, last_seq: time and sequence number of the last event.
@@ -60,7 +60,7 @@ class SearchState:
         self.utilization = Utilization(self.n_workers)
         self._full = full
         self.trials: dict[int, Trial] = {}
-        self._alive: dict[int, Trial] = {} if full else self.trials
+        self._alive: dict[int, Trial] = {} if full else self.trials  # trials that may still run
         self._ended_rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
         self.reports = Reports()
         self._value_names: dict[str, None] = {}
@@ -77,7 +77,7 @@ class SearchState:
         self.news = News()
         self._warned_of_clones = False
 
-    def fold(self, events: Iterable[RecordedEvent]) -> None:
+    def add_events(self, events: Iterable[RecordedEvent]) -> None:
         """Add events that follow those added before. Raises RecordError if an event does not fit them."""
         for event in events:
             try:
@@ -96,13 +96,13 @@ class SearchState:
             if "decision" in body and "late" not in body:
                 self._add_report(t_s, trial_id, body)
         elif kind == "ready":
-            self.utilization.ready(trial_id, body["attempt"], t_s)
-            if attempt := self._attempt(trial_id, body["attempt"]):
+            self.utilization.on_ready(trial_id, body["attempt"], t_s)
+            if attempt := self._find_attempt(trial_id, body["attempt"]):
                 attempt.ready_s = t_s
         elif kind == "ended":
             self._end(t_s, trial_id, body)
         elif kind == "free":
-            if attempt := self._attempt(trial_id, body["attempt"]):
+            if attempt := self._find_attempt(trial_id, body["attempt"]):
                 attempt.free_s = t_s
         elif kind == "resumed":
             self._resume(t_s, body)
@@ -110,11 +110,11 @@ class SearchState:
             self._set_workers(t_s, body["n_workers"])
             self.news.add(lambda: f"{counted(body['n_workers'], 'trial')} at a time from now on")
         for action in body.get("actions", ()):
-            self._action(action, t_s, body)
+            self._add_action(action, t_s, body)
         self.last_s = t_s
 
-    def _attempt(self, trial_id: int, number: int) -> Attempt | None:
-        """Return an attempt, or None if it is not kept any more. Raises KeyError if `full`."""
+    def _find_attempt(self, trial_id: int, number: int) -> Attempt | None:
+        """Return an attempt, or None if it is no longer kept. If `full`, raises KeyError instead."""
         if self._full:
             return self.trials[trial_id].attempt(number)
         trial = self.trials.get(trial_id)
@@ -140,7 +140,7 @@ class SearchState:
             self._rank(trial, values)
         if "checkpoint" in body:
             trial.checkpoint = body["checkpoint"]
-            # While the trial repeats reports after a pause, a better report after this one is void after a crash.
+            # While a trial repeats reports after a pause, a crash would void a best report after this checkpoint.
             if trial.best is None or trial.best.iter <= trial.num_reports:
                 trial.best_at_checkpoint = trial.best
 
@@ -158,8 +158,8 @@ class SearchState:
 
     def _end(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
         threads = tuple(body.get("outcome", {}).get("threads", ()))
-        duration_s = self.utilization.ended(trial_id, body["attempt"], t_s, body["objective_s"])
-        if attempt := self._attempt(trial_id, body["attempt"]):
+        duration_s = self.utilization.on_end(trial_id, body["attempt"], t_s, body["objective_s"])
+        if attempt := self._find_attempt(trial_id, body["attempt"]):
             trial = self.trials[trial_id]
             attempt.ended_s, attempt.objective_s, attempt.threads = t_s, body["objective_s"], threads
             trial.earlier_s += duration_s
@@ -169,8 +169,8 @@ class SearchState:
             self.news.add(partial(news.thread_line, trial_id, thread))
 
     def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:
-        """A new tuner resumes the search. Trials that were running were lost with the previous tuner."""
-        for trial_id, duration_s in self.utilization.resumed(self.last_s).items():
+        """Handle that a new tuner resumes the search. Attempts that were running were lost with the previous tuner."""
+        for trial_id, duration_s in self.utilization.on_resume(self.last_s).items():
             if trial_id in self.trials:
                 self.trials[trial_id].earlier_s += duration_s
         for trial in self.trials.values():
@@ -188,9 +188,9 @@ class SearchState:
 
     def _set_workers(self, t_s: float, n_workers: int) -> None:
         self.n_workers = n_workers
-        self.utilization.workers(n_workers, t_s)
+        self.utilization.on_workers(n_workers, t_s)
 
-    def _action(self, action: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:
+    def _add_action(self, action: Mapping[str, Any], t_s: float, body: Mapping[str, Any]) -> None:
         kind = action["action"]
         if kind == "start":
             self._start(action, t_s)
@@ -199,7 +199,7 @@ class SearchState:
         elif kind == "stop":
             self.reason = action["reason"]
             self.stop_s = t_s if self.stop_s is None else self.stop_s
-            self.utilization.stopped(t_s)
+            self.utilization.on_stop(t_s)
             self.news.add(lambda: f"no more trials are started: {action['reason']}")
         elif kind == "finish":
             self.finished, self.reason = True, action["reason"]
@@ -216,7 +216,7 @@ class SearchState:
             self.trials[trial_id] = self._alive[trial_id] = trial
             self.num_trials += 1
         else:
-            if trial.status is Status.STOPPED:  # with the search, which was resumed
+            if trial.status is Status.STOPPED:  # it was stopped with the search, which was then resumed
                 self.num_over[Status.STOPPED] -= 1
             if trial.status is not Status.PAUSED:  # it rolls back to a checkpoint, and later reports become void
                 trial.best = trial.best_at_checkpoint
@@ -276,11 +276,11 @@ class SearchState:
         return None if trial is None else self._current_status(trial)
 
     def _current_status(self, trial: Trial) -> Status:
-        is_retried = trial.status is Status.FAILED and self.reason is None
-        return Status.IN_PROGRESS if is_retried else trial.status
+        waits_for_retry = trial.status is Status.FAILED and self.reason is None
+        return Status.IN_PROGRESS if waits_for_retry else trial.status
 
     def status_of(self, trial: Trial, *, dead: bool = False) -> str:
-        """Return the status of a trial. It is in progress while it waits for its next attempt, if trials are started.
+        """Return the status of a trial. One that waits for a retry is in progress, unless no more trials are started.
 
         `dead`: the tuner was killed, so running trials are lost.
         """
@@ -290,7 +290,7 @@ class SearchState:
         return attempt.status
 
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:
-        """Return the values for lists of experiments, which need not read the events then."""
+        """Return the content of `summary.json`, so that lists of experiments need not read the events."""
         running, paused = self._running_and_paused()
         best = self.best()
         return {
@@ -353,44 +353,44 @@ class SearchState:
             utilization=self.utilization.share(at_s),
         )
 
-    def counts(self) -> list[bool]:
-        """Return for each report whether it counts; see the module."""
-        void = {
+    def counted_mask(self) -> list[bool]:
+        """Return a list with True for each report that counts; see the module."""
+        last_valid_iters = {
             (trial.trial_id, attempt.number): attempt.valid_to
             for trial, attempt in self.attempts()
             if attempt.valid_to is not None
         }
         reports = self.reports
-        counts = [True] * len(reports)
+        mask = [True] * len(reports)
         for row in reports.repeated:
-            counts[row] = False
-        if void:
+            mask[row] = False
+        if last_valid_iters:
             for row, key in enumerate(zip(reports.trial_ids, reports.attempts, strict=True)):
-                valid_to = void.get(key)
+                valid_to = last_valid_iters.get(key)
                 if valid_to is not None and reports.iters[row] > valid_to:
-                    counts[row] = False
-        return counts
+                    mask[row] = False
+        return mask
 
-    def valid_rows(self) -> dict[int, list[int]]:
+    def counted_rows(self) -> dict[int, list[int]]:
         """Return the rows of the reports that count, by trial id. Trials without such a report are left out."""
         rows: dict[int, list[int]] = {}
-        for row, trial_id in compress(enumerate(self.reports.trial_ids), self.counts()):
+        for row, trial_id in compress(enumerate(self.reports.trial_ids), self.counted_mask()):
             rows.setdefault(trial_id, []).append(row)
         return rows
 
     def infeasibilities(self) -> list[float]:
-        """Return the distance of each report from meeting all constraints; 0 if it does."""
+        """Return how far each report is from meeting all constraints; 0 if it meets them."""
         if not self.constraints:
             return [0.0] * len(self.reports)
         columns = {constraint.metric: self._column(constraint.metric) for constraint in self.constraints}
         all_values = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         return [infeasibility(self.constraints, violations_of(self.constraints, values)) for values in all_values]
 
-    def counted_rows(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
+    def counted_reports(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
         """Yield row, infeasibility and the values of these names for each report that counts."""
         values = zip(*map(self._column, names), strict=True)
         rows = zip(range(len(self.reports)), self.infeasibilities(), values, strict=True)
-        return compress(rows, self.counts())
+        return compress(rows, self.counted_mask())
 
     def _column(self, metric: str) -> Sequence[Any]:
         return self.reports.values.get(metric) or [None] * len(self.reports)

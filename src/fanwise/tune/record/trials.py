@@ -8,15 +8,15 @@ from typing import Any, Final, NamedTuple
 from ..constraints import format_violations
 from ..schedulers.scheduler import Decision, Status
 
-MAX_ROWS: Final = 50  # trials that a snapshot and a table hold
+MAX_ROWS: Final = 50  # of a table; a snapshot has up to 50 running, 50 paused and 50 ended trials
 _DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # so that equal texts share memory
 
 
 class RankedReport(NamedTuple):
-    """A report. The smallest is the best: of two equal ones, the first.
+    """A report, compared as a tuple: the smallest is the best, and the earlier one of two equally good reports.
 
     Attributes:
-        number: the reports of all trials are numbered, so no two are equal.
+        number: number of the report among those of all trials, so that no two are equal.
         violations: the violated constraints, each with its excess.
     """
 
@@ -50,8 +50,10 @@ class Attempt:
     """One run of a trial's objective on one slot. Times are seconds since the search began.
 
     Attributes:
+        from_iter, checkpoint: the report from whose checkpoint it continues; 0 and None: it starts from scratch.
+        valid_to: its reports after this iteration are void; None: none are.
+        ready_s, free_s: when its objective was called, and when its slot became free.
         status: as judged by the search; "Lost" if its tuner was killed.
-        valid_to: its reports after this iteration are void; None: all are valid.
         threads: descriptions of threads that it left running.
         last_row: row of its last report in `Reports`, if all reports are kept.
     """
@@ -170,7 +172,7 @@ class SearchSnapshot:
     """The values that a table shows at one moment.
 
     Attributes:
-        rows: the latest trials.
+        rows: the best trial, and the latest running, paused and ended trials.
         running, paused, finished, total: numbers of trials. `finished` includes `completed` and `failed`.
         lost: number of trials that were running when their tuner was killed.
         best: value and trial id. violated: the constraints that it violates, if no report meets all.

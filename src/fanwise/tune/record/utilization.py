@@ -1,7 +1,7 @@
 """The share of the worker time that was spent in objectives.
 
-Each run of the tuner counts from the beginning of its first objective until no more trials are started. A resumed
-search has several runs. The start-up of the first trials and the shutdown do not count.
+Each run of the tuner is measured from the beginning of its first objective until no more trials are started. A resumed
+search has several runs. The start-up of the first trials and the shutdown are excluded.
 """
 
 from typing import final
@@ -18,14 +18,14 @@ class Utilization:
         self._n_workers = n_workers
         self._windows: list[tuple[float, float, int]] = []  # closed: begin, end, number of workers
         self._window_begin_s: float | None = None  # of the open window
-        self._window_workers = n_workers  # of the open window; more than n_workers while more trials run
+        self._window_workers = n_workers  # of the open window; above n_workers while more trials run
         self._stop_s: float | None = None
         self._busy_s = 0.0
-        self._ready: dict[tuple[int, int], float] = {}
+        self._ready: dict[tuple[int, int], float] = {}  # (trial, attempt) -> start of its running objective
         self.first_ready_s: float | None = None
 
-    def ready(self, trial_id: int, attempt: int, now_s: float) -> None:
-        """An objective begins."""
+    def on_ready(self, trial_id: int, attempt: int, now_s: float) -> None:
+        """Handle the start of an objective."""
         self._ready[trial_id, attempt] = now_s
         self._update_window(now_s)
         if self._window_begin_s is None:
@@ -33,8 +33,8 @@ class Utilization:
         if self.first_ready_s is None:
             self.first_ready_s = now_s
 
-    def ended(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """An attempt ended. Return its seconds in the objective, as measured by its worker if possible."""
+    def on_end(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
+        """Handle the end of an attempt. Return its seconds in the objective, as measured by its worker if possible."""
         ready_s = self._ready.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
@@ -44,13 +44,13 @@ class Utilization:
         self._busy_s += max(0.0, duration_s if self._stop_s is None else min(duration_s, self._stop_s - ready_s))
         return max(0.0, duration_s)
 
-    def stopped(self, now_s: float) -> None:
-        """No more trials are started."""
+    def on_stop(self, now_s: float) -> None:
+        """Handle that no more trials are started."""
         if self._stop_s is None:
             self._stop_s = now_s
 
-    def workers(self, n_workers: int, now_s: float) -> None:
-        """The number of workers changes. A removed worker counts until its objective ends."""
+    def on_workers(self, n_workers: int, now_s: float) -> None:
+        """Handle a new number of workers. A removed worker counts until its objective ends."""
         self._n_workers = n_workers
         self._update_window(now_s)
 
@@ -62,9 +62,10 @@ class Utilization:
                 self._windows, self._window_begin_s = windows, now_s
             self._window_workers = n_workers
 
-    def resumed(self, last_s: float) -> dict[int, float]:
-        """A new run of the tuner begins; the previous one ended at `last_s`. Return the seconds of each lost trial."""
-        durations_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
+    def on_resume(self, last_s: float) -> dict[int, float]:
+        """Handle a new run of the tuner; the previous one ended at `last_s`. Return the seconds of each lost trial."""
+        lost = list(self._ready)
+        durations_s = {trial_id: self.on_end(trial_id, attempt, last_s, None) for trial_id, attempt in lost}
         self._windows = self.windows(last_s)
         self._window_begin_s = self._stop_s = None
         return durations_s

@@ -8,9 +8,10 @@
     "quantile"    a trial continues if it is at or better than the 1/eta quantile of the results at its level, including
                   its own (the rule of Syne Tune)
 
-Stopping needs no checkpoints. Promotion never stops a trial prematurely and never reverses a decision. A report that
-passes several levels counts for the highest one. Several brackets are asynchronous Hyperband (section 3.3): a new trial
-gets bracket s with a probability proportional to the number of trials that Hyperband starts in it.
+Stopping needs no checkpoints. Promotion only pauses trials, so a trial can still be promoted when more trials have
+reached its level. A report that passes several levels counts for the highest one. Several brackets are asynchronous
+Hyperband (section 3.3): a new trial gets bracket s with a probability proportional to the number of trials that
+Hyperband starts in it.
 """
 
 import abc
@@ -36,7 +37,7 @@ _RUNGS: dict[Kind, type[StoppingRung] | type[PromotionRung] | type[QuantileRung]
 
 
 class _Entry(NamedTuple):
-    """An entry of a trial in a rung. `iter`: the report that caused it."""
+    """An entry of a trial in a rung. `iter`: the report that caused it. `continued`: the decision was CONTINUE."""
 
     iter: int
     level: int
@@ -46,7 +47,7 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that may still report. It continues without a decision below the resource `target`."""
+    """A trial that may still report. `target`: resource of its next decision; below it, the trial continues."""
 
     bracket: int
     target: float
@@ -68,7 +69,7 @@ class AsynchronousHalving(RungScheduler):
             for bracket in range(self._num_brackets)
             for level in range(bracket, len(self._levels))
         }
-        # Highest level first; ties are broken by the bracket that starts earlier.
+        # Highest level first; at equal levels, the bracket with the lowest first level first.
         rungs = [self._rungs[place] for place in sorted(self._rungs, key=lambda place: (-place[1], place[0]))]
         self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
 

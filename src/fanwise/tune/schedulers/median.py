@@ -1,7 +1,7 @@
 """The median stopping rule: stop a trial whose best loss is worse than the median of the others' running averages.
 
 The rule of Golovin et al., "Google Vizier", KDD 2017, section 3.2.2. At a resource r, a trial is compared with every
-other trial that has reached r, each represented by the average of its losses up to its last report at or below r. So
+other trial that has reached r, represented by the average of its losses up to its last report at or below r. So
 trials need not report at the same resources, for example when the resource is measured in seconds. Unlike in the paper,
 trials that are still running count too, because with many workers few trials have ended when the first decisions are
 due.
@@ -36,7 +36,7 @@ class _Curve:
         self.resources.append(resource)
         self.totals.append(self.totals[-1] + loss if self.totals else loss)
         self.bests.append(min(self.bests[-1], loss) if self.bests else loss)
-        # The sum of ten times 0.1 is below 1: without max(), a constant would be worse than an equal one.
+        # The sum of ten floats 0.1 is below 1. Without max(), a constant loss could be worse than its own average.
         self.averages.append(max(self.totals[-1] / len(self.totals), self.bests[-1]))
 
     def roll_back(self, to_iter: int) -> None:
@@ -85,7 +85,7 @@ class MedianStopping(Scheduler):
         loss = math.inf if observation.infeasibility else observation.loss
         curve = self._curves.setdefault(observation.trial_id, _Curve())
         curve.add(observation.iter, observation.resource, loss)
-        return STOP if self._is_bad(curve) else CONTINUE
+        return STOP if self._should_stop(curve) else CONTINUE
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
         if trial_id in self._curves:
@@ -94,7 +94,7 @@ class MedianStopping(Scheduler):
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "grace_time": self._grace_time, "grace_population": self._grace_population}
 
-    def _is_bad(self, curve: _Curve) -> bool:
+    def _should_stop(self, curve: _Curve) -> bool:
         resource = curve.resources[-1]
         if resource < self._grace_time:
             return False

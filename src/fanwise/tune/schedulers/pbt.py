@@ -1,16 +1,16 @@
 """Population-based training (PBT; Jaderberg et al., arXiv 1711.09846).
 
-A member of the population is a sequence of trials. At the end of each perturbation interval it is compared with the
-other members, by their loss at the end of their own last interval. No member waits for another one. A member among the
-worst is stopped, and its next trial starts from the checkpoint of one of the best, with a perturbed configuration
+A member of the population is a sequence of trials. At the end of each perturbation interval, a member is compared with
+the others, each by its loss at the end of its last interval. No member waits for another. The trial of a member among
+the worst is stopped, and its next trial starts from the checkpoint of one of the best, with a perturbed configuration
 (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
 If there are fewer workers than members, members pause at the end of each interval and resume in order. After the first
 clone that had no checkpoint and started from scratch, members no longer pause, because they would lose their progress.
 
 Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
-clone reaches the maximum, the clone gets another source, or is dropped if there is none, unless clones start from
-scratch.
+clone reaches the maximum, the clone gets another source, or is dropped if there is none. Clones that start from scratch
+anyway keep their source.
 """
 
 import math
@@ -45,7 +45,7 @@ class _Member:
     """The current trial of a member."""
 
     config: Mapping[str, object] | None = None  # None until the first report
-    first_iter: int = 0  # number of the first report; 0 before it
+    first_iter: int = 0  # number of the trial's first report; 0 if there is none
     start_resource: float = 0.0  # resource of the checkpoint from which it was cloned
     interval_ends: list[_IntervalEnd] = field(default_factory=list)
     is_clone: bool = False
@@ -107,19 +107,19 @@ class PBT(ResourceScheduler):
         self._at_maximum: dict[int, int] = {}  # trials at the maximum, with the iteration at which they reached it
 
     def next(self, context: SuggestContext) -> NextTrial:
-        if self._unconfirmed_trial_id == context.trial_id:
+        if self._unconfirmed_trial_id == context.trial_id:  # the searcher had no suggestion for it
             del self._members[context.trial_id]
             self._num_unstarted += 1
         self._unconfirmed_trial_id = None
         self._no_new_configs = context.no_new_configs
-        answer = self._next(context.trial_id) if context.can_start_trial else self._next_resume()
+        answer = self._next_trial(context.trial_id) if context.can_start_trial else self._next_resume()
         if isinstance(answer, Resume):
             self._members[answer.trial_id].is_paused = False
         num_running = sum(not member.is_paused for member in self._members.values())
         self._max_running_members = max(self._max_running_members, num_running)
         return answer
 
-    def _next(self, trial_id: int) -> NextTrial:
+    def _next_trial(self, trial_id: int) -> NextTrial:
         if self._num_unstarted and not self._no_new_configs:
             self._num_unstarted -= 1
             self._members[trial_id] = _Member()
@@ -132,12 +132,12 @@ class PBT(ResourceScheduler):
             if answer.trial_id not in self._at_maximum or self._scratch_clone_id is not None:
                 self._members[trial_id] = _Member(is_clone=True)
                 return answer
-            if best := self._cloneable():
+            if best := self._clone_sources():
                 self._waiting.appendleft(self._clone(KeyedRandom(f"{self._seed}/again/{trial_id}"), best))
         return Wait() if self._members else Done()
 
     def _next_resume(self) -> NextTrial:
-        """Resume a paused member, when no trial may start; clones keep waiting."""
+        """Return the next paused member to resume, or `Wait()`. No trial may start, so clones keep waiting."""
         for item in self._waiting:
             if isinstance(item, Resume):
                 self._waiting.remove(item)
@@ -225,12 +225,12 @@ class PBT(ResourceScheduler):
             self._waiting.remove(Resume(trial_id))
         if status is not Status.FAILED:
             return
-        if best := self._cloneable():
+        if best := self._clone_sources():
             self._waiting.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), best))
         else:
             self._num_unstarted += 1
 
-    def _cloneable(self) -> list[int]:
+    def _clone_sources(self) -> list[int]:
         ranked = self._ranked()
         best = ranked[: math.ceil(self._fraction * len(ranked))]
         return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]

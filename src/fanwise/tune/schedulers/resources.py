@@ -28,8 +28,8 @@ class ResourceScheduler(Scheduler):
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         max_t: resource at which trials end.
-        max_resource_attr: name in the space of the value with that resource, e.g. "max_epochs"; the objective then ends
-            by itself.
+        max_resource_attr: name of the constant or hyperparameter with that resource, e.g. "max_epochs"; the objective
+            then ends by itself.
     """
 
     _multiple_objectives: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class ResourceScheduler(Scheduler):
         self._max_resource_attr = checked_name("max_resource_attr", max_resource_attr)
         if (max_t is None) == (max_resource_attr is None):
             text = "one of max_t (the resource at which trials end) and max_resource_attr (its name in the space)"
-            raise ValueError(f"{text} must be given, got {max_t=} and {max_resource_attr=}")
+            raise ValueError(f"{text} must be given, but not both, got {max_t=} and {max_resource_attr=}")
         self._max_t = None if max_t is None else round_resource(checked_positive("max_t", max_t))
         self.max_resource = max_t
 
@@ -66,7 +66,7 @@ class ResourceScheduler(Scheduler):
         return {**super().describe(), "max_t": self._max_t, "max_resource_attr": self._max_resource_attr}
 
     def _maximum_of(self, space: Space) -> float:
-        """Return `max_t`, or the constant or upper bound in the space. Raises ValueError if there is none."""
+        """Return `max_t`, or the constant or upper bound named by `max_resource_attr`. Raises ValueError if invalid."""
         if self._max_t is not None:
             return self._max_t
         name = self._max_resource_attr

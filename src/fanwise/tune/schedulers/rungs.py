@@ -1,4 +1,4 @@
-"""Rungs of asynchronous successive halving: the rules for the trials that continue.
+"""Rungs of asynchronous successive halving: the rules that decide which trials continue.
 
 A rung gets an entry when a trial reaches its level, and decides about the trial. Keys of entries are tuples of the
 infeasibility, the losses, a unique and increasing number, and the trial id. So infeasible entries rank behind all
@@ -29,8 +29,8 @@ class StoppingRung:
     """A rung whose trials continue if they are among the best floor(n / eta), at least one, when they enter.
 
     Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
-    later ones would be stopped. So trials equal to the worst of the top also continue while fewer trials have continued
-    than the top has entries.
+    later ones would be stopped. So trials equal to the worst entry of the top also continue while fewer trials have
+    continued than the top has entries.
 
     >>> rung = StoppingRung(3.0)
     >>> [str(rung.enter((0.0, 0.9, number, 0))) for number in range(6)]
@@ -77,8 +77,8 @@ class QuantileRung:
 
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
-        last = self._entries[int((len(self._entries) - 1) / self._eta)]
-        return CONTINUE if key[:2] <= last[:2] else STOP
+        threshold = self._entries[int((len(self._entries) - 1) / self._eta)]
+        return CONTINUE if key[:2] <= threshold[:2] else STOP
 
     def remove(self, key: Key, *, continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]
@@ -106,7 +106,7 @@ class PromotionRung:
 
     @property
     def promotable(self) -> int | None:
-        """The best waiting trial, if it is in the top; otherwise None."""
+        """Id of the best waiting trial if it is among the best floor(n / eta) entries; otherwise None."""
         top_size = int(len(self._entries) // self._eta)
         is_top = bool(top_size and self._waiting) and self._waiting[0] <= self._entries[top_size - 1]
         return self._waiting[0][-1] if is_top else None
@@ -117,12 +117,12 @@ class PromotionRung:
         return PAUSE
 
     def promote(self) -> int:
-        """Return the promotable trial, which stops waiting. There must be one."""
+        """Remove the promotable trial from the waiting ones and return its id. There must be one."""
         trial_id: int = self._waiting.pop(0)[-1]
         return trial_id
 
     def withdraw(self, key: Key) -> None:
-        """Stop waiting, because the trial has ended; its entry remains."""
+        """Remove a trial that has ended from the waiting ones. Its entry remains."""
         index = bisect_left(self._waiting, key)
         if self._waiting[index : index + 1] == [key]:
             del self._waiting[index]

@@ -56,7 +56,7 @@ class New:
 @final
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a paused trial from its last checkpoint, or from scratch. Reports that it repeats are not passed again."""
+    """Resume a paused trial from its last checkpoint, or from scratch. The scheduler does not get repeated reports."""
 
     trial_id: int
 
@@ -76,7 +76,7 @@ class Clone:
 @final
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End a paused trial; its checkpoint can be deleted. The tuner then asks again."""
+    """End a paused trial; its checkpoint can be deleted. The tuner then calls `next` again."""
 
     trial_id: int
 
@@ -190,8 +190,8 @@ class Scheduler(abc.ABC):
     def levels(self, space: Space) -> tuple[float, ...]:
         """Return the resource levels, in increasing order, at which a searcher that was given by name compares trials.
 
-        It learns from each trial's first report at the highest level that enough trials have reached. Without levels,
-        it learns from each trial's last report, as does a searcher that was given as an object.
+        The searcher learns from each trial's first report at the highest level that enough trials have reached. Without
+        levels, it learns from each trial's last report, like a searcher that was given as an object.
         """
         return ()
 

@@ -4,8 +4,9 @@
     rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 continue     ... until the last level
 
 `SuccessiveHalving` repeats one bracket, which is a list of levels and numbers of trials; `Hyperband` cycles through
-several. A free worker resumes a promoted trial of the oldest round, or starts a trial of the incomplete round, or
-starts a new round. So no worker idles while a straggler runs. Trials are compared within their round only.
+several. A free worker resumes a promoted trial of the oldest round, or starts a trial of the last round until that is
+complete (all of its trials have started), or starts a new round. So no worker idles while a straggler runs. Trials are
+compared within their round only.
 
 A trial that fails, is stopped or ends before its level leaves the round. Of the m remaining trials of n_i, the best
 m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with the trials it has.
@@ -37,7 +38,7 @@ class Bracket:
 
 
 class _Arrival(NamedTuple):
-    """The report with which a trial arrived at the current rung. The first three are its rank."""
+    """The report with which a trial arrived at the current rung. Arrivals are ranked by comparing the tuples."""
 
     infeasibility: float
     loss: float
@@ -47,7 +48,7 @@ class _Arrival(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A round. `running` and `arrived` are its trials below and at the level of the current rung."""
+    """A round. `running` and `arrived` are its trials below and at the level of its current rung, `rung`."""
 
     number: int
     bracket: Bracket
@@ -83,20 +84,21 @@ class SynchronousHalving(RungScheduler):
         self._num_arrived = 0
         self._round_of: dict[int, _Round] = {}  # rounds of active trials
         self._incomplete: _Round | None = None
-        self._offered: int | None = None  # trial of the last New(), until it is known to have started
+        self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
         self._promoted: dict[int, tuple[int, int]] = {}  # paused trials that continue: number of the round, rank
         self._eliminated: dict[int, None] = {}  # paused trials that do not continue, in order
 
     def next(self, context: SuggestContext) -> NextTrial:
-        if self._offered is not None and self._offered == context.trial_id:  # there was no suggestion for it
-            self._withdraw(self._offered)
-        self._offered = None
+        if self._unconfirmed_trial_id == context.trial_id:  # the searcher had no suggestion for it
+            self._remove_unstarted(context.trial_id)
+        self._unconfirmed_trial_id = None
         incomplete = self._incomplete
         if context.no_new_configs and incomplete is not None and incomplete.num_started and not incomplete.running:
             self._incomplete = None
             incomplete.is_complete = True
-            self._close_rung(incomplete)
-        for trial_id in self._eliminated:
+            self._close_rung_if_all_arrived(incomplete)
+        if self._eliminated:
+            trial_id = next(iter(self._eliminated))
             del self._eliminated[trial_id]
             return Stop(trial_id)
         if self._promoted:
@@ -105,13 +107,13 @@ class SynchronousHalving(RungScheduler):
             return Resume(trial_id)
         if context.no_new_configs:
             return Wait()
-        self._offer(context.trial_id)
+        self._add_new(context.trial_id)
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
         trial_id, resource = observation.trial_id, observation.resource
         if resource >= self._maximum:
-            self._leave(trial_id)
+            self._remove(trial_id)
             return self._decide_at_maximum(resource)
         round_ = self._round_of.get(trial_id)
         if round_ is None or resource < round_.bracket.levels[round_.rung]:
@@ -120,7 +122,7 @@ class SynchronousHalving(RungScheduler):
         arrival = _Arrival(observation.infeasibility, observation.loss, self._num_arrived, observation.iter)
         round_.arrived[trial_id] = arrival
         self._num_arrived += 1
-        self._close_rung(round_)
+        self._close_rung_if_all_arrived(round_)
         if trial_id in self._promoted:  # the last trial to arrive need not pause
             del self._promoted[trial_id]
             return CONTINUE
@@ -138,13 +140,13 @@ class SynchronousHalving(RungScheduler):
             round_.running.add(trial_id)
 
     def on_end(self, trial_id: int, status: Status) -> None:
-        if trial_id == self._offered:
-            self._offered = None
+        if trial_id == self._unconfirmed_trial_id:
+            self._unconfirmed_trial_id = None
         self._promoted.pop(trial_id, None)
         self._eliminated.pop(trial_id, None)
-        self._leave(trial_id)
+        self._remove(trial_id)
 
-    def _offer(self, trial_id: int) -> None:
+    def _add_new(self, trial_id: int) -> None:
         """Add the next new trial to the incomplete round, or to a new one."""
         round_ = self._incomplete
         if round_ is None:
@@ -155,24 +157,24 @@ class SynchronousHalving(RungScheduler):
         round_.running.add(trial_id)
         self._round_of[trial_id] = round_
         self._incomplete = None if round_.is_complete else round_
-        self._offered = trial_id
+        self._unconfirmed_trial_id = trial_id
 
-    def _withdraw(self, trial_id: int) -> None:
+    def _remove_unstarted(self, trial_id: int) -> None:
         round_ = self._round_of.pop(trial_id)
         round_.running.remove(trial_id)
         round_.num_started -= 1
         round_.is_complete = False
         self._incomplete = round_
 
-    def _leave(self, trial_id: int) -> None:
+    def _remove(self, trial_id: int) -> None:
         round_ = self._round_of.pop(trial_id, None)
         if round_ is not None:
             round_.running.discard(trial_id)
             round_.arrived.pop(trial_id, None)
-            self._close_rung(round_)
+            self._close_rung_if_all_arrived(round_)
 
-    def _close_rung(self, round_: _Round) -> None:
-        """Promote the best trials to the next rung if all trials of the round have arrived."""
+    def _close_rung_if_all_arrived(self, round_: _Round) -> None:
+        """Promote the best trials to the next rung and eliminate the others if all of the round have arrived."""
         if round_.running or not round_.is_complete:
             return
         ranked = sorted(round_.arrived, key=round_.arrived.__getitem__)

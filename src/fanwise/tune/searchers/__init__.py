@@ -27,7 +27,7 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
     "tpe": TPESearcher,
     "bayesopt": partial(OptunaSearcher, "GPSampler"),
 }
-"""All can be called without arguments."""
+"""Constructors of searchers by name. All can be called without arguments."""
 
 OPTUNA_PREFIX = "optuna:"
 

@@ -5,7 +5,7 @@ log-scaled domains are log-scaled in the row, and `Space.sample` is uniform in t
 are encoded as the middle of their share of [0, 1). NaN marks hyperparameters that do not exist; constants are omitted.
 """
 
-# N: rows, D: hyperparameters, F: features
+# N: rows, D: hyperparameters, K: values of a finite domain, F: features of a model
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -32,7 +32,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def seeded_rng(seed: int) -> np.random.Generator:
-    """Return a NumPy generator whose numbers do not depend on NumPy's default generator."""
+    """Return a generator that uses PCG64, also if a later NumPy has another default."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
@@ -71,7 +71,7 @@ class Encoder:
                     parents.append((index[parent], self._rank(index[parent], units)))
                 self._conditions.append((index[name], parents))
         self.priors = {index[name]: prior for name, prior in space_priors(space).items()}
-        self._listed: dict[bytes, Floats] | None = None
+        self._listed: dict[bytes, Floats] | None = None  # all rows of a small space, by key
 
     def _rank(self, dim: int, units_N: Floats) -> Ints:
         """Return the indices of the values at these units; for real numbers, the nearest multiples of 2**-40."""
@@ -93,7 +93,7 @@ class Encoder:
         return self.space.from_units(units.tolist())
 
     def snapped(self, units_ND: Rows) -> Rows:
-        """Convert points of the unit cube to rows: round to values of the domains, and set NaN where none exists.
+        """Convert points of the unit cube to rows: round to values of the domains, NaN for absent hyperparameters.
 
         NaN in the input means the middle of the domain.
         """
@@ -124,7 +124,7 @@ class Encoder:
         return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, prior=True)])
 
     def initial_design(self, seed: int) -> Rows:
-        """Return 256 rows of a scrambled Sobol sequence; with priors, every second one is sampled from the priors."""
+        """Return 256 rows of a scrambled Sobol sequence; with priors, every second row is sampled from the priors."""
         from scipy.stats import qmc
 
         rng = seeded_rng(KeyedRandom(f"{seed}/start").getrandbits(128))
@@ -171,7 +171,7 @@ class Encoder:
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
     def unseen(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
-        """Return a random row whose key is not excluded, or None if there is none."""
+        """Return a row whose key is not excluded, random unless it is hard to find, or None if there is none."""
         rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
             if key not in excluded:
@@ -235,7 +235,7 @@ class _UnequalShares:
 
 @final
 class _LogShares:
-    """Log-scaled multiples of q: index k has the share of [k - 1/2, k + 1/2] on the log scale."""
+    """Log-scaled multiples of q: k * q has the share of [k - 1/2, k + 1/2] on the log scale. `first`: the first k."""
 
     def __init__(self, first: int, size: int) -> None:
         self._first, self._size = first, size

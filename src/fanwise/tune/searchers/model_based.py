@@ -1,4 +1,4 @@
-"""Base class of searchers with a model, which implement `fit` and `propose`.
+"""Base class of searchers with a model. Subclasses implement `fit` and `propose`.
 
 The base class provides the initial design (a Sobol sequence until enough trials have a result), avoids configurations
 that were tried, refits only when there are new observations, and restores its state when a search is resumed.
@@ -55,7 +55,7 @@ class ModelBasedSearcher(Searcher):
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         """Return rows of configurations, best first. The first one that was not tried is suggested.
 
-        `pending_PD`: rows of the running trials that are not in the training data. Do not keep `rng`.
+        `pending_PD`: rows of the P running trials that are not in the training data. Do not keep `rng`.
         """
 
     def begin(self, space: Space, seed: int) -> None:
@@ -73,7 +73,7 @@ class ModelBasedSearcher(Searcher):
         self._data: TrainingData | None = None
         self._fit_seed = 0
         self._is_fitted = False
-        self._num_since_fit = 0
+        self._num_since_fit = 0  # suggestions since the last fit
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         from .encoding import seeded_rng
@@ -87,7 +87,7 @@ class ModelBasedSearcher(Searcher):
                 self._is_fitted = True
             rows = self.propose(self._pending_rows(), rng)
         else:
-            rows = self._next_initial()
+            rows = self._next_initial_row()
         row = self._first_unseen(rows, rng)
         if row is None:
             return None
@@ -97,7 +97,7 @@ class ModelBasedSearcher(Searcher):
 
     def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
         if not self._update_data(context):
-            self._next_initial()
+            self._next_initial_row()  # skip the row that was suggested
         if config is not None:
             self._add_outstanding(context.trial_id, config)
 
@@ -120,7 +120,7 @@ class ModelBasedSearcher(Searcher):
         return {**super().describe(), "num_init": self.num_init, "max_rows": self.max_rows}
 
     def _update_data(self, context: SuggestContext) -> bool:
-        """Update the running trials and, if a fit is due, the training data. Return whether the model is used."""
+        """Update the running trials and, if a fit is due, the training data. Return True if the model is used."""
         previous, self._running = self._running, {}
         for trial_id, config in context.pending.items():
             row = previous.get(trial_id)
@@ -158,13 +158,13 @@ class ModelBasedSearcher(Searcher):
         self._outstanding[trial_id] = row, self.encoder.keys(row[None])[0]
 
     def _first_unseen(self, rows: "Rows", rng: "np.random.Generator") -> "Floats | None":
-        """Return the first row that was not tried, else a random one, or None if all were tried."""
+        """Return the first row that was not tried, else another untried row, or None if all were tried."""
         seen = self._seen.union(key for _, key in self._outstanding.values()) if self._outstanding else self._seen
         keys = self.encoder.keys(rows)
         index = next((index for index, key in enumerate(keys) if key not in seen), None)
         return self.encoder.unseen(seen, rng) if index is None else rows[index]
 
-    def _next_initial(self) -> "Rows":
+    def _next_initial_row(self) -> "Rows":
         if self._initial_design is None:
             self._initial_design = self.encoder.initial_design(self._seed)
         index = self._num_initial

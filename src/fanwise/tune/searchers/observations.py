@@ -6,11 +6,11 @@ highest level that enough trials have reached (BOHB: Falkner et al., arXiv 1807.
 Failed trials and reports with infinite values have no result; their losses are +inf, so that models can avoid their
 configurations. Reports that violate constraints are results.
 
-A finished trial takes one row. Trials that may still report also keep their reports (24 bytes plus 8 per objective and
-constraint), because a rollback may discard any of them.
+A finished trial takes one row. Trials that may still report also keep their reports (each 24 bytes plus 8 per objective
+and constraint), because a rollback may discard any of them.
 """
 
-# N: trials, D: hyperparameters, L: levels, M: objectives, C: constraints
+# N: trials, D: hyperparameters, M: objectives, C: constraints, U: distinct losses
 
 import math
 from array import array
@@ -41,7 +41,7 @@ class TrainingData:
         losses_NM: losses; +inf without a result.
         violations_NC: violation of each constraint, at most 0 if satisfied; +inf without a result.
         infeasibility_N: 0 if all constraints are satisfied; +inf without a result.
-        is_over_N: whether the trial has ended.
+        is_over_N: True for trials that have ended.
         level: resource level of the results; None for last reports.
     """
 
@@ -64,7 +64,7 @@ class TrainingData:
         return np.isfinite(self.losses_NM[:, 0])
 
     def equals(self, other: "TrainingData") -> bool:
-        """Return True if all arrays are equal."""
+        """Return True if all arrays and the levels are equal."""
         pairs = [(getattr(self, item.name), getattr(other, item.name)) for item in fields(self)]
         return all(a is b or np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
@@ -167,7 +167,7 @@ class ObservationStore:
         """Return the training data.
 
         Args:
-            min_results: results that a level needs; the highest such level is used, otherwise the first.
+            min_results: the highest level with at least this many results is used; if there is none, the first.
             max_rows: maximum number of trials: a quarter are the best, the others the latest.
         """
         values = self._values[: self._num_slots]
@@ -225,7 +225,7 @@ def _resized(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 def _select_subset(losses_NM: Floats, infeasibility_N: Floats, max_rows: int) -> npt.NDArray[np.int64]:
-    """Return the indices of the best quarter and of the latest others, in order.
+    """Return the indices of the best `max_rows // 4` trials and of the latest others, in increasing order.
 
     Trials are ranked by infeasibility, then by the sum of their ranks in the objectives.
     """

@@ -4,8 +4,8 @@ Trials are mirrored in an in-memory study. The study is updated when a trial sta
 report, so discarded reports never reach it. As in Optuna, the last report is the result of a trial; a trial whose last
 report is not finite has failed.
 
-At most one suggestion is open: returned, but its trial has not started. One that timed out stays open and is returned
-again.
+A suggestion is open from its return until its trial starts. At most one is open: a suggestion that timed out stays open
+and is returned again.
 """
 
 import math
@@ -46,7 +46,7 @@ class _Trial:
 
 @dataclass(slots=True)
 class _OpenSuggestion:
-    """A suggestion that was not seen running."""
+    """A suggestion whose trial has not started. `number`: its number in the study."""
 
     number: int
     trial_id: int
@@ -148,7 +148,7 @@ class OptunaSearcher(Searcher):
     def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
         has_state = self._study.has_state
         if has_state:
-            self.suggest(context)
+            self.suggest(context)  # for the state of the sampler
         else:
             self._sync_pending(context.pending)
         if self._open is not None and self._open.config != config:  # recorded with another version of Optuna
@@ -185,7 +185,7 @@ class OptunaSearcher(Searcher):
         return _OpenSuggestion(study.add(config), context.trial_id, config)
 
     def _add_seen(self, config: Mapping[str, object]) -> bool:
-        """Record a configuration as tried. Return False if it already was."""
+        """Record a configuration as tried. Return False if it was tried before."""
         num_seen = len(self._seen)
         self._seen.update(self._encoder.keys(self._encoder.rows([config])))
         return len(self._seen) > num_seen
@@ -215,7 +215,7 @@ class OptunaSearcher(Searcher):
                 return
             if trial.number is None:
                 if not trial.reports and (self._open is None or self._open.config != trial.config):
-                    return
+                    return  # the study does not have the trial, and there is no result to add
                 trial.number = self._start(trial.config)
             if trial.is_paused:
                 self._study.resume(trial.number)
@@ -241,7 +241,7 @@ class OptunaSearcher(Searcher):
                 self._study.end(trial.number, "Stopped", trial.last)
 
     def _start(self, config: Mapping[str, object]) -> int:
-        """Return the study's number of a trial that started: of the open suggestion, which is closed, or a new one."""
+        """Close the open suggestion if it has this configuration, else add a trial. Return the trial's study number."""
         suggestion = self._open
         if suggestion is not None and suggestion.config == config:
             self._open = None

@@ -2,14 +2,14 @@
 
     density(x) = sum over trials n of weight_n * product over hyperparameters d of kernel_d(x_d; row_nd)
 
-Kernels of ordered hyperparameters are normal distributions truncated to [0, 1], or their normalized values at each
-point of a small domain. Kernels of choices are those of Aitchison and Aitken (1976). Densities are relative to the
-uniform distribution of `Space.sample`. The prior of the space is one more component of the mixture.
+Kernels of ordered hyperparameters are normal distributions truncated to [0, 1]; for small finite domains, tables of
+their values at each point, normalized. Kernels of choices are those of Aitchison and Aitken (1976). Densities are
+relative to the uniform distribution of `Space.sample`. The prior of the space is one more component of the mixture.
 
 Hyperparameters that do not exist in a trial are replaced by their prior, and those that do not exist in x are omitted
 from the product, so conditional spaces need no separate groups.
 
-Bandwidths follow Scott's rule: the standard deviation of the values times n^(-1 / (4 + d)).
+Bandwidths follow Scott's rule: the standard deviation of the values times N^(-1 / (4 + D)).
 """
 
 # C: points, N: trials, D: hyperparameters, K: values of a finite domain
@@ -23,12 +23,12 @@ from scipy.special import ndtr, ndtri
 from .encoding import Encoder, Floats, Ints, Rows
 
 _MAX_TABLE_SIZE = 64
-_LOG_ROOT = 0.5 * math.log(2 * math.pi)
-_UNIFORM_STD = 1e3  # practically uniform on [0, 1]
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_UNIFORM_STD = 1e3  # a normal distribution with it is practically uniform on [0, 1]
 _UNIFORM_VARIANCE = 1 / 12
 _MIN_PROBABILITY = 1e-300
 _MIN_STD = 0.02
-_MIN_STD_SHARES = 0.25  # minimum standard deviation on finite domains, in shares
+_MIN_STD_SHARES = 0.25  # minimum standard deviation on finite domains, in units of 1 / number of values
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
@@ -46,7 +46,7 @@ class _TruncatedNormals:
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
         """Return the log densities, (C, N + 1); 0 if the hyperparameter does not exist in the point."""
         z = (units_C[:, None] - self._centers) / self._stds
-        log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._inside) + _LOG_ROOT)
+        log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._inside) + _LOG_SQRT_2PI)
         log_density[np.isnan(units_C)] = 0.0
         return log_density
 
@@ -81,7 +81,7 @@ class _Tables:
 
 @final
 class ParzenEstimator:
-    """The density of some trials with weights, and of the prior of the space."""
+    """A mixture of one weighted kernel per trial, and one for the prior of the space."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Searchers that suggest fixed configurations: those of a grid, and `points_to_evaluate` before another searcher."""
+"""Searchers that suggest fixed configurations: a grid, or `points_to_evaluate` before those of another searcher."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -72,7 +72,7 @@ class GridSearcher(Searcher):
         return {"name": "GridSearcher", "num_points": self.num_points}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_remaining": None}  # iterators cannot be copied
+        return {**self.__dict__, "_remaining": None}  # generators cannot be copied
 
 
 @final
@@ -85,7 +85,7 @@ class FirstPoints(Searcher):
     def __init__(self, points: Sequence[Mapping[str, object]] | None, searcher: Searcher) -> None:
         self._points = _normalize_points(points)
         self.searcher = searcher
-        self._next = 0
+        self._num_suggested = 0
         self.runs_inline = searcher.runs_inline  # type: ignore[misc]  # as the wrapped searcher
         self.suggest_timeout_s = searcher.suggest_timeout_s  # type: ignore[misc]
         self.levels = searcher.levels
@@ -103,20 +103,20 @@ class FirstPoints(Searcher):
         self.searcher.check(space)
 
     def begin(self, space: Space, seed: int) -> None:
-        self._next = 0
+        self._num_suggested = 0
         self.searcher.levels = self.levels
         self.searcher.begin(space, seed)
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        if self._next < len(self._points):
-            point = self._points[self._next]
-            self._next += 1
+        if self._num_suggested < len(self._points):
+            point = self._points[self._num_suggested]
+            self._num_suggested += 1
             return context.space.complete(point, context.random)
         return self.searcher.suggest(context)
 
     def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
-        if self._next < len(self._points):
-            self._next += 1
+        if self._num_suggested < len(self._points):
+            self._num_suggested += 1
         else:
             self.searcher.replay_suggestion(context, config)
 
@@ -134,7 +134,7 @@ class FirstPoints(Searcher):
 
 
 def _normalize_points(points: Sequence[Mapping[str, object]] | None) -> tuple[dict[str, object], ...]:
-    """Copy the points with plain Python values, and names in place of objects."""
+    """Copy the points as plain Python values. Categories that are objects are replaced by their names."""
     if points is None:
         return ()
     if isinstance(points, Mapping | str) or not isinstance(points, Sequence):

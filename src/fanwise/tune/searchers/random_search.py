@@ -10,8 +10,8 @@ from ..space import Space
 from .searcher import Observation, Searcher, SuggestContext
 
 _MAX_CONFIGS = 4096  # larger spaces rarely repeat a configuration
-_MAX_DRAWS = 20
-_BLOCK = 64  # points of a Sobol sequence; a power of two, at which the sequence is balanced
+_MAX_DRAWS = 20  # to find an untried configuration in a small branch
+_BLOCK = 64  # points drawn at a time from a Sobol sequence; a power of two keeps the sequence balanced
 
 
 @final
@@ -25,7 +25,7 @@ class SeenConfigs:
 
     def __init__(self, space: Space) -> None:
         size = space.num_configurations
-        self._size = size if size is not None and size <= _MAX_CONFIGS else 0
+        self._size = size if size is not None and size <= _MAX_CONFIGS else 0  # 0: a large space
         self._names = tuple(space.domains)
         self._space = space
         self._has_conditions = bool(space.conditions)
@@ -37,7 +37,7 @@ class SeenConfigs:
             self._keys.add(self._key(config))
 
     def deduplicate(self, config: dict[str, object], context: SuggestContext) -> dict[str, object]:
-        """Return config, or a random untried configuration if it was tried. Records the result as tried."""
+        """Return `config` or, if it was tried, a random one, untried if possible. Record the result as tried."""
         if len(self._keys) >= (self._size or math.inf) or not (self._size or self._has_conditions):
             return config
         for running in context.pending.values():
@@ -60,6 +60,7 @@ class SeenConfigs:
         return math.prod(math.inf if size is None else size for size in sizes) <= _MAX_CONFIGS
 
     def _untried(self, start: int) -> dict[str, object]:
+        """Return the first untried configuration of the grid of all, beginning cyclically at index `start`."""
         sizes = {name: domain.num_values or 1 for name, domain in self._space.domains.items()}
         for bounds in ((start, None), (0, start)):
             for config in islice(self._space.grid(sizes), *bounds):
@@ -101,7 +102,7 @@ class SobolSearcher(Searcher):
 
     Uses Sobol's sequence (1967) with Owen's scrambling from `scipy.stats.qmc`, seeded by the search. The first 2**k
     points are balanced in every hyperparameter, so prefer a power of two as the number of trials. In spaces with up to
-    4,096 configurations, none repeats until all were tried.
+    4,096 configurations, no configuration repeats until all were tried.
 
     >>> from fanwise.tune.space import Space, uniform
     >>> space = Space({"x": uniform(0, 1)})

@@ -2,8 +2,8 @@
 
 Bergstra, Bardenet, Bengio and Kegl: Algorithms for Hyper-Parameter Optimization (NeurIPS 2011), with multivariate
 densities (Falkner et al., arXiv 1807.01774; Watanabe, arXiv 2304.11127). Candidates are sampled from the density l of
-the good trials and ranked by l(x) / g(x), where g is the density of the others. Running trials belong to the others,
-each with the weight that a good trial has among the good ones, which spreads parallel suggestions.
+the good trials and ranked by l(x) / g(x), where g is the density of the others, the bad trials. Running trials count as
+bad, each with the same share of the weight as a good trial has in l, which spreads parallel suggestions.
 """
 
 import math

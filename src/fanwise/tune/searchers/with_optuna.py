@@ -119,7 +119,7 @@ def parameter_mapping(domain: Domain) -> ParameterMapping:
     if not is_finite(domain):
         return ParameterMapping(FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(below_one(u)))
     first, is_log = 0, False
-    if isinstance(domain, Multiples) and domain.is_log:  # the smallest multiple of q
+    if isinstance(domain, Multiples) and domain.is_log:  # so that the log scale fits, count from lower / q
         first, is_log = round(Fraction(repr(domain.lower)) / Fraction(repr(domain.q))), True
     return ParameterMapping(
         IntDistribution(first, first + domain.num_values - 1, log=is_log),
@@ -158,9 +158,9 @@ class OptunaStudy:
         self._sampler = make(seed)
         self._mappings = {name: parameter_mapping(domain) for name, domain in space.domains.items()}
         self._names = [name for name in parents_first(space.names, space.conditions) if name in space.domains]
-        self._create(1)
+        self._create_study(1)
 
-    def _create(self, num_objectives: int) -> None:
+    def _create_study(self, num_objectives: int) -> None:
         self._num_objectives = num_objectives
         self._storage = _Storage()
         directions = [optuna.study.StudyDirection.MINIMIZE] * num_objectives
@@ -218,43 +218,44 @@ class OptunaStudy:
         for name in params:
             self._suggest_param(trial, name)
         if hasattr(self._sampler, "get_trial_generation"):  # genetic samplers assign a generation to each trial
-            self._sampler.get_trial_generation(self._study, self._storage.get_trial(self._id(trial.number)))
+            self._sampler.get_trial_generation(self._study, self._storage.get_trial(self._storage_id(trial.number)))
         return int(trial.number)
 
     def resume(self, number: int) -> None:
         """Resume a paused trial."""
         for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna accepts RUNNING only after WAITING
-            self._storage.set_trial_state_values(self._id(number), state)
+            self._storage.set_trial_state_values(self._storage_id(number), state)
 
     def end(self, number: int, status: str, last: Observation | None) -> None:
-        """End a trial. `last`: its last report; None if it is missing or not finite."""
+        """End a trial. `last`: its last report; None if there is none or it is not finite."""
         if last is None or status == "Failed":
             self._study.tell(number, state=TrialState.FAIL)
             return
         if len(last.losses) != self._num_objectives:
             self._set_num_objectives(len(last.losses))
         if last.violations:
-            self._storage.set_trial_system_attr(self._id(number), _CONSTRAINTS, list(last.violations))
-            self._storage.set_trial_user_attr(self._id(number), _CONSTRAINTS, list(last.violations))
+            self._storage.set_trial_system_attr(self._storage_id(number), _CONSTRAINTS, list(last.violations))
+            self._storage.set_trial_user_attr(self._storage_id(number), _CONSTRAINTS, list(last.violations))
         if status == "Completed":
             self._study.tell(number, list(last.losses), state=TrialState.COMPLETE)
             return
-        if len(last.losses) == 1:  # Optuna supports intermediate values of one objective only
-            self._storage.set_trial_intermediate_value(self._id(number), max(0, int(last.resource)), last.losses[0])
+        if len(last.losses) == 1:  # Optuna has no intermediate values of several objectives
+            step = max(0, int(last.resource))
+            self._storage.set_trial_intermediate_value(self._storage_id(number), step, last.losses[0])
         self._study.tell(number, state=TrialState.PRUNED)
 
     def _set_num_objectives(self, num_objectives: int) -> None:
         """Recreate the study when a report reveals the number of objectives. All earlier trials have failed."""
         trials, previous = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)
-        self._create(num_objectives)
+        self._create_study(num_objectives)
         self._study.is_stopped = previous.is_stopped
         for key, value in attrs.items():
             self._storage.set_study_system_attr(self._study_id, key, value)
         for trial in trials:
             self._storage.create_new_trial(self._study_id, template_trial=trial)
 
-    def _id(self, number: int) -> int:
+    def _storage_id(self, number: int) -> int:
         return int(self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number))
 
 

@@ -13,7 +13,7 @@ from ..searchers.searcher import Objective
 @final
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """A report that was better than all previous ones, at its virtual time."""
+    """A report that was better than all previous ones. `time_s`: its virtual time in seconds."""
 
     time_s: float
     value: float
@@ -31,14 +31,14 @@ class SimulatedSearch:
         n_workers: number of workers.
         duration_s: virtual seconds until the last trial ended.
         reason: why the search ended, in one line.
-        best: the best report with its configuration; None without reports. If no report is feasible, the one with the
-            smallest `infeasibility`.
+        best: the best report with its configuration; None without reports. If no report is feasible, it is the report
+            with the smallest `infeasibility`.
         incumbents: improvements of the best feasible report, in order of time.
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
         num_attempts: number of times a trial was started, resumed or restarted.
-        num_reports: number of valid reports, i.e. neither duplicates nor received after the trial had been stopped.
+        num_reports: number of reports that are neither repetitions nor received after the trial had been stopped.
         num_events: number of events passed to the state machine.
-        decisions: number of decisions of each kind on valid reports.
+        decisions: number of decisions of each kind on these reports.
         training_s: total seconds of training on all workers, including work that was lost or repeated.
         utilization: share of worker time spent in training, as in `Experiment.utilization`.
     """

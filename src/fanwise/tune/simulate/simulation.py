@@ -1,4 +1,4 @@
-"""Searches on a virtual clock."""
+"""The function `simulate`, which runs a search on a virtual clock."""
 
 from collections import deque
 
@@ -42,23 +42,23 @@ def simulate(
         table: learning curves and space, such as a `FunctionTable` or the result of `from_frame`.
         stop: stopping criterion; `max_wallclock_time` is in virtual seconds.
         n_workers: number of simulated workers.
-        seed: seed of the search and the faults; None: that of the scheduler, otherwise 0.
-        checkpoints: whether trials save a checkpoint with every report; without, resumed and retried trials start from
+        seed: seed of the search and the faults; None: the `random_seed` of the scheduler, or 0 if it has none.
+        checkpoints: True: trials save a checkpoint with every report. False: resumed and retried trials start from
             scratch.
         startup_s: virtual seconds from the start of a trial until the objective is called.
         suggest_s: virtual seconds per suggestion. Suggestions are made one after another.
         faults: crashes, lost workers and slow attempts.
-        retries: how often a crashed trial is restarted.
+        retries: maximum number of restarts of a crashed trial.
         asynchronous: False: a new batch of trials starts when all trials of the previous one have ended.
         trial_timeout_s: virtual seconds after which a trial is stopped; None: no limit.
-        max_equal_failures: the search fails if its first trials, this many, all fail with the same error; None: never.
+        max_equal_failures: number of first trials that end the search if all of them fail alike; None: no limit.
         warm_start: earlier experiments and data frames, as for a Tuner.
         on_event: called with every event and the resulting actions of the state machine, e.g. to collect reports.
 
     Raises:
-        TypeError, ValueError: a setting of the wrong type or size, or the scheduler or warm start does not fit the
-            space.
-        ValueError: no trial reported the metric, or a curve has invalid times.
+        TypeError: a setting of the wrong type.
+        ValueError: a setting out of range, the scheduler or warm start does not fit the space, no trial reported the
+            metric, or a curve has invalid times.
         SearchFailedError: the search failed, for example because all trials crashed.
         Exception: an error of the scheduler, the table or a user-defined function, unchanged.
 

@@ -1,4 +1,4 @@
-"""Learning curves for simulated trials, computed by a function, or measured, in arrays or a data frame.
+"""Learning curves for simulated trials: computed by a function, or measured and stored in arrays or a data frame.
 
     Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (report, seconds since the previous report)
 
@@ -6,6 +6,7 @@
 computes curves. Curves are deterministic, so a retried trial repeats its reports.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
@@ -82,11 +83,11 @@ class FunctionTable:
 
     def curve(self, config: Mapping[str, object]) -> Curve:
         objective, resource_attr = self._objective, self._resource_attr
-        last: int = config[self._max_resource_attr]  # type: ignore[assignment]  # a number
+        max_resource: int = config[self._max_resource_attr]  # type: ignore[assignment]  # a number
         objective_config = with_objects(config, self._objects)
 
         def step(iter: int) -> Step | None:
-            if iter > last:
+            if iter > max_resource:
                 return None
             values, step_s = objective(objective_config, iter)
             return plain_metrics({**values, resource_attr: iter}), step_s
@@ -96,7 +97,7 @@ class FunctionTable:
 
 @final
 class CurveTable:
-    """Measured learning curves of C configurations with R reports; other configurations get the nearest one's curve.
+    """Measured curves of C configurations with R reports; other configurations get the curve of the nearest of these.
 
     The distance is Euclidean in the units of the domains; different categories of a choice have distance 1. Ties are
     broken by index.
@@ -160,7 +161,7 @@ class CurveTable:
         self._rows: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
         for row, config in enumerate(zip(*self._columns, strict=True)):
             self._rows.setdefault(config, row)
-        self._units_C: list[_Floats] = []  # of each domain
+        self._units_C: list[_Floats] = []  # one array per domain, made on first use
 
     def __len__(self) -> int:
         """Number of configurations."""
@@ -168,13 +169,13 @@ class CurveTable:
 
     def curve(self, config: Mapping[str, object]) -> Curve:
         row = self._nearest_row(config)
-        last = config[self._max_resource_attr]
+        max_resource: float = config[self._max_resource_attr]  # type: ignore[assignment]  # a number
         names, resource_attr, resources = list(self._values_CR), self._resource_attr, self._resources
         columns = [self._values_CR[name][row].tolist() for name in names]
         elapsed_s = [0.0, *self._elapsed_CR[row].tolist()]
 
         def step(iter: int) -> Step | None:
-            if iter >= len(elapsed_s) or resources[iter - 1] > last or elapsed_s[iter] != elapsed_s[iter]:  # type: ignore[operator]  # a number
+            if iter >= len(elapsed_s) or resources[iter - 1] > max_resource or math.isnan(elapsed_s[iter]):
                 return None
             values: dict[str, object] = {name: column[iter - 1] for name, column in zip(names, columns, strict=True)}
             values[resource_attr] = resources[iter - 1]
@@ -189,7 +190,7 @@ class CurveTable:
             return row
         if not self._units_C:
             self._units_C = list(map(self._units, self._domains, self._columns))
-        # A fixed order of summation, for bit-identical results.
+        # Summed in a fixed order, for bit-identical results.
         distances_C = np.zeros(len(self))
         for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):
             difference_C = units_C - domain.to_unit(value)
@@ -222,7 +223,7 @@ def from_frame(
     Args:
         frame: a pandas data frame with a column for each hyperparameter of the space.
         space: the search space.
-        metrics: reported columns, one or several.
+        metrics: column of the metric, or several columns.
         resource_attr: column with the resource, e.g. "epoch".
         elapsed_attr: column with the seconds of training so far.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial; added to the

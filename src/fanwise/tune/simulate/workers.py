@@ -74,8 +74,8 @@ class Faults:
     def _sample(self, rng: KeyedRandom, step_s: float) -> tuple[Outcome, float] | None:
         """Return the outcome of a fault and its time in seconds after the start of the step, or None without a fault.
 
-        The probability is the rate times the duration. The exponential function is avoided, because its last bit
-        differs between machines.
+        The probability is rate * duration instead of 1 - exp(-rate * duration), because the last bit of exp differs
+        between machines.
         """
         crash, loss, fraction = rng.random(), rng.random(), rng.random()
         if loss * 3600.0 < self.losses_per_hour * step_s:
@@ -87,7 +87,7 @@ class Faults:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """A running attempt of a trial. `iter`: number of its last report."""
+    """A running attempt of a trial. `iter`: number of the trial's last report."""
 
     start: Start
     curve: Curve
@@ -156,7 +156,7 @@ class SimulatedWorkers:
                 return
             if isinstance(event, events.Ready):
                 attempt.ready_s = event.now_s
-                self.utilization.ready(event.trial_id, event.attempt, event.now_s)
+                self.utilization.on_ready(event.trial_id, event.attempt, event.now_s)
                 self.queue.append(event)
                 self._train(attempt, event.now_s)
                 return
@@ -188,7 +188,7 @@ class SimulatedWorkers:
                 elif kind is Reject:
                     self._end(action.trial_id, event.now_s, Outcome("exception", f"ValueError: {action.message}"))  # type: ignore[union-attr]
                 elif kind is StopStarting:
-                    self.utilization.stopped(event.now_s)
+                    self.utilization.on_stop(event.now_s)
                 elif kind is Finish:
                     self._finish = action  # type: ignore[assignment]
 
@@ -213,8 +213,8 @@ class SimulatedWorkers:
                 self._schedule(now_s + after_s, events.Ended(now_s + after_s, trial_id, number, outcome))
                 return
         at_s = now_s + step_s
-        name = f"{trial_id}/{iter}" if self.checkpoints else None
-        self._schedule(at_s, events.Reported(at_s, trial_id, number, values, at_s - attempt.ready_s, name))
+        checkpoint = f"{trial_id}/{iter}" if self.checkpoints else None
+        self._schedule(at_s, events.Reported(at_s, trial_id, number, values, at_s - attempt.ready_s, checkpoint))
 
     def _end(self, trial_id: int, now_s: float, outcome: Outcome) -> None:
         """End an attempt if it is running, and free its worker. A lost worker is freed after its repair."""
@@ -223,7 +223,7 @@ class SimulatedWorkers:
             return
         number = attempt.start.attempt
         self.num_attempts += 1
-        self.training_s += self.utilization.ended(trial_id, number, now_s, None)
+        self.training_s += self.utilization.on_end(trial_id, number, now_s, None)
         self.queue.append(events.Ended(now_s, trial_id, number, outcome, now_s - attempt.ready_s))
         if outcome.kind == "lost" and self.faults is not None:
             free_s = now_s + self.faults.repair_s

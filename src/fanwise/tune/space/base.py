@@ -1,4 +1,4 @@
-"""Base classes of domains: the set of values of one hyperparameter, and its mapping from [0, 1)."""
+"""Base classes of domains. A domain is the set of values of one hyperparameter, with a mapping from [0, 1) to it."""
 
 import abc
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ class FiniteDomain(Domain):
         return self.value_at(self.index_of(value))
 
     def from_unit(self, u: float) -> Value:
-        # Multiplying a float by 2**64 is exact, so no share is wider than another.
+        # Multiplying a float by 2**64 is exact, so rounding moves no edge of a share.
         return self.value_at(int(check_unit(u) * 18446744073709551616.0) * self.num_values >> 64)
 
     def to_unit(self, value: object) -> float:

@@ -1,8 +1,8 @@
 """Categorical domains, unordered (choice) or ordered (ordinal).
 
-A category may be any Python object. Domains, searchers and records use its name: the value itself for text, numbers,
-booleans and None, otherwise a text such as "relu" or "[64, 64]". `Space.with_objects` replaces names by objects before
-the objective is called.
+A category may be any Python object. Domains, searchers and records use the name of the category: the value itself for
+text, numbers, booleans and None, otherwise a text such as "relu" or "[64, 64]". `Space.with_objects` replaces names by
+objects before the objective is called.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class Categories(FiniteDomain):
         kind: "equal": uniformly distributed. "nn": the nearest neighbor of a uniform number between the smallest and
             the largest category, extended by half a mean distance at both ends. "nn-log": the same for logarithms.
         object_positions: indices of the categories that are names of objects.
-        objects: these objects; None if the domain was restored from JSON.
+        objects: the objects at these indices; None if the domain was restored from JSON.
     """
 
     domain_type: Literal["choice", "ordinal"]
@@ -62,7 +62,7 @@ class Categories(FiniteDomain):
         if self.kind == "nn-log":
             if points[0] <= 0:
                 raise ValueError(f"ordinal: kind 'nn-log' needs numbers above 0, got {values[0]!r}; use 'nn'")
-            points = [Fraction(log2(float(value)), ONE) for value in points]
+            points = [Fraction(log2(float(value)), ONE) for value in points]  # log2 counts in units of 1 / ONE
         if len(points) == 1:
             return ()
         margin = (points[-1] - points[0]) / (2 * (len(points) - 1))

@@ -48,7 +48,7 @@ def reverseloguniform(lower: float, upper: float) -> Interval:
 def randint(lower: int, upper: int) -> Multiples:
     """Integers from lower to upper, both included, uniformly distributed.
 
-    Raises TypeError if a bound is not an int, ValueError if bounds are reversed or equal, or span over 2**52 values.
+    Raises TypeError if a bound is not an int, ValueError if bounds are reversed, equal, or span more than 2**52 values.
 
     >>> randint(32, 256).from_unit(0.0), randint(32, 256).from_unit(0.9999)
     (32, 256)
@@ -167,7 +167,7 @@ def logordinal(categories: Sequence[float]) -> Categories:
 def grid_values(domain: Domain, num_points: int) -> list[Value]:
     """Return at most `num_points` distinct values, evenly spaced on the scale of the domain, including both ends.
 
-    Domains with fewer values, and every `choice`, return all values. One point is the middle. Raises ValueError if
+    Domains with fewer values, and every `choice`, return all values. A single point is the middle. Raises ValueError if
     num_points is below 1.
 
     >>> grid_values(loguniform(0.01, 1), 3), grid_values(randint(0, 9), 4), grid_values(choice(["a", "b", "c"]), 2)
@@ -180,9 +180,9 @@ def grid_values(domain: Domain, num_points: int) -> list[Value]:
     if num_points == 1:
         return [domain.from_unit(0.5)]
     if isinstance(domain, Interval) and domain.domain_type != "reverseloguniform":
-        with contextlib.suppress(ValueError):  # too narrow for that many points
-            maker = finrange if domain.domain_type == "uniform" else logfinrange
-            points = maker(domain.lower, domain.upper, num_points)
+        with contextlib.suppress(ValueError):  # the interval is too narrow for so many points
+            constructor = finrange if domain.domain_type == "uniform" else logfinrange
+            points = constructor(domain.lower, domain.upper, num_points)
             return [points.value_at(index) for index in range(num_points)]
     values = [domain.from_unit(below_one(index / (num_points - 1))) for index in range(num_points)]
     if isinstance(domain, Interval):
@@ -207,7 +207,7 @@ def domain_to_json(domain: Domain) -> dict[str, object]:
 
 
 def domain_from_json(body: Mapping[str, object]) -> Domain:
-    """Restore a domain from `domain_to_json`. Raises ValueError if the body is invalid."""
+    """Restore a domain from its JSON form. Raises ValueError if the form is invalid."""
     settings = dict(body)
     domain_type = settings.pop("domain", None)
     if domain_type not in DOMAIN_TYPES:

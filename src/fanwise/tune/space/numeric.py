@@ -1,10 +1,10 @@
-"""Numeric domains: intervals of real numbers, multiples of a step, and a number of equally spaced points.
+"""Numeric domains: intervals of real numbers, multiples of a step, and equally spaced points.
 
     Interval    uniform, loguniform, reverseloguniform
     Multiples   randint, lograndint, quniform, qloguniform, qrandint, qlograndint
     FinRange    finrange, logfinrange
 
-Bounds and steps stand for the decimal numbers that were written: the third multiple of 0.1 is 0.3, not
+Bounds and steps stand for the decimal numbers in the user's code: the third multiple of 0.1 is 0.3, not
 0.30000000000000004, and the third point of logfinrange(0.0001, 0.1, 4) is 0.01. A step such as 1/3 stands for the
 fraction.
 """
@@ -102,9 +102,9 @@ class Multiples(FiniteDomain):
     _scale: LogScale | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checked = _checked_int if self._is_int else _checked_finite
-        lower, upper = _checked_bounds(self.domain_type, self.lower, self.upper, checked)
-        q = checked(f"{self.domain_type}: q", self.q)
+        convert = _checked_int if self._is_int else _checked_finite
+        lower, upper = _checked_bounds(self.domain_type, self.lower, self.upper, convert)
+        q = convert(f"{self.domain_type}: q", self.q)
         if q <= 0:
             raise ValueError(f"{self.domain_type}: q must be above 0, got {q!r}")
         step = Fraction(q).limit_denominator(1000)  # recovers fractions such as 1/3 from their float
@@ -115,11 +115,12 @@ class Multiples(FiniteDomain):
         set_fields(self, lower=self._value(first), upper=self._value(last), _scale=self._make_scale(first, last))
 
     def _multiple(self, bound: str, value: float, step: Fraction) -> int:
+        """Return the k for which a bound is k * step. Raises ValueError if the bound is not a multiple."""
         ratio = (Fraction(value) if self._is_int else Fraction(repr(value))) / step
         nearest = round(ratio)
         if abs(ratio - nearest) > (0 if self._is_int else _TOLERANCE):
-            plain = int if self._is_int else float
-            below, above = plain(math.floor(ratio) * step), plain(math.ceil(ratio) * step)
+            number = int if self._is_int else float
+            below, above = number(math.floor(ratio) * step), number(math.ceil(ratio) * step)
             raise ValueError(
                 f"{self.domain_type}: {bound} {value!r} is not a multiple of q = {self.q!r}; "
                 f"the nearest ones are {below!r} and {above!r}"
@@ -284,10 +285,10 @@ class FinRange(FiniteDomain):
 
 
 def _checked_bounds(
-    domain_type: str, lower: object, upper: object, checked: Callable[[str, object], float]
+    domain_type: str, lower: object, upper: object, convert: Callable[[str, object], float]
 ) -> tuple[float, float]:
-    """Return the bounds, converted by `checked`. Raises TypeError, ValueError."""
-    low, high = checked(f"{domain_type}: lower", lower), checked(f"{domain_type}: upper", upper)
+    """Return the bounds, converted by `convert`. Raises TypeError, ValueError."""
+    low, high = convert(f"{domain_type}: lower", lower), convert(f"{domain_type}: upper", upper)
     if low > high:
         raise ValueError(
             f"{domain_type}: lower {low!r} is above upper {high!r}; write {domain_type}({high!r}, {low!r})"

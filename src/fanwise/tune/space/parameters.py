@@ -29,7 +29,7 @@ from .scales import FRACTION_BITS, ONE, below_one, check_unit, exp2
 
 Confidence: TypeAlias = Literal["low", "medium", "high"] | float
 _CONFIDENCES = {"low": 0.5, "medium": 0.75, "high": 0.9}
-_COLUMNS = 256
+_COLUMNS = 256  # of the histogram
 _HALF_LOG2_E = 0.7213475204444817
 _MAX_Z_SQUARED = 64.0  # keeps the probability of every value above 0
 
@@ -45,7 +45,7 @@ class Prior:
     def value_at(self, domain: Domain, u: float) -> Value:
         """Map u in [0, 1) to a value distributed according to the prior; monotone on ordered domains."""
         if domain.ordered:
-            return domain.from_unit(_warp(check_unit(u), domain.to_unit(self.center), 1.0 - self.confidence))
+            return domain.from_unit(_normal_quantile(check_unit(u), domain.to_unit(self.center), 1.0 - self.confidence))
         assert domain.num_values is not None, "unordered domains are finite"
         probability = max(self.confidence, 1.0 / domain.num_values)
         if check_unit(u) < probability or domain.num_values == 1:
@@ -73,8 +73,8 @@ def make_prior(domain: Domain, center: object, confidence: object) -> Prior:
 
 
 @functools.lru_cache(maxsize=1024)
-def _columns(center: float, deviation: float) -> tuple[int, ...]:
-    """Return the cumulative weights of the histogram."""
+def _cumulative_weights(center: float, deviation: float) -> tuple[int, ...]:
+    """Return the cumulative weights of the histogram that approximates the normal distribution."""
     weights = []
     for column in range(_COLUMNS):
         z = ((column + 0.5) / _COLUMNS - center) / deviation
@@ -83,9 +83,9 @@ def _columns(center: float, deviation: float) -> tuple[int, ...]:
     return tuple(accumulate(weights))
 
 
-def _warp(u: float, center: float, deviation: float) -> float:
-    """Map a uniform u to a draw of the truncated normal distribution."""
-    sums = _columns(center, deviation)
+def _normal_quantile(u: float, center: float, deviation: float) -> float:
+    """Map a u in [0, 1) to the quantile of the truncated normal distribution."""
+    sums = _cumulative_weights(center, deviation)
     target = int(u * ONE) * sums[-1] >> FRACTION_BITS
     column = bisect_right(sums, target)
     lower = sums[column - 1] if column else 0
@@ -119,8 +119,8 @@ def parameter(
 
     Args:
         domain: a domain such as `uniform(0, 1)`, or a constant.
-        when: parent -> the value, or list of values, it must have; all parents must match. The objective is called
-            without the argument if the hyperparameter does not exist, so give it a default. None: always exists.
+        when: parent -> the value, or list of values, that it must have; all parents must match. The objective is
+            called without the argument if the hyperparameter does not exist, so give it a default. None: always exists.
         prior: a value that is expected to be good. Model-based searchers draw some configurations near it;
             `Space.sample` ignores it.
         confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
@@ -214,7 +214,7 @@ def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, Whe
 
 
 def is_one_of(value: object, values: Iterable[Value]) -> bool:
-    """Membership test that distinguishes True from 1."""
+    """Return True if the value is one of these. Unlike for `in`, True and 1 are different."""
     return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in values)
 
 

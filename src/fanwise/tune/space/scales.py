@@ -7,7 +7,7 @@ Scales are monotone and never leave their bounds. They use only float arithmetic
 log of the C library differ between machines in the last bit, and a search must replay bit for bit.
 
 Logarithms are integers in units of 2**-80 (fixed point). 2**t is computed as 2**whole * 2**(i/256) * 2**(j/65536) *
-2**rest: two factors from tables and three terms of the exponential series for the rest, which is below 2**-16. `exp2`
+2**rest: two factors from tables, and the exponential series up to the cube of the rest, which is below 2**-16. `exp2`
 rounds down with a relative error below 2**-70, so floats made from it are off by at most 0.50002 units in the last
 place. It is monotone: products of monotone factors are rounded down within a table step, and at the end of a step the
 missing term of the series (more than 2**-71) exceeds the rounding error of the next step (less than 2**-77).
@@ -24,24 +24,24 @@ _FLOAT_ONE = float(ONE)
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 _STEPS = 256  # entries of each table
 _REST_BITS = FRACTION_BITS - 16
-_REST = (1 << _REST_BITS) - 1
+_REST_MASK = (1 << _REST_BITS) - 1
 _THREE = 3 * ONE
 _LN2 = 0xB17217F7D1CF79ABC9E3  # in units of 2**-80
 _LOG2_E = 0x171547652B82FE1777D0F  # in units of 2**-80
-_SMALLEST_NORMAL_EXPONENT = -1000  # well above subnormal floats, which are computed by a division
+_MIN_LDEXP_EXPONENT = -1000  # below it, floats may be subnormal, and ldexp would round twice
 
 
 def _powers_of_root(root_of: int) -> tuple[int, ...]:
     """Return 2**(k / root_of) for k in 0..255, rounded down; root_of is a power of two."""
-    more = 80  # guard bits
-    scale = 1 << (FRACTION_BITS + more)
+    guard_bits = 80
+    scale = 1 << (FRACTION_BITS + guard_bits)
     root = 2 * scale
     for _ in range(root_of.bit_length() - 1):
         root = math.isqrt(root * scale)
     powers = [scale]
     for _ in range(_STEPS - 1):
         powers.append(powers[-1] * root // scale)
-    return tuple(power >> more for power in powers)
+    return tuple(power >> guard_bits for power in powers)
 
 
 _COARSE = _powers_of_root(_STEPS)
@@ -54,7 +54,7 @@ def exp2(t: int) -> tuple[int, int]:
     >>> exp2(3 * ONE) == (ONE, 3)
     True
     """
-    x = ((t & _REST) * _LN2) >> FRACTION_BITS
+    x = ((t & _REST_MASK) * _LN2) >> FRACTION_BITS
     rest = ONE + x + (((x * x) >> FRACTION_BITS) * (_THREE + x) // 6 >> FRACTION_BITS)
     table = (_COARSE[(t >> 72) & 255] * _FINE[(t >> 64) & 255]) >> FRACTION_BITS
     return (table * rest) >> FRACTION_BITS, t >> FRACTION_BITS
@@ -67,7 +67,7 @@ def exp2_float(t: int) -> float:
     (1.4142135623730951, 0.125)
     """
     m, e = exp2(t)
-    if e > _SMALLEST_NORMAL_EXPONENT:
+    if e > _MIN_LDEXP_EXPONENT:
         return math.ldexp(m, e - FRACTION_BITS)
     return m / (1 << (FRACTION_BITS - e))
 
@@ -105,7 +105,7 @@ def below_one(u: float) -> float:
 
 @final
 class LogScale:
-    """Equal distances in [0, 1) are equal ratios; lower is above 0."""
+    """A log scale: equal distances in [0, 1) are equal ratios of values. `lower` is above 0."""
 
     __slots__ = ("_log_lower", "_log_width", "_lower", "_upper")
 
@@ -138,7 +138,7 @@ class LogScale:
 
 @final
 class ReverseLogScale:
-    """The distance to 1 is on a log scale; upper is below 1. The methods are those of LogScale."""
+    """A log scale of the distances of the values to 1. `upper` is below 1. The methods are those of LogScale."""
 
     __slots__ = ("_log_first", "_log_width", "_lower", "_upper")
 

@@ -180,7 +180,7 @@ def main() -> None:
             if args.part != "workers":
                 for name, seconds in libraries.items():
                     for row, num_jobs in LIBRARIES.items():
-                        target = folder / f"{number}-{name}-{num_jobs}"
+                        target = folder / f"{number}-{name}-jobs-{num_jobs}"
                         seconds[row].append(measured_s(target, OPTUNA_PROGRAM, name, json.dumps(num_jobs)))
     tables = []
     if args.part != "optuna":

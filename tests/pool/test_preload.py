@@ -185,7 +185,7 @@ def test_importable_functions_bring_their_module_and_the_imports_inside_them(
     write("far_module", "from farther import away\ndef far():\n    import zipfile\n    return away()")
     write("farther", "def away():\n    import tempfile")
     objective = importlib.import_module("near_module").objective
-    assert modules_needed(objective) == ("near_module", "csv", "far_module", "zipfile")
+    assert modules_needed(objective) == ("near_module", "csv", "far_module", "zipfile", "farther", "tempfile")
 
 
 def test_functions_of_the_users_modules_are_looked_at_through_the_module(write: Callable[[str, str], Path]) -> None:

@@ -6,9 +6,8 @@ The warm process imports these modules once, so that a job forked from it starts
                                            -> import statements inside it
 
 What travels by value (functions and classes of `__main__`, lambdas, local functions) is followed as deep as it goes:
-unpickling it imports whatever it names. What is imported by reference brings along all that its module imports, so
-of it only the import statements inside its functions are new; they are looked at one level deep, and only in the
-user's own files, where they are worth the time.
+unpickling it imports whatever it names. A function that travels by reference brings along all that its module imports.
+Only the import statements inside it, and inside the functions of the user's own files that it calls, are new.
 
 Pure inspection: nothing is imported. A module may be listed that turns out not to exist (an optional import in a
 `try`); who imports the list must bear that. Knows nothing of processes.
@@ -150,10 +149,8 @@ class _Search:
             self._add(function.__module__)
         if (inner := vars(function).get("__wrapped__")) is not None:
             self._later(inner, near=near)
-        if by_value or (near and _is_users(function.__module__)):
+        if by_value or _is_users(function.__module__):
             self._look_at_code(function, near=by_value)
-        elif _is_users(function.__module__):
-            self._look_at_imports(function.__code__)
 
     def _look_at_class(self, cls: type, *, near: bool) -> None:
         if travels_by_value(cls):

@@ -177,7 +177,10 @@ def test_trials_of_a_killed_tuner_are_lost_wherever_they_are_shown(place: Place)
         search.report(2.5, 2, 1, {"loss": 9.0})
     place.break_off("dead")
     shown = place.typed("show", "dead").out
-    assert "1 trial lost with the tuner, 2 finished (2 until the end)" in shown and "trials running" not in shown
+    assert (
+        "1 trial lost when the tuner was killed, 2 finished (2 until the end)" in shown
+        and "trials running" not in shown
+    )
     assert [line.split()[1] for line in shown.splitlines() if line.split()[:1] == ["2"]] == ["Lost"]
     assert place.typed("show", "dead", "--trial", "2").out.startswith("trial 2 of dead: Lost\n")
     assert [trial["status"] for trial in json.loads(place.typed("show", "dead", "--json").out)["trials"]][2] == "Lost"

@@ -152,7 +152,7 @@ def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_r
         search.wait(30.0)
     assert (place.home / "killed" / SOCKET_NAME).exists(), "nobody was there to remove it"
     shown = place.typed("tune", "show", "killed").out
-    assert "2 trials lost with the tuner, 0 finished" in shown and "trials running" not in shown
+    assert "2 trials lost when the tuner was killed, 0 finished" in shown and "trials running" not in shown
     assert "go on with it: fanwise tune resume killed" in shown
     assert place.typed("tune", "show", "killed", "--trial", "0").out.startswith("trial 0 of killed: Lost\n")
     (listed,) = json.loads(place.typed("tune", "ls", "--json").out)
@@ -204,5 +204,5 @@ def test_a_watched_search_whose_tuner_is_killed_is_told_so(place: Place) -> None
             within(60.0, lambda: "watching w" in said.read_text(), "it is watched")
             search.kill()
             assert watch.wait(30.0) == 0
-    assert "2 trials lost with the tuner" in said.read_text()
+    assert "2 trials lost when the tuner was killed" in said.read_text()
     assert said.read_text().endswith("its tuner was killed or has crashed. Go on: fanwise tune resume w\n")

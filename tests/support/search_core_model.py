@@ -310,7 +310,7 @@ class SearchModel:
         if trial is None:
             return
         if not trial.is_ended:
-            self._end(trial, events.Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
+            self._end(trial, events.Outcome("lost", "the worker exited before it reported how the trial ended"), now_s)
         self._apply_limits(now_s)
         may_start = self.stage != "stopping" and self.slots.num_used <= self.slots.n_workers
         if trial.will_retry and may_start and not trial.is_stopped_by_user:
@@ -385,7 +385,9 @@ class SearchModel:
                 trial.is_ended, trial.request = True, "suspend"
         for trial in lost:
             if not trial.is_ended:
-                self._end(trial, events.Outcome("lost", "its tuner was gone before it said how the trial ended"), now_s)
+                self._end(
+                    trial, events.Outcome("lost", "the tuner exited before it recorded how the trial ended"), now_s
+                )
         for trial in lost:
             self._release(trial)
         for trial in self.suspended:

@@ -84,7 +84,7 @@ def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tm
     with searching(pool, tmp_path) as running:
         said = send_command(running.path, "stop")
         experiment = running.wait()
-    assert said.startswith("the search ends: running trials are asked to stop, and all results are kept")
+    assert said.startswith("the search ends: running trials are asked to stop. A second stop kills these trials")
     assert (experiment.state, experiment.end_reason) == ("finished", "stopped by hand")
     assert set(experiment.trials["status"]) == {"Stopped"}
 

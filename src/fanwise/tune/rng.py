@@ -2,9 +2,10 @@
 
     KeyedRandom("7/suggest/17").random()      seed 7, suggestion 17
 
-The words of a key are BLAKE2b(key, block), so the numbers of suggestion 17 do not depend on how many numbers others
-drew. The methods are a subset of `random.Random`, implemented here because Python changes its algorithms between
-versions, and because initializing `random.Random("text")` is slow.
+Each key has its own stream of 64-bit words, the hashes BLAKE2b(block number + key), so the numbers for suggestion 17 do
+not depend on how many numbers were drawn for other suggestions. The methods are a subset of `random.Random`,
+implemented here because Python changes its algorithms between versions, and because initializing
+`random.Random("text")` is slow.
 """
 
 import hashlib
@@ -28,7 +29,9 @@ class RandomSource(Protocol):
 
 @final
 class KeyedRandom:
-    """A random number generator whose key is a text, distinct for each decision. A copy continues from its state.
+    """A random number generator with a text as its seed. Use a different key for each decision.
+
+    A deep or pickled copy continues where the original was.
 
     >>> rng = KeyedRandom("0/suggest/17")
     >>> rng.random() == KeyedRandom("0/suggest/17").random()

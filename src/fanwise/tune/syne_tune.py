@@ -1,4 +1,4 @@
-"""Those names of Syne Tune that the programs of "Dive into Deep Learning" 19.3 and 19.5 use.
+"""Stand-in for the part of Syne Tune that sections 19.3 and 19.5 of "Dive into Deep Learning" use.
 
     python -m fanwise.tune.syne_tune program.py     run a program that imports syne_tune, unchanged
 
@@ -69,10 +69,10 @@ def RandomSearch(config_space: Mapping[str, Any], **options: Any) -> tuple[Sched
 
 
 def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: Any) -> tuple[Scheduler, Space]:
-    """Asynchronous successive halving. Options as in `fanwise.tune.ASHA`.
+    """Asynchronous successive halving. Options as in `fanwise.tune.ASHA`, but `type="stopping"` is Syne Tune's rule.
 
-    With `type="stopping"` a trial continues if its metric is at or better than the 1/eta quantile of the values at its
-    rung level, as in Syne Tune.
+    A trial continues if its metric equals or beats the 1/eta quantile of the values at its rung level. This rule is
+    `type="quantile"` of `fanwise.tune.ASHA`.
     """
     scheduler = _ASHA(type="quantile" if type == "stopping" else type, **options)  # type: ignore[arg-type]
     return _with_space(scheduler, config_space)
@@ -149,7 +149,8 @@ def install() -> None:
 def main() -> None:
     """Run the program named on the command line as `python program.py ...` would. Usage errors exit with status 2."""
     parser = argparse.ArgumentParser(
-        prog="python -m fanwise.tune.syne_tune", description="Run a program that imports syne_tune on fanwise."
+        prog="python -m fanwise.tune.syne_tune",
+        description="Run a Syne Tune program with fanwise in place of syne_tune.",
     )
     parser.add_argument("program", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)

@@ -105,7 +105,7 @@ def test_a_slow_cable_that_drops_out_for_a_second_at_a_time_costs_no_trial(
 def test_a_cut_between_two_living_nodes_costs_what_was_under_way_and_both_are_used_again(
     hosts: tuple[PlayedHost, PlayedHost], pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = hosts
+    _, second = hosts
     running = quiet_tuner(train, {"folder": str(tmp_path)}, trials=6, n_workers=4, retries=2, pool=pool).run(
         block=False
     )

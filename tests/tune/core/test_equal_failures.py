@@ -83,7 +83,7 @@ def test_message_has_the_commonest_reason_with_its_first_example() -> None:
     failures = Failures(10)
     for text in ("bang", "boom 1", "boom 2", "crash"):
         failures.add(boom(text), has_reported=False)
-    assert failures.all_failed(4) == "all 4 trials failed; the commonest reason, 2 times, (exception): boom 1"
+    assert failures.all_failed(4) == "all 4 trials failed; 2 of them alike (exception): boom 1"
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_at_most_a_hundred_reasons_are_kept() -> None:
         failures.add(boom(word), has_reported=False)
     failures.add(boom(words[3]), has_reported=False)
     assert failures.all_failed(len(words) + 1) == (
-        f"all {len(words) + 1} trials failed; the commonest reason, 2 times, (exception): {words[3]}"
+        f"all {len(words) + 1} trials failed; 2 of them alike (exception): {words[3]}"
     )

@@ -518,7 +518,7 @@ def mutation(method: str, part: str = "") -> Callable[[Callable[..., Any]], None
     return lambda function: MUTATIONS.append(Mutation(part, method, function))
 
 
-@mutation("_end")
+@mutation("_end_attempt")
 def starts_a_trial_before_the_slot_is_free(
     original: Any, self: Any, trial: Any, outcome: Outcome, now_s: float
 ) -> None:
@@ -543,7 +543,7 @@ def retries_forever(original: Any, self: Any, trial: Any, reason: Any, outcome: 
     return reason.kind in CRASHES and not trial.plan
 
 
-@mutation("_end")
+@mutation("_end_attempt")
 def counts_failures_after_a_pause(original: Any, self: Any, trial: Any, outcome: Outcome, now_s: float) -> None:
     trial.is_counted = False
     original(self, trial, outcome, now_s)

@@ -147,7 +147,7 @@ def test_in_a_terminal_the_table_is_redrawn_in_place_and_the_summary_stays() -> 
     hidden, shown = text.index("\x1b[?25l"), text.rindex("\x1b[?25h")  # the cursor
     before, live, after = text[:hidden], text[hidden:shown], text[shown:]
     assert before == "experiment digits\r\n"
-    assert "InProgress" in live and "best 0.5 for trial-id 7" in live and "60s at most" in live
+    assert "InProgress" in live and "best 0.5 for trial-id 7" in live and "time limit 60s" in live
     line, up = "Ctrl-C: the trials are stopped\r\n", "\x1b[1A\x1b[2K"  # up one line, and wipe it
     assert live.index("best 0.5") < live.index(up) < live.index(line) < live.index("best 0.125")
     wiped, _, summary = after.rpartition(up)

@@ -83,10 +83,10 @@ def test_the_footer_counts_trials_in_the_words_of_the_book() -> None:
     assert footer(replace(shown, completed=3, failed=1)) == (
         "2 trials running, 5 finished (3 until the end, 1 failed), 436.55s wallclock-time"
     )
-    assert usage_lines(replace(shown, limit_s=720.0, utilization=0.987)) == ["workers 98.7 % busy, 720s at most"]
+    assert usage_lines(replace(shown, limit_s=720.0, utilization=0.987)) == ["workers 98.7 % busy, time limit 720s"]
     assert usage_lines(replace(shown, limit_s=None, utilization=None)) == []
     assert footer(replace(shown, paused=3)).startswith("2 trials running, 3 paused, 5 finished ")
-    assert footer(replace(shown, running=0, lost=2)).startswith("2 trials lost with the tuner, 5 finished ")
+    assert footer(replace(shown, running=0, lost=2)).startswith("2 trials lost when the tuner was killed, 5 finished ")
 
 
 def test_the_best_line_has_the_value_and_the_trial() -> None:

@@ -9,10 +9,10 @@ from .search_events import SearchStarted, TrialEnded, TrialReported, TrialStarte
 class WandbCallback:
     """Logs the trials of a search as runs of Weights & Biases.
 
-    A resumed trial continues its run, even after the search itself was resumed. W&B drops values whose step does not
-    increase, so the x-axis of the charts is the number of the report, `fanwise/iter`. If a trial restarts from an
-    earlier checkpoint, some iterations have several values; use that of the last `fanwise/attempt`. With
-    mode="offline", upload resumed runs with `wandb sync --append`.
+    A resumed trial continues its run, even after the search itself was resumed. The x-axis of the charts is
+    `fanwise/iter`, the number of the report, and not W&B's step, because W&B would drop the values of a trial that
+    restarts from an earlier checkpoint. Such a trial has several values for some iterations; use that of the last
+    `fanwise/attempt`. With mode="offline", upload resumed runs with `wandb sync --append`.
 
     Args:
         project: W&B project; None: the default, e.g. `WANDB_PROJECT`.

@@ -60,7 +60,7 @@ class Failures:
             return None
         key, count = self._reasons.most_common(1)[0]
         trials = "the only trial" if num_started == 1 else f"all {num_started} trials"
-        share = "" if count == num_started else f"; the commonest reason, {count} times,"
+        share = "" if count == num_started else f"; {count} of them alike"
         return _text(f"{trials} failed{share}", self._examples[key])
 
 

@@ -6,13 +6,13 @@
     --------   ----------   -------------   -------------   -----------------------------------------------------------
     open       start        may resume      start           draining at a limit on starts, or if nothing is left to run
     draining   -            may resume      start           closing when the scheduler resumes no more trials
-    closing    -            -               start           finished when no trial runs and no user may resume one
+    closing    -            -               start           finished when no trial runs or is held by a user
     stopping   -            -               -               finished when no trial runs
     finished   -            -               -               open: a new process resumes the search (Resumed)
 
-From open, draining or closing, the stage becomes `stopping` at a limit that stops running trials, a failure, or an
-Interrupt. Queued trials have started before (they were retried, interrupted, or unpaused by a user) and wait only for a
-slot.
+From open, draining or closing, the stage becomes `stopping` when a limit that stops running trials is reached, when the
+search fails, or at an Interrupt. Queued trials have started before (they were retried, interrupted, or
+unpaused by a user) and wait only for a slot.
 
 `SearchCore` connects the scheduler, the searcher and the stopping criterion with `SuggestionSource` (configurations of
 new trials), `Slots` (places to run) and `Trials` (unfinished trials). Only valid reports reach the scheduler and the
@@ -164,7 +164,7 @@ class SearchCore:
 
     @property
     def best(self) -> BestReport | None:
-        """The report with the best finite first objective, the earliest on ties. Feasible reports rank first."""
+        """The best finite report by the first objective, the earliest on ties. Feasible reports rank above others."""
         return self._trials.best
 
     @property
@@ -214,7 +214,7 @@ class SearchCore:
         if event.error is not None:
             self._fail("searcher", "the searcher failed", event.error, event.now_s)
         self._fill(event.now_s)
-        self._slots.has_offer &= self._suggestions.is_awaited  # an unused offer lasts only as long as the wait
+        self._slots.has_offer &= self._suggestions.is_awaited  # the offer expires unless a trial awaits a suggestion
 
     def _on_enqueued(self, event: events.Enqueued) -> None:
         if self._stage == "open":
@@ -224,7 +224,7 @@ class SearchCore:
     def _on_trial_requested(self, event: events.TrialRequested) -> None:
         self._slots.has_offer = True
         self._fill(event.now_s)
-        self._slots.has_offer &= self._suggestions.is_awaited  # an unused offer lasts only as long as the wait
+        self._slots.has_offer &= self._suggestions.is_awaited  # the offer expires unless a trial awaits a suggestion
 
     def _on_workers(self, event: events.Workers) -> None:
         self._slots.resize(event.n_workers)
@@ -260,12 +260,14 @@ class SearchCore:
             self.counts.track(self._criterion, reference_losses(self._criterion, self._objectives))
         if event.n_workers is not None:
             self._slots.n_workers = event.n_workers
-        # Suspended trials were counted as stopped, but will run again.
+        # Those of the suspended trials that had been counted as stopped, but will run again.
         self.counts.num_trials_stopped -= self._trials.suspend_lost()
         active = list(self._trials.active.values())
         for trial in active:
             if trial.state in ("stopping", "killed"):
-                self._end(trial, Outcome("lost", "its tuner was gone before it said how the trial ended"), now_s)
+                self._end_attempt(
+                    trial, Outcome("lost", "the tuner exited before it recorded how the trial ended"), now_s
+                )
         for trial in active:
             self._release(trial, now_s)
         for trial in self._trials.suspended.values():
@@ -281,11 +283,11 @@ class SearchCore:
     def _on_reported(self, event: events.Reported) -> None:
         trial, now_s = self._trials.active.get(event.trial_id), event.now_s
         if trial is None or trial.attempt != event.attempt or trial.state not in ("starting", "running"):
-            self._answer_invalid(event, Answer(event.trial_id, STOP, 0, late=True))
+            self._answer_uncounted(event, Answer(event.trial_id, STOP, 0, late=True))
             return
         problem = problem_with(event.values, self._required)
         if problem is not None:
-            self._answer_invalid(event, Reject(event.trial_id, problem))
+            self._answer_uncounted(event, Reject(event.trial_id, problem))
             self._check_names(trial, event.values, problem, now_s)
             return
         trial.iter += 1
@@ -312,14 +314,14 @@ class SearchCore:
     def _on_ended(self, event: events.Ended) -> None:
         trial = self._trials.find(event.trial_id, event.attempt)
         if trial is not None and trial.state not in ("attempt-ended", "done"):
-            self._end(trial, event.outcome, event.now_s)
+            self._end_attempt(trial, event.outcome, event.now_s)
 
     def _on_free(self, event: events.Free) -> None:
         trial, now_s = self._trials.find(event.trial_id, event.attempt), event.now_s
         if trial is None:
             return
         if trial.state not in ("attempt-ended", "done"):
-            self._end(trial, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
+            self._end_attempt(trial, Outcome("lost", "the worker exited before it reported how the trial ended"), now_s)
         self._apply_limits(now_s)
         may_start = self._stage != "stopping" and self._slots.num_used <= self._slots.n_workers
         if trial.plan == "retry" and may_start and not trial.is_stopped_by_user:
@@ -473,8 +475,8 @@ class SearchCore:
 
     # Reports.
 
-    def _answer_invalid(self, event: events.Reported, answer: Answer | Reject) -> None:
-        """Answer a report that is not part of the search, and discard its checkpoint."""
+    def _answer_uncounted(self, event: events.Reported, answer: Answer | Reject) -> None:
+        """Answer a report that does not count, because it is late or invalid, and discard its checkpoint."""
         self._actions.append(answer)
         if event.checkpoint is not None:
             self._actions.append(Discard(event.trial_id, event.checkpoint))
@@ -535,7 +537,8 @@ class SearchCore:
 
     # Ends of trials.
 
-    def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
+    def _end_attempt(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
+        """End the attempt of a trial, and the trial unless it pauses, retries, or continues after a resume."""
         status, reason = self._trials.end(trial, outcome)
         if trial.plan == "retry":
             self._rewind(trial, now_s)
@@ -615,7 +618,7 @@ class SearchCore:
             self._actions.append(StopStarting(reason))
 
     def _halt(self, reason: str, now_s: float) -> None:
-        """Start no more trials and stop the running ones. The first reason is the one recorded."""
+        """Start no more trials and stop the running ones. Of several reasons to stop them, the first is recorded."""
         if self._stage not in ("stopping", "finished"):
             self._stop_starting(reason)
             self._stage, self._reason = "stopping", reason
@@ -637,7 +640,7 @@ class SearchCore:
         self._fail(called, f"the {called} failed", text, now_s, error)
 
     def _finish(self) -> None:
-        """End the search now that no trial runs, unless a trial is queued or a user may resume one."""
+        """End the search now that no trial runs, unless a trial is queued or held by a user."""
         if self._stage != "stopping" and (self._trials.queued or self._trials.has_held):
             return
         if self._stage == "draining" and self._slots.n_workers == 0 and self._trials.paused:

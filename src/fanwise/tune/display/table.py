@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ...base.text import printable_line
+from ...base.text import counted, printable_line
 from ..record.trials import MAX_ROWS, SearchSnapshot, TrialRow
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def search_view(
 
 
 def summary_view(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS, width: int | None = None) -> "RenderableType":
-    """Return the resource summary at the end of a search. Arguments as for `search_view`."""
+    """Return the table at the end of a search, under Syne Tune's heading. Arguments as for `search_view`."""
     from rich.console import Group
     from rich.text import Text
 
@@ -94,10 +94,10 @@ def _console(**options: Any) -> "Console":
 
 
 def footer(snapshot: SearchSnapshot) -> str:
-    """Return the counts: '2 trials running, 5 finished (4 until the end, 1 failed), 436.55s wallclock-time'."""
+    """Return the counts in Syne Tune's wording, in which trials "until the end" neither failed nor were stopped."""
     parts = [f"{snapshot.running} trials running"]
     if snapshot.lost:
-        parts = [f"{snapshot.lost} trial{'s' if snapshot.lost > 1 else ''} lost with the tuner"]
+        parts = [f"{counted(snapshot.lost, 'trial')} lost when the tuner was killed"]
     if snapshot.paused:
         parts.append(f"{snapshot.paused} paused")
     failed = f", {snapshot.failed} failed" if snapshot.failed else ""
@@ -112,7 +112,7 @@ def usage_lines(snapshot: SearchSnapshot) -> list[str]:
     if snapshot.utilization is not None:
         parts.append(f"workers {100 * snapshot.utilization:.1f} % busy")
     if snapshot.limit_s:
-        parts.append(f"{snapshot.limit_s:g}s at most")
+        parts.append(f"time limit {snapshot.limit_s:g}s")
     return [", ".join(parts)] if parts else []
 
 

@@ -38,7 +38,9 @@ def command_for(
     match word, list(args):
         case "stop", []:
             ends = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
-            answer = f"{ends}: running trials are asked to stop, and all results are kept. A second stop kills them."
+            answer = (
+                f"{ends}: running trials are asked to stop. A second stop kills these trials. All results are kept."
+            )
             return lambda now_s: events.Interrupt(now_s, "stopped by hand"), answer
         case "stop_trial" | "pause" | "unpause", [trial_id]:
             return _trial_command(word, trial_id, state)
@@ -99,7 +101,9 @@ def _trial_command(word: str, trial_id: Any, state: SearchState) -> tuple[MakeEv
     if word == "unpause":
         answer = f"trial {trial_id} is running and will not pause"
         if is_paused:
-            answer = f"trial {trial_id} may resume: it does when a worker is free and the scheduler resumes it"
+            answer = (
+                f"trial {trial_id} may resume. It needs a free worker and, if the scheduler paused it, its consent."
+            )
         return lambda now_s: events.Command(now_s, "resume", trial_id), answer
     answer = (
         f"trial {trial_id} pauses at its next report and frees its worker. When it is unpaused, it resumes from its "

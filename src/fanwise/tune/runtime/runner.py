@@ -128,7 +128,7 @@ class SearchRunner:
         """After the search, block until the searcher is idle. Return the exception of the searcher, or None."""
         if self._suggester is None:
             return None
-        self._suggester.wait_until_idle()
+        self._suggester.finish_observations()
         return self._suggester.failure
 
     def now_s(self) -> float:

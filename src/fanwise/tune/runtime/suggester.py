@@ -1,4 +1,4 @@
-"""Calls the searcher: inline in the loop's thread if the searcher is fast, else in a separate thread.
+"""Calls the searcher: in the thread of the engine's event loop if the searcher is fast, else in a separate thread.
 
     SearchCore --observe, on_rollback, on_end--> InlineSuggester or ThreadedSuggester --> searcher
     Suggest action ------------ ask ----->                     --> Suggested, as an event
@@ -22,7 +22,7 @@ _EXIT_WAIT_S = 10.0
 
 @final
 class InlineSuggester:
-    """Calls a fast searcher in the loop's thread."""
+    """Calls a fast searcher in the thread of the engine's event loop."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
@@ -42,7 +42,7 @@ class InlineSuggester:
     def close(self) -> None:
         """Do nothing."""
 
-    def wait_until_idle(self) -> None:
+    def finish_observations(self) -> None:
         """Do nothing."""
 
 
@@ -65,7 +65,7 @@ class ThreadedSuggester:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.failure: BaseException | None = None  # raised by the searcher
         self._is_closed = False
-        self._is_busy = False
+        self._is_suggesting = False
         self._thread = threading.Thread(target=self._run, name="fanwise-searcher", daemon=True)
         atexit.register(self._stop)
         self._thread.start()
@@ -88,20 +88,23 @@ class ThreadedSuggester:
         self._is_closed = True
         self._queue.put(None)
 
-    def wait_until_idle(self) -> None:
-        """After `close`, block up to 10 s until idle. Return at once if a suggestion is being computed."""
-        if not self._is_busy:
+    def finish_observations(self) -> None:
+        """After `close`, wait up to 10 s for the queued observations, so that `failure` is final.
+
+        Does not wait for a suggestion in progress, which is dropped.
+        """
+        if not self._is_suggesting:
             self._thread.join(_EXIT_WAIT_S)
 
     def _suggest(self, action: Suggest, last_seen_seq: int) -> None:
         config = None
-        self._is_busy = True
+        self._is_suggesting = True
         if self.failure is None and not self._is_closed:
             try:
                 config = plain_suggestion(self._searcher, action)
             except BaseException as error:  # user code: any exception, even SystemExit, ends the search cleanly
                 self.failure = None if self._is_closed else error
-        self._is_busy = False
+        self._is_suggesting = False
         if self._is_closed:
             return
         if self.failure is None:

@@ -3,7 +3,7 @@
 Bergstra, Bardenet, Bengio and Kegl: Algorithms for Hyper-Parameter Optimization (NeurIPS 2011), with multivariate
 densities (Falkner et al., arXiv 1807.01774; Watanabe, arXiv 2304.11127). Candidates are sampled from the density l of
 the good trials and ranked by l(x) / g(x), where g is the density of the others, the bad trials. Running trials count as
-bad, each with the same share of the weight as a good trial has in l, which spreads parallel suggestions.
+bad, too. Each weighs as much as num_bad / num_good bad trials, so that parallel suggestions spread out.
 """
 
 import math
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .observations import TrainingData
 
 _MAX_GOOD = 25
-# The neighborhood of a bad trial is less informative than that of a good one, so its kernels are narrower.
+# A bad trial says less about its neighborhood than a good one, so its kernel is narrower by this factor.
 _BAD_BANDWIDTH = 0.7
 
 
@@ -68,8 +68,8 @@ class TPESearcher(ModelBasedSearcher):
             np.concatenate((self._bad_ND, pending_PD)),
             weights,
             bandwidth_factor=_BAD_BANDWIDTH,
-            # A uniform prior has a lower relative weight than among the few good trials, which favors unexplored
-            # regions. User-defined priors have the same weight in both densities, otherwise they would never fade.
+            # A uniform prior has a smaller share of this density than of the one of the few good trials, which favors
+            # unexplored regions. Priors of the user have equal shares of both, otherwise they would never fade.
             prior_weight=pending_weight if self.encoder.priors else 1.0,
         )
         candidates = self._good.sample(self.num_candidates, rng)

@@ -32,8 +32,8 @@ OnEvent: TypeAlias = Callable[[Event, list[Action]], None]
 
 _RETURNED = Outcome("returned")
 _STOPPED = Outcome("stopped")
-_CRASH = Outcome("exception", "SimulatedCrash: the trial crashed (faults=)")
-_LOSS = Outcome("lost", "the simulated worker was lost (faults=)")
+_CRASH = Outcome("exception", "SimulatedCrash: a random crash, from the argument `faults`")
+_LOSS = Outcome("lost", "the simulated worker was lost, from the argument `faults`")
 
 
 @final

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fanwise
+from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.batch_norm import GlobalNormDevice, check_batch_norm
 from fanwise.parallel.batch_norm.moments import Moments, merge, moments_of
 from fanwise.parallel.data.splitting import part_of
@@ -377,9 +378,9 @@ def test_more_shards_than_processes_are_refused() -> None:
         run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses, batch_norm="global")
 
 
-def test_a_process_that_takes_over_a_shard_is_refused() -> None:
+def test_lost_processes_end_the_run_because_no_other_can_take_over_their_shards() -> None:
     trainer = Trainer(seeded(network), losses)
-    with pytest.raises(ValueError, match="there are 2 shards and 1 process"):
+    with pytest.raises(WorkerLostError, match="1 of 2 processes died"):
         GlobalNormDevice(trainer.replica, Alone()).execute([], Key(0), 2)
 
 

@@ -96,15 +96,15 @@ def run(
             Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
         on_loss: when a process dies, "continue" with the others, which take over its shards, or "stop". The step in
             which it died is made again from its beginning, so the result has the same bits. Processes of a launcher
-            continue if they hold a secret (FANWISE_SECRET); otherwise a loss ends them.
+            continue on CPUs if they hold a secret (FANWISE_SECRET); otherwise a loss ends them.
         step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
             stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and, as `on_loss` says,
             killed as one that died, or the run ends. By default they wait for ever, and a warning names
             it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
             until its first step is done a process has ten times as long, and at least a minute. In the processes of
-            a launcher each waits so long for the others, then all raise, or with a secret go on without it. With one
-            process, as on one device, a warning names where it is, and it is waited for. Time in which a tuner decides
-            on a report does not count.
+            a launcher, each waits this long for the others. Then all raise, or, on CPUs with a secret, continue without
+            it. With one process, as on one device, a warning names where it is, and it is waited for. Time in which a
+            tuner decides on a report does not count.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is. With
             `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each with a GPU of its own or
             on CPUs; a node that is lost costs the step.

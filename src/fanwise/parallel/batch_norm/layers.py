@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from ...base.errors import WorkerLostError
 from ...base.nearest import did_you_mean
 from ...tensor.random.keys import Key
 from ..replica.gradients import Partial
@@ -50,7 +51,14 @@ def check_batch_norm(batch_norm: BatchNorm, model: nn.Module, *, shards: int, pr
         raise ValueError(f"unknown batch_norm={batch_norm!r}{did_you_mean(batch_norm, _KINDS)}")
     if batch_norm == "shard":
         return
-    _check_shards(shards, processes)
+    if shards != processes:
+        raise ValueError(
+            f"batch_norm='global' needs one shard per process, but there are {shards} shards and {processes} "
+            f"{'process' if processes == 1 else 'processes'}.\n"
+            f"  wrong:  fanwise.run(train, devices={processes}, shards={shards})\n"
+            f'  right:  fanwise.run(train, devices={shards}, shards="devices")\n'
+            f"  right:  fanwise.run(train, devices=1, shards=1)"
+        )
     for name, module in model.named_modules():
         is_compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
         if is_compiled or isinstance(module, torch.jit.ScriptModule):
@@ -62,17 +70,6 @@ def check_batch_norm(batch_norm: BatchNorm, model: nn.Module, *, shards: int, pr
             )
 
 
-def _check_shards(shards: int, processes: int) -> None:
-    if shards != processes:
-        raise ValueError(
-            f"batch_norm='global' needs one shard per process, but there are {shards} shards and {processes} "
-            f"{'process' if processes == 1 else 'processes'}.\n"
-            f"  wrong:  fanwise.run(train, devices={processes}, shards={shards})\n"
-            f'  right:  fanwise.run(train, devices={shards}, shards="devices")\n'
-            f"  right:  fanwise.run(train, devices=1, shards=1)"
-        )
-
-
 class GlobalNormDevice:
     """A device that executes one shard per step, together with the other processes of the team."""
 
@@ -81,7 +78,11 @@ class GlobalNormDevice:
         self._team = team
 
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        _check_shards(shards, self._team.size)
+        if self._team.size != shards:
+            raise WorkerLostError(
+                f"{shards - self._team.size} of {shards} processes died. The others cannot take over their shards, "
+                f"because batch_norm='global' needs one shard per process.\nStart the run again with resume=."
+            )
         (shard,) = work
         exchange = _Exchange(self._team, shard.index, shards, self._replica.device)
         value = None

@@ -154,7 +154,7 @@ def check_own_loop(
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)       # between the loop and step.update()",
         "several loops over step.shards(batch)                         # before one step.update()",
         "with torch.autocast(run.device.type, torch.bfloat16): ...     # in the loop, around the forward pass",
-        "run.step(model, optimizer, loss_fn, batch_norm='global')      # all shards are under way at once",
+        "run.step(model, optimizer, loss_fn, batch_norm='global')      # and fanwise.run(..., shards='devices')",
     )
     for (option, is_given), right in zip(found.items(), instead, strict=True):
         if is_given:

@@ -7,6 +7,6 @@ streams          the same of an iterable data set, whose order is its own
 arguments        the arguments of a DataLoader, as run.batches and run.mean take them
 loader           loads shards in worker processes of torch's DataLoader
 transfer         how it comes to a device
-arrays           arrays of other engines than torch, read and cut as tensors over their memory
+arrays           NumPy arrays as tensors over the same memory
 splitting        batches as trees of tensors: counted, cut, joined
 """

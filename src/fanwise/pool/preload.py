@@ -149,7 +149,8 @@ class _Search:
             self._add(function.__module__)
         if (inner := vars(function).get("__wrapped__")) is not None:
             self._later(inner, near=near)
-        if by_value or _is_users(function.__module__):
+        is_ours = (function.__module__ or "").partition(".")[0] == _OURS
+        if by_value or (_is_users(function.__module__) and (near or not is_ours)):
             self._look_at_code(function, near=by_value)
 
     def _look_at_class(self, cls: type, *, near: bool) -> None:

@@ -256,7 +256,8 @@ def _limit_gpu_memory(fraction: float) -> None:
     """This process may have `fraction` of its GPU's memory; set when torch is there, at the latest by its import."""
 
     def limit(torch: Any) -> None:  # Any: the module
-        torch.cuda.set_per_process_memory_fraction(fraction)
+        if torch.backends.cuda.is_built():
+            torch.cuda.set_per_process_memory_fraction(fraction)
 
     if "torch" in sys.modules:
         limit(sys.modules["torch"])

@@ -71,10 +71,9 @@ assert best is not None, "trials have reported"
 ancestors = [best.trial_id]
 while trials["source"][ancestors[0]] >= 0:  # NaN for a trial that is not a clone
     ancestors.insert(0, int(trials["source"][ancestors[0]]))
-first_epochs = experiment.results.groupby("trial_id")["epoch"].min()
+starts = experiment.results.groupby("trial_id")["epoch"].min()
 print(f"{len(trials)} trials; the best error is {best.value:.4f}. How that network was trained:")
 for trial_id in ancestors:
-    trial = trials.loc[trial_id]
-    print(f"  from epoch {first_epochs[trial_id]:2} as trial {trial_id}: ", end="")
-    print(f"learning rate {trial['config_learning_rate']:.4f}, weight decay {trial['config_weight_decay']:.4f}")
+    rate, decay = trials.loc[trial_id, ["config_learning_rate", "config_weight_decay"]]
+    print(f"  from epoch {starts[trial_id]:2} as trial {trial_id}: learning rate {rate:.4f}, weight decay {decay:.4f}")
 print(save_figure(experiment.plot_rungs(), PICTURE))  # who went on after each interval, and who was replaced

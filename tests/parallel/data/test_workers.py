@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,11 @@ def test_without_workers_an_error_names_its_sample_too() -> None:
 
 
 def children() -> set[int]:
-    tasks = Path("/proc/self/task")
-    return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+    pids: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread has ended
+            pids.update(map(int, (task / "children").read_text().split()))
+    return pids
 
 
 @pytest.fixture

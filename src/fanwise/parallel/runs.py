@@ -38,7 +38,7 @@ from .checks.checking import (
     whole_number,
 )
 from .checks.verifying import Verifier
-from .data.arguments import InitFn, Loading, check_stream, understood
+from .data.arguments import InitFn, Loading, check_stream, settings_of
 from .data.batches import Batch, ShardFetch, batches
 from .data.loader import Loaders
 from .data.reading import Collate, Data, reader_of
@@ -370,7 +370,7 @@ class Run:
         if isinstance(data, DataLoader):
             if batch_size is not None or shuffle is not None or drop_last:
                 raise ValueError("batch_size, shuffle and drop_last of a DataLoader are its own: give its data set")
-            taken = understood(data, loading)
+            taken = settings_of(data, loading)
             data, loading = taken.data, taken.loading
             batch_size, shuffle, drop_last = taken.batch_size, taken.shuffle, taken.drop_last
         elif batch_size is None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the values of each channel: their number, mean, and the sum of (value - mean)^2."""
+    """Number, mean and sum of squared deviations of the values of each channel."""
 
     count: int
     mean_C: Tensor
@@ -29,20 +29,20 @@ class Moments:
 
 
 def moments_of(x: Tensor) -> Moments | None:
-    """Of a tensor whose second axis is the channel; None if it has no values."""
+    """Return the moments of a tensor whose second axis is the channel. None if it has no values."""
     count = values_a_channel(x)
     if count == 0:
         return None
     wide = widened(x)
     mean_C = summed(wide) / count
-    # Deviations from the rounded mean cost no copy in float64; what the rounding moved them by is taken off again.
+    # Deviations from the rounded mean need no copy in float64. The last term corrects the rounding.
     rounded_C = mean_C.to(wide.dtype)
     squares_C = summed((wide - along_channels(rounded_C, x)).square_()) - count * (mean_C - rounded_C).square()
     return Moments(count, mean_C, squares_C.clamp_(min=0))
 
 
 def merge(left: Moments, right: Moments) -> Moments:
-    """Of the values of both."""
+    """Return the moments of the values of both."""
     count = left.count + right.count
     between_C = right.mean_C - left.mean_C
     mean_C = left.mean_C + between_C * (right.count / count)
@@ -51,20 +51,20 @@ def merge(left: Moments, right: Moments) -> Moments:
 
 
 def values_a_channel(x: Tensor) -> int:
-    """How many values each channel has."""
+    """Return the number of values per channel."""
     return x.numel() // x.shape[1] if x.shape[1] else 0
 
 
 def summed(x: Tensor) -> Tensor:
-    """The sum of each channel, in float64."""
+    """Return the sum of each channel, in float64."""
     return x.sum([axis for axis in range(x.ndim) if axis != 1], dtype=torch.float64)
 
 
 def along_channels(values_C: Tensor, x: Tensor) -> Tensor:
-    """One value a channel, as an operand for `x`."""
+    """Return one value per channel in a shape that broadcasts with `x`."""
     return values_C.view([1, -1] + [1] * (x.ndim - 2))
 
 
 def widened(x: Tensor) -> Tensor:
-    """In float32 at least: what a 16-bit tensor is computed with."""
+    """Return a 16-bit tensor in float32, and others unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,9 +1,10 @@
-"""How a data set is read: the arguments of torch's DataLoader, as `run.batches` and `run.mean` take them.
+"""The arguments of torch's DataLoader that `run.batches` and `run.mean` take.
 
-    Loading(num_workers=2, prefetch_factor=4, ...)      checked;    understood(loader) --> its data set, and the same
+    Loading(num_workers=2, prefetch_factor=4, ...)      validated arguments
+    settings_of(loader)                                 the data set and arguments of a DataLoader
 
-Names and meanings are those of DataLoader. What has no meaning here, since the order is made by the run, is refused in
-a DataLoader that is given in place of its data set.
+Names and meanings are those of DataLoader. The run determines the order of the samples, so a DataLoader with a sampler,
+batch sampler or generator of its own is refused.
 """
 
 import logging
@@ -34,14 +35,14 @@ _INSTEAD = {
     "batch_sampler": "batches are cut here: batch_size=, drop_last=, and shuffle=",
     "generator": "all random numbers come from the seed of the run: fanwise.run(train, seed=...)",
     "multiprocessing_context": "workers are forked from the process that trains; leave it out",
-    "in_order": "batches come in order, whoever reads them; leave it out",
+    "in_order": "batches always come in order; leave it out",
     "pin_memory_device": "batches are brought to run.device; leave it out",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How the samples of a data set become shards. `worker_init_fn` is called with the number of each worker."""
+    """Arguments for loading samples. `worker_init_fn` is called with the number of each worker."""
 
     collate_fn: Collate | None = None
     num_workers: int = 0
@@ -70,8 +71,8 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
-    """What a DataLoader says of itself."""
+class LoaderSettings:
+    """The data set and arguments of a DataLoader."""
 
     data: Any  # Any: its data set
     batch_size: int
@@ -80,13 +81,16 @@ class Understood:
     loading: Loading
 
 
-def understood(loader: "DataLoader[Any]", given: "Loading") -> Understood:
-    """What a DataLoader says: its data set and arguments; its batches are global ones, over all devices.
+def settings_of(loader: "DataLoader[Any]", arguments: Loading) -> LoaderSettings:
+    """Return the settings of a DataLoader. Its batches become global batches, over all devices.
+
+    Args:
+        arguments: the arguments that were passed beside the DataLoader, which must be the defaults.
 
     Raises:
-        ValueError: it has an order or batches of its own; or arguments are given beside it.
+        ValueError: the DataLoader has its own order or batches, or other arguments were passed.
     """
-    if given != Loading():
+    if arguments != Loading():
         raise ValueError("the arguments of a DataLoader are its own: give them to the DataLoader, or give its data set")
     _refuse(generator=loader.generator, multiprocessing_context=loader.multiprocessing_context)
     _refuse(pin_memory_device=getattr(loader, "pin_memory_device", None) or None)
@@ -96,7 +100,7 @@ def understood(loader: "DataLoader[Any]", given: "Loading") -> Understood:
         not isinstance(loader.dataset, IterableDataset) and type(loader.batch_sampler) is not BatchSampler
     ):
         raise _refused("batch_sampler", "a DataLoader with batches of its own")
-    return Understood(
+    return LoaderSettings(
         loader.dataset,
         loader.batch_size,
         _shuffles(loader),
@@ -132,12 +136,12 @@ def _refuse(**values: object) -> None:
             raise _refused(name, f"a DataLoader with {name}={shown}")
 
 
-def _refused(name: str, what: str) -> ValueError:
-    return ValueError(f"{what} is not taken over: {_INSTEAD[name]}.\n  right:  run.batches(data, batch_size, ...)")
+def _refused(name: str, loader: str) -> ValueError:
+    return ValueError(f"{loader} is not supported: {_INSTEAD[name]}.\n  right:  run.batches(data, batch_size, ...)")
 
 
 def check_stream(shuffle: bool | None, loading: Loading) -> None:
-    """Raises ValueError for what has no meaning for an IterableDataset."""
+    """Raise ValueError for arguments that an IterableDataset does not support."""
     if shuffle:
         raise ValueError(
             "shuffle=True: an IterableDataset has its own order, and cannot be indexed. Leave shuffle out, and shuffle "
@@ -153,28 +157,28 @@ def check_stream(shuffle: bool | None, loading: Loading) -> None:
 
 
 def spare_cpus(threads: int, processes: int = 1) -> int | None:
-    """CPUs of the lease of this job that workers of each process of a run may use; None: this is no job.
+    """Return the number of leased CPUs that workers of each process of a run may use. None: this is not a job.
 
     Args:
-        threads: that each process of the run computes with.
+        threads: number of threads with which each process computes.
     """
     if not in_job():
         return None
     return max(0, current().cpus // processes - threads)
 
 
-def workers_within(asked: int, spare: int | None) -> int:
-    """How many workers there are: as many as asked for, and in a job as many as its lease has CPUs that do not train.
+def workers_within(num_workers: int, spare: int | None) -> int:
+    """Return the number of workers: `num_workers`, but in a job at most `spare`.
 
     Args:
-        spare: those CPUs; None: there is no lease.
+        spare: number of leased CPUs that do not train. None: there is no lease.
     """
-    if spare is None or asked <= spare:
-        return asked
+    if spare is None or num_workers <= spare:
+        return num_workers
     _log.warning(
         "num_workers=%d, and the CPUs that this job has leased leave %d for workers in each process of the run: %s. "
         "The batches are the same. Lease one CPU for each worker beside those that train.",
-        asked,
+        num_workers,
         spare,
         f"there are {spare}" if spare else "samples are read in the step",
     )

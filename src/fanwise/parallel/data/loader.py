@@ -84,10 +84,10 @@ def _checked(loaded: Any) -> Any:  # Any: what a worker has loaded
 
 
 class Loaders:
-    """The loops over data of a run, and the workers that load for them. None is left when it is closed.
+    """The loops over data of a run and their workers, which `close` ends.
 
     Args:
-        spare_cpus: how many a job has leased for workers of this process; None: there is no lease.
+        spare_cpus: number of leased CPUs for workers of this process. None: there is no lease.
     """
 
     def __init__(self, device: torch.device, spare_cpus: int | None) -> None:
@@ -130,7 +130,7 @@ class Loaders:
         return made
 
     def tried(self, reader: Reader, data: object) -> Reader:
-        """The reader of a data set, of which the first shard of the first pass is read twice, and compared."""
+        """Return the reader. It reads the first shard of the first pass twice and compares the results."""
         name = type(data), len(reader)  # not its id: others, made for each pass, may come to lie there or not
         if isinstance(reader, SampleReader):
             reader.is_tried = name not in self._tried
@@ -175,7 +175,7 @@ class Loaders:
         return Transfer(self._device, pin=loading.pin_memory is not False)
 
     def _keep(self, name: tuple[object, ...], loader: "DataLoader[Any]") -> None:
-        """For the next loop over the same data set, which the loader keeps, so that no other object gets its id."""
+        """Keep the workers for the next loop over the same data set. The loader holds it, so its id stays unique."""
         iterator: Any = loader._iterator  # Any: torch's, with its workers
         if name not in self._kept and all(worker.is_alive() for worker in iterator._workers):
             self._kept[name] = loader
@@ -210,7 +210,7 @@ def _as_it_is(content: Any) -> Any:  # Any: a batch
 
 
 def _begin_worker(init: InitFn | None, number: int) -> None:
-    """Called in each worker, before it reads. It must not inherit handlers of signals, or the output of a run."""
+    """Reset the inherited signal handlers and streams of a worker, and call `init`."""
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -228,7 +228,7 @@ def _started(loader: "DataLoader[Any]") -> Iterator[Any]:  # Any: as its data se
 
 
 def _end(iterator: Any) -> None:  # Any: of a DataLoader; None: it was never started
-    """End its workers, although a traceback may still refer to it."""
+    """End the workers now, even if a traceback still refers to the iterator."""
     if iterator is not None:
         iterator._shutdown_workers()
 

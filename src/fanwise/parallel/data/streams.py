@@ -2,13 +2,13 @@
 
     stream --places 0, 1, 2 ...--> batch k: places k * size to (k + 1) * size --cut--> shards, each collated by itself
 
-The contract: iterating the data set again, with the same random numbers, gives the same samples in the same order. What
-is drawn for the sample at a place comes from (seed, epoch, place). Each process, or its one DataLoader worker, iterates
-the whole stream and collates its own shards: what is expensive belongs into `collate_fn`. Shards of a process that was
-lost are read by the others from the beginning of the stream.
+The contract: iterating the data set again with the same random numbers gives the same samples in the same order. Random
+numbers for the sample at a place are seeded from (seed, epoch, place). Each process, or its one DataLoader worker,
+iterates the whole stream and collates its own shards, so expensive work belongs in `collate_fn`. If a process is lost,
+the others read its shards from the beginning of the stream.
 
-A resume goes on from the data set's own state where it, or its iterator, has state_dict and load_state_dict; else what
-comes before is read and dropped.
+A resume restores the state of the data set or its iterator, if they have state_dict and load_state_dict. Otherwise it
+reads and drops the samples before the checkpoint.
 """
 
 import copy
@@ -28,15 +28,18 @@ from .reading import Collate, collated, noted, one_thread
 from .splitting import Content
 from .transfer import Transfer
 
-_NOTHING: Any = object()  # Any: where there is no sample
+_END: Any = object()  # of the stream
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process needs of a batch.
+    """The part of a batch that one process needs.
 
-    `rows`: samples of the whole batch; 0: the stream was over before it. `last`: no other batch comes. `state`: of the
-    data set after it; None: it has none. `shards`: contents, of those that were asked for.
+    Args:
+        rows: number of samples in the whole batch; 0 if the stream ended before it.
+        last: True for the last batch.
+        state: state of the data set after the batch. None: it has none.
+        shards: the requested shards.
     """
 
     rows: int
@@ -47,7 +50,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Some shards of a batch. `start`: the place where it begins. `pieces`: shards of a batch; `wanted`: of these."""
+    """A request for some shards of a batch.
+
+    Args:
+        start: place of its first sample in the stream.
+        pieces: number of shards of a batch. wanted: the requested ones.
+    """
 
     start: int
     size: int
@@ -57,19 +65,19 @@ class Where:
 
 
 class StreamSource:
-    """One pass over a stream, read forwards; who asks for what lies behind has it read from the beginning."""
+    """One pass over a stream. A request for an earlier batch reads the stream from the beginning."""
 
     def __init__(self, data: "IterableDataset[Any]", collate: Collate) -> None:
         self._data = data
         self._collate = collate
 
     def begin(self, key: Key, done: int, state: Any) -> None:  # Any: of the data set's making
-        """A pass begins, after `done` samples. All random numbers come from `key`."""
+        """Begin a pass after its first `done` samples. All random numbers are derived from `key`."""
         self._key = key
         self._done = 0 if state is None else done
         self._state = state
         self._iterator: Iterator[Any] | None = None  # Any: samples
-        self._read: list[Any] = []  # Any: samples that were looked at, and are still to come
+        self._read: list[Any] = []  # samples that were read ahead
         self._place = 0  # of the first of these, or of the next one
         self._batch: tuple[int, list[Any], bool, Any] = (-1, [], False, None)  # Any: the last one, with its samples
 
@@ -86,18 +94,18 @@ class StreamSource:
         return Part(len(samples), last, state, shards)
 
     def _next_batch(self, where: Where) -> tuple[list[Any], bool, Any]:  # Any: samples
-        """Its samples, whether it is the last one, and the state after it."""
+        """Return the samples of the batch, whether it is the last one, and the state after it."""
         if self._iterator is None or self._place > where.start:
             self._begin_again()
-        while self._place < where.start and self._look(1):
+        while self._place < where.start and self._read_ahead(1):
             del self._read[0]
             self._place += 1
-        self._look(where.size)
+        self._read_ahead(where.size)
         samples, self._read = self._read[: where.size], self._read[where.size :]
         self._place += len(samples)
-        state = None if self._read else self._state_now()  # after what was looked at beyond it there is no state of it
-        goes_on = self._look(where.size if where.drop_last else 1)
-        return samples, not goes_on, state
+        state = None if self._read else self._state_now()  # the state of a data set that was read ahead is too late
+        has_next = self._read_ahead(where.size if where.drop_last else 1)
+        return samples, not has_next, state
 
     def _begin_again(self) -> None:
         self._read, self._place = [], self._done
@@ -109,15 +117,15 @@ class StreamSource:
         if self._state is not None and _has_state(holder):
             holder.load_state_dict(copy.deepcopy(self._state))
 
-    def _look(self, least: int) -> bool:
-        """Read until so many samples are there. False: there are not so many."""
+    def _read_ahead(self, count: int) -> bool:
+        """Read until `count` samples are buffered. Return False if the stream ends before."""
         assert self._iterator is not None, "it has begun"
-        while len(self._read) < least:
+        while len(self._read) < count:
             place = self._place + len(self._read)
             begin(self._key.fold_in(place))
             with noted(place):
-                sample = next(self._iterator, _NOTHING)
-            if sample is _NOTHING:
+                sample = next(self._iterator, _END)
+            if sample is _END:
                 return False
             self._read.append(sample)
         return True
@@ -137,7 +145,7 @@ WhereOf = Callable[[int, tuple[int, ...]], Where]  # of a batch, by its number, 
 
 
 class StreamParts(IterableDataset[Any]):
-    """What a DataLoader worker iterates: the parts of all batches, with the shards that this process executes."""
+    """The data set of a DataLoader worker: the parts of all batches, with the shards that this process executes."""
 
     def __init__(
         self,
@@ -166,10 +174,11 @@ class StreamParts(IterableDataset[Any]):
 class StreamFetch:
     """The batches of a stream, with shards on the device.
 
-    Without a worker a batch is read when the loop begins it, and a shard is collated when it is asked for.
+    Without a worker, a batch is read when the loop begins it, and a shard is collated when it is used.
 
     Args:
-        parts: of all batches, from a worker; None without one. on_close: ends it.
+        parts: the parts of all batches, from a worker. None: there is no worker.
+        on_close: called at the end of the loop.
     """
 
     def __init__(
@@ -189,7 +198,7 @@ class StreamFetch:
         self._shards: dict[int, Content] = {}
 
     def batch(self, number: int) -> Part:
-        """What this process needs of the batch that the loop begins."""
+        """Return the part of this process, when the loop begins a batch."""
         if self._parts is None:
             return self._source.read(self._where(number, ()))
         part = next(self._parts)
@@ -197,13 +206,13 @@ class StreamFetch:
         return part
 
     def shard(self, number: int, index: int) -> Content:
-        """A shard. It is read again when it is asked for again, because the loss may have changed it."""
+        """Return a shard. A second call reads it again, because the loss may have changed it in place."""
         if number == self._number and index in self._shards:
             return self._transfer.now(self._shards.pop(index))
         return self._transfer.now(self._source.read(self._where(number, (index,))).shards[index])
 
     def close(self) -> None:
-        """The loop is over."""
+        """End the loop, and its worker."""
         self._shards = {}
         if self._parts is not None:
             self._parts, self._number = None, -1
@@ -213,10 +222,10 @@ class StreamFetch:
 def stream_batches(
     begun: Pass, pieces: Callable[[], int], fetch: StreamFetch, *, size: int, drop_last: bool
 ) -> Iterator[Batch]:
-    """The batches of a pass over a stream, from where it begins.
+    """Yield the batches of a pass over a stream.
 
     Raises:
-        ValueError: there is no sample in it.
+        ValueError: the stream has no samples.
     """
     try:
         for number in count():

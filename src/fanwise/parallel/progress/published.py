@@ -1,9 +1,9 @@
-"""The progress of a run for whoever of this user looks from another program: the board. See `links.status_files`.
+"""Publishes the progress of a run to other programs of the same user, such as the board. See `links.status_files`.
 
     RunSnapshot --Published.show--> the status file, once a second --> the screen of the run, as often as that wants
 
-A run that is shown nowhere is looked at once a second all the same, because a board may come at any time; that reads
-the loss, and nothing is written until there is one. The result of the training does not depend on it.
+A snapshot is taken once a second even if nothing shows the run, because a board may start at any time. The file is
+written only while a board is running. The result of the training does not depend on it.
 """
 
 import os
@@ -22,7 +22,7 @@ _MOST_POINTS = 240  # of the past, in the file
 
 @dataclass(frozen=True, slots=True)
 class PublishedRank:
-    """A process of a run, as it is shown. `pid` is 0 where that is not known."""
+    """A process of a run. `pid` is 0 if it is unknown."""
 
     number: int
     pid: int
@@ -35,8 +35,8 @@ class Published:
     """A screen that also writes the status of the run. It is closed with the screen.
 
     Args:
-        screen: where the run is shown to who started it.
-        ranks: its processes, asked for each time.
+        screen: the display of the program that started the run.
+        ranks: returns the current processes of the run.
     """
 
     def __init__(self, screen: Screen, ranks: Callable[[], Sequence[PublishedRank]]) -> None:
@@ -51,7 +51,7 @@ class Published:
         self.every_s = min(screen.every_s, EVERY_S)
 
     def show(self, snapshot: RunSnapshot) -> None:
-        """Write the status, and show the snapshot where the screen's time has come."""
+        """Write the status, and show the snapshot if the screen is due."""
         if self._file.is_wanted():
             self._file.write(self._said(snapshot))
         if snapshot.is_over:

@@ -195,43 +195,43 @@ class Verdict(NamedTuple):
 def verdict(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool = False) -> Verdict | None:
     """Return the verdict if a limit was reached. Limits that stop running trials take precedence.
 
-    `is_draining`: no more trials start, so only limits that stop running trials matter.
+    Called at every event. `is_draining`: no more trials start, so only limits that stop running trials matter.
     """
-    reason = _limit_for_running(criterion, counts)
-    if reason is not None:
-        return Verdict(reason, lets_running_finish=False)
-    if is_draining:
-        return None
-    reason = _count_limit(criterion, counts, ("max_num_trials_started", "max_num_trials_without_improvement"))
-    return None if reason is None else Verdict(reason, lets_running_finish=True)
-
-
-def _limit_for_running(criterion: StoppingCriterion, counts: Counts) -> str | None:
-    """Return the reason if a limit that stops running trials was reached. Called at every event."""
     limit_s = criterion.max_wallclock_time
     if limit_s is not None and counts.wallclock_s >= limit_s:
-        return f"max_wallclock_time={limit_s:g} s is over"
-    reason = _count_limit(criterion, counts, ("max_num_trials_completed", "max_num_evaluations"))
-    if reason is not None:
-        return reason
-    if counts.limited_metrics:
-        for name, limit in _metric_limits(criterion.max_metric_value, counts.metric).items():
-            if counts.largest.get(name, -math.inf) >= limit:
-                return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
-        for name, limit in _metric_limits(criterion.min_metric_value, counts.metric).items():
-            if counts.smallest.get(name, math.inf) <= limit:
-                return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
-    volume, front = criterion.max_hypervolume, counts.hypervolume_front
-    if volume is not None and front is not None and front.volume >= volume:
-        return f"hypervolume {front.volume:g} is at or above max_hypervolume={volume:g}"
+        return Verdict(f"max_wallclock_time={limit_s:g} s is over", lets_running_finish=False)
+    limit = criterion.max_num_trials_completed
+    if limit is not None and counts.num_trials_completed >= limit:
+        return Verdict(f"max_num_trials_completed={limit} reached", lets_running_finish=False)
+    limit = criterion.max_num_evaluations
+    if limit is not None and counts.num_evaluations >= limit:
+        return Verdict(f"max_num_evaluations={limit} reached", lets_running_finish=False)
+    if counts.limited_metrics or counts.hypervolume_front is not None:
+        reason = _value_limit(criterion, counts)
+        if reason is not None:
+            return Verdict(reason, lets_running_finish=False)
+    if is_draining:
+        return None
+    limit = criterion.max_num_trials_started
+    if limit is not None and counts.num_trials_started >= limit:
+        return Verdict(f"max_num_trials_started={limit} reached", lets_running_finish=True)
+    limit = criterion.max_num_trials_without_improvement
+    if limit is not None and counts.num_trials_without_improvement >= limit:
+        return Verdict(f"max_num_trials_without_improvement={limit} reached", lets_running_finish=True)
     return None
 
 
-def _count_limit(criterion: StoppingCriterion, counts: Counts, names: Sequence[str]) -> str | None:
-    for name in names:
-        limit = getattr(criterion, name)
-        if limit is not None and getattr(counts, name.removeprefix("max_")) >= limit:
-            return f"{name}={limit} reached"
+def _value_limit(criterion: StoppingCriterion, counts: Counts) -> str | None:
+    """Return the reason if a metric or the hypervolume has reached its limit."""
+    for name, limit in _metric_limits(criterion.max_metric_value, counts.metric).items():
+        if counts.largest.get(name, -math.inf) >= limit:
+            return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
+    for name, limit in _metric_limits(criterion.min_metric_value, counts.metric).items():
+        if counts.smallest.get(name, math.inf) <= limit:
+            return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
+    volume, front = criterion.max_hypervolume, counts.hypervolume_front
+    if volume is not None and front is not None and front.volume >= volume:
+        return f"hypervolume {front.volume:g} is at or above max_hypervolume={volume:g}"
     return None
 
 

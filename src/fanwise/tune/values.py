@@ -42,8 +42,8 @@ def plain_json(label: str, value: object) -> object:
         TypeError: JSON cannot represent the value, or would change its type (tuples, sets, non-text keys).
         ValueError: NaN, which does not compare equal to itself.
     """
-    if value is None:
-        return value
+    if value is None or type(value) in (bool, int, str) or (type(value) is float and not math.isnan(value)):
+        return value  # without `isinstance` with an ABC, which is slow
     if is_bool(value):
         return bool(value)
     if isinstance(value, str):

@@ -310,6 +310,7 @@ class SearchCore:
             self._apply(limit, now_s)
         if self._slots.has_room:
             self._fill(now_s)
+            self._apply_limits(now_s)
 
     def _on_ended(self, event: events.Ended) -> None:
         trial = self._trials.find(event.trial_id, event.attempt)
@@ -351,9 +352,9 @@ class SearchCore:
         """Start trials in the free slots: first queued ones, then as the scheduler decides."""
         if not self._slots.open_batch():
             return
-        while True:
+        while self._slots.has_room:
             self._apply_limits(now_s)
-            if not self._slots.has_room or self._stage in ("stopping", "finished") or not self._has_begun:
+            if self._stage in ("stopping", "finished") or not self._has_begun:
                 return
             if self._trials.queued:
                 self._start(next(iter(self._trials.queued.values())))
@@ -505,7 +506,7 @@ class SearchCore:
         report = self._observation(trial.trial_id, trial.config, trial.iter, values)
         losses, excess = report.losses, report.infeasibility
         self.counts.add_report(values, is_feasible=excess == 0.0)
-        if any(map(math.isnan, losses)) or any(map(math.isnan, report.violations)):
+        if any(map(math.isnan, losses + report.violations)):
             name = next(item.name for item in self._required if math.isnan(values[item.name]))
             trial.fault = Reason("nan", f"the objective reported {name}=nan")
             self._trials.ask_to_stop(trial, "stop", now_s)

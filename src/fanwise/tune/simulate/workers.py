@@ -147,14 +147,14 @@ class SimulatedWorkers:
 
     def _receive(self, event: Event) -> None:
         """Handle an event whose time has come. Events of attempts that were stopped meanwhile are dropped."""
-        if isinstance(event, (events.Ready, events.Reported, events.Ended)):
+        if isinstance(event, (events.Reported, events.Ready, events.Ended)):
             attempt = self._running.get(event.trial_id)
             if attempt is None or attempt.start.attempt != event.attempt:
                 return
-            if isinstance(event, events.Ended):
+            if type(event) is events.Ended:
                 self._end(event.trial_id, event.now_s, event.outcome)
                 return
-            if isinstance(event, events.Ready):
+            if type(event) is events.Ready:
                 attempt.ready_s = event.now_s
                 self.utilization.on_ready(event.trial_id, event.attempt, event.now_s)
                 self.queue.append(event)

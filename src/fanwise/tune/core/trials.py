@@ -29,6 +29,7 @@ After a crash the reports beyond that iteration are void. After a pause they rem
 them.
 """
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, final
@@ -408,7 +409,7 @@ class Trials:
 
 @final
 class Deadlines:
-    """At most one deadline per trial.
+    """At most one deadline per trial, in a heap.
 
     Attributes:
         next_s: the earliest deadline, or None. Cached, because it is read after every event.
@@ -420,24 +421,36 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._times: dict[int, float] = {}  # in the order in which they were set
+        self._times: dict[int, tuple[float, int]] = {}  # trial id -> deadline, number of the call of `set`
+        self._heap: list[tuple[float, int, int]] = []  # the same and outdated ones: deadline, number, trial id
+        self._num_set = 0
         self.next_s: float | None = None
 
     def set(self, trial_id: int, at_s: float) -> None:
         """Set the deadline of the trial, in place of any earlier one."""
-        self.clear(trial_id)
-        self._times[trial_id] = at_s
-        if self.next_s is None or at_s < self.next_s:
-            self.next_s = at_s
+        self._num_set += 1
+        self._times[trial_id] = at_s, self._num_set
+        heapq.heappush(self._heap, (at_s, self._num_set, trial_id))
+        self._update()
 
     def clear(self, trial_id: int) -> None:
         """Remove the deadline of the trial, if any."""
-        if self._times.pop(trial_id, None) == self.next_s:
-            self.next_s = min(self._times.values(), default=None)
+        if self._times.pop(trial_id, None) is not None:
+            self._update()
 
     def take_due(self, now_s: float) -> list[int]:
         """Remove the deadlines that are due and return their trials, the earliest first."""
-        trial_ids = sorted((key for key, at_s in self._times.items() if at_s <= now_s), key=self._times.__getitem__)
-        for trial_id in trial_ids:
-            self.clear(trial_id)
+        trial_ids = []
+        while self.next_s is not None and self.next_s <= now_s:
+            trial_ids.append(self._heap[0][2])
+            self.clear(trial_ids[-1])
         return trial_ids
+
+    def _update(self) -> None:
+        """Remove outdated entries from the top of the heap, or all of them if they are the majority."""
+        heap, times = self._heap, self._times
+        if len(heap) > 64 + 2 * len(times):
+            heap[:] = sorted((at_s, number, trial_id) for trial_id, (at_s, number) in times.items())
+        while heap and times.get(heap[0][2]) != heap[0][:2]:
+            heapq.heappop(heap)
+        self.next_s = heap[0][0] if heap else None

@@ -88,6 +88,10 @@ class QuantileRung:
 class PromotionRung:
     """A rung whose trials pause until they are among the best floor(n / eta); each is promoted once.
 
+    Attributes:
+        promotable: id of the best waiting trial if it is among the best floor(n / eta) entries; otherwise None. It is
+            read at every request for a trial, far more often than the entries change.
+
     >>> rung = PromotionRung(2.0)
     >>> str(rung.enter((0.0, 0.5, 0, 7))), rung.promotable
     ('PAUSE', None)
@@ -97,28 +101,29 @@ class PromotionRung:
     (7, None)
     """
 
-    __slots__ = ("_entries", "_eta", "_waiting")
+    __slots__ = ("_entries", "_eta", "_waiting", "promotable")
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
         self._entries: list[Key] = []  # sorted
         self._waiting: list[Key] = []  # entries whose trials are paused, sorted
+        self.promotable: int | None = None
 
-    @property
-    def promotable(self) -> int | None:
-        """Id of the best waiting trial if it is among the best floor(n / eta) entries; otherwise None."""
+    def _update(self) -> None:
         top_size = int(len(self._entries) // self._eta)
         is_top = bool(top_size and self._waiting) and self._waiting[0] <= self._entries[top_size - 1]
-        return self._waiting[0][-1] if is_top else None
+        self.promotable = self._waiting[0][-1] if is_top else None
 
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
         insort(self._waiting, key)
+        self._update()
         return PAUSE
 
     def promote(self) -> int:
         """Remove the promotable trial from the waiting ones and return its id. There must be one."""
         trial_id: int = self._waiting.pop(0)[-1]
+        self._update()
         return trial_id
 
     def withdraw(self, key: Key) -> None:
@@ -126,10 +131,12 @@ class PromotionRung:
         index = bisect_left(self._waiting, key)
         if self._waiting[index : index + 1] == [key]:
             del self._waiting[index]
+            self._update()
 
     def remove(self, key: Key, *, continued: bool) -> None:
         self.withdraw(key)
         del self._entries[bisect_left(self._entries, key)]
+        self._update()
 
 
 @final

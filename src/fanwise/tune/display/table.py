@@ -38,8 +38,8 @@ def search_view(
         max_rows: maximum number of rows; the best, the running and the latest trials are shown.
         width: maximum width in characters. Columns that do not fit are left out and counted. None: show all columns.
     """
+    from rich.cells import cell_len
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     best_id = None if snapshot.best is None else snapshot.best[1]
@@ -47,19 +47,22 @@ def search_view(
     rows = sorted(ranked[:max_rows], key=lambda row: row.trial_id)
     all_columns = _columns(snapshot, rows)
     columns = all_columns if width is None else _fitting(all_columns, width)
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-    for column in columns:
-        table.add_column(Text(column.name, style="bold"), justify="right", no_wrap=True, overflow="ellipsis")
-    for index, row in enumerate(rows):
-        cells = [Text(column.cells[index]) for column in columns]
-        cells[1].stylize(_STYLES.get(row.status, ""))
-        table.add_row(*cells, style="bold" if row.trial_id == best_id and not snapshot.violated else "")
+    table = []  # lines of text, because a `rich.table.Table` takes eight times as long
+    widths = [max(map(cell_len, (column.name, *column.cells))) for column in columns]
+    for cells in zip(*((column.name, *column.cells) for column in columns), strict=True):
+        aligned = [" " * (size - cell_len(cell)) + cell for size, cell in zip(widths, cells, strict=True)]
+        table.append(Text((" " * _GAP).join(aligned), no_wrap=True, overflow="ellipsis"))
+    table[0].stylize("bold")
+    status_end = sum(widths[:2]) + _GAP
+    for row, line in zip(rows, table[1:], strict=True):
+        line.stylize(_STYLES.get(row.status, ""), status_end - len(row.status), status_end)
+        line.stylize("bold" if row.trial_id == best_id and not snapshot.violated else "")
     hidden = {"trial": max(len(snapshot.rows), snapshot.total) - len(rows), "column": len(all_columns) - len(columns)}
     notes = [f"{number} more {noun}{'s' if number > 1 else ''}" for noun, number in hidden.items() if number > 0]
     lines = [f"({' and '.join(notes)} not shown)"] if notes else []
     lines += [*usage_lines(snapshot), footer(snapshot), best_line(snapshot)]
     header = [Text(printable_line(title), style="bold")] if title else []
-    return Group(*header, table, *map(Text, lines))
+    return Group(*header, *table, *map(Text, lines))
 
 
 def summary_view(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS, width: int | None = None) -> "RenderableType":

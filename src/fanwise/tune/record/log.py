@@ -296,9 +296,13 @@ class _Sync:
         self._fd = fd
         self._written = threading.Event()
         self._closing = threading.Event()
-        self.wake = self._written.set
         self._thread = threading.Thread(target=self._run, name="fanwise-record-sync", daemon=True)
         self._thread.start()
+
+    def wake(self) -> None:
+        """Request a sync of the data written so far."""
+        if not self._written.is_set():  # `set` is slow, and most commits find an earlier request pending
+            self._written.set()
 
     def close(self) -> None:
         """Sync once more and end the thread."""

@@ -19,9 +19,9 @@ import torch._dynamo  # the first optimizer loads it, which changes the environm
 from torch import Tensor, nn
 
 from fanwise.base.errors import ClosedError
-from fanwise.parallel.checkpoints import files
-from fanwise.parallel.checkpoints.files import MOST_WAITING, Writer
-from fanwise.parallel.checkpoints.snapshots import snapshot
+from fanwise.parallel.checkpoint import file as checkpoint_file
+from fanwise.parallel.checkpoint.file import MOST_WAITING, Writer
+from fanwise.parallel.checkpoint.snapshot import snapshot
 from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.testing.within import within
 
@@ -98,7 +98,7 @@ def test_what_is_written_is_what_was_there_when_it_was_saved(tmp_path: Path) -> 
         train()
         rows.append({"loss": 2.0})
         slow.go_on.set()
-    found = files.read(tmp_path / "run.pt", weights_only=True)
+    found = checkpoint_file.read(tmp_path / "run.pt", weights_only=True)
     assert all(map(torch.equal, found["model"].values(), before))
     assert [torch.equal(found["optimizer"]["state"][i]["exp_avg"], each) for i, each in enumerate(moments)] == [
         True
@@ -173,7 +173,7 @@ def test_saving_does_not_wait_for_the_disk_but_wait_and_read_do(tmp_path: Path) 
     assert slow.reached.wait(10.0)
     assert not path.exists()
     read: list[float] = []
-    reader = threading.Thread(target=lambda: read.append(files.read(path, False)["run"]["number"]))
+    reader = threading.Thread(target=lambda: read.append(checkpoint_file.read(path, False)["run"]["number"]))
     reader.start()
     within(10.0, lambda: in_line(reader, "wait_for"), "reading waits for the writer")
     slow.go_on.set()
@@ -198,7 +198,7 @@ def test_writing_now_comes_after_all_that_waits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["write", "write_now", "wait", "block"])
 def test_an_error_of_the_writer_is_raised_once_at_the_next_opportunity(how: str, tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
-    files.write(path, content(1))
+    checkpoint_file.write(path, content(1))
     writer = Writer()
     writer.write(path, content(2, bad=Unwritable()))
     writer.wait_for(path)
@@ -321,15 +321,15 @@ KILLED = """
 import os, random, resource, signal, sys
 from pathlib import Path
 import torch
-from fanwise.parallel.checkpoints import files
-from fanwise.parallel.checkpoints.files import Writer
+from fanwise.parallel.checkpoint import file as checkpoint_file
+from fanwise.parallel.checkpoint.file import Writer
 
 def content(number, size):
     return {"run": {"number": number}, "model": {"w": torch.full((size,), float(number))}}
 
 def child(path, seed, by_size, said):
     chance = random.Random(seed)
-    number = files.read(path, True)["run"]["number"] if path.exists() else 0
+    number = checkpoint_file.read(path, True)["run"]["number"] if path.exists() else 0
     writer = Writer()
     if by_size:  # the kernel kills who writes beyond this byte of a file
         writer.write_now(path, content(number := number + 1, 5000))
@@ -413,7 +413,7 @@ LEAVING = """
 import sys
 from pathlib import Path
 import torch
-from fanwise.parallel.checkpoints.files import Writer
+from fanwise.parallel.checkpoint.file import Writer
 
 class Unwritable:
     def __reduce_ex__(self, protocol):

@@ -17,7 +17,7 @@ from ..pool.contract import Capacity
 from ..pool.current import current, in_job
 from ..pool.devices import find_machine
 from ..pool.leases import Resources
-from .defaults import DEFAULT_SHARDS
+from .config import DEFAULT_SHARDS
 
 Devices = int | str | Sequence[str]
 

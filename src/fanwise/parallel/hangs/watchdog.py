@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..teams.team import Alone
-from .stacks import doing_here
-from .stalls import Stalls, limit_s
+from .stack_dump import describe_thread
+from .stragglers import StragglerDetector, limit_s
 
 _log = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ def watched(team: Alone, step_timeout_s: float | None) -> Iterator[None]:
 
 
 def _watch(team: Alone, step_timeout_s: float, own: threading.Thread, over: threading.Event) -> None:
-    stalls, said = Stalls(), -1
+    stalls, said = StragglerDetector(), -1
     while not over.wait(min(_MOST_S, step_timeout_s / _LOOKS)):
-        late = stalls.look(time.monotonic(), 0, {} if team.is_idle else {0: team.turns})
+        late = stalls.update(time.monotonic(), 0, {} if team.is_idle else {0: team.turns})
         limit = limit_s(step_timeout_s, has_stepped=team.has_stepped)
         if late.ranks and late.late_s >= limit and team.turns != said:
             said = team.turns
@@ -55,6 +55,6 @@ def _watch(team: Alone, step_timeout_s: float, own: threading.Thread, over: thre
                 "step_timeout_s=%g has passed. It is waited for, because in one process there is nobody to go on "
                 "without it; with devices=2 on_loss= would decide.",
                 late.late_s,
-                doing_here(own),
+                describe_thread(own),
                 step_timeout_s,
             )

@@ -23,9 +23,8 @@ from ..pool.reporting import plain_metrics
 from . import evaluation, ranks
 from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
 from .checkpoint import file as checkpoint_file
-from .checkpoint.file import Writer
+from .checkpoint.file import Writer, take_snapshot
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
-from .checkpoint.snapshot import snapshot
 from .checkpoint.state import RunState
 from .checks import misuse
 from .checks.checking import (
@@ -621,7 +620,7 @@ class Run:
             if not wait:
                 self.writer.write(place, state)
             else:  # the other way copies, to main memory: a file shall be readable where there is no GPU
-                self.writer.write_now(place, state if self.device.type == "cpu" else snapshot(state))
+                self.writer.write_now(place, state if self.device.type == "cpu" else take_snapshot(state))
         self._team.saved()
         return path
 

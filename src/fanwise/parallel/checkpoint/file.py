@@ -1,21 +1,17 @@
-"""Files of checkpoints: one file, replaced as a whole or not at all, which plain `torch.load` reads; also at a URL.
+"""Checkpoint files, which are replaced as a whole and can be read with `torch.load`.
 
-torch.load(path)["model"]             the state_dict of the model, without prefixes
+torch.load(path)["model"]             state_dict of the model
                 ["optimizer"]         of the optimizer; "model2", "optimizer2" for a second run.step
-                ["step"]              its counts, and gradients of a window that is open
-                ["kept"][name]        of what run.keep registered
-                ["run"], ["rows"], ["random"]   the plan and the place in the data; reports; torch's random state
-                ["random_of_device"]  and that of a GPU, where the training was on one
+                ["step"]              counts of the step, and accumulated gradients
+                ["kept"][name]        state_dict of an object of run.keep
+                ["run"], ["rows"]     settings and position in the data; reports
+                ["random"]            random state of torch; "random_of_device": that of a GPU
 
-`Writer` does it in the background:
-
-    training:  write(path, content) -> snapshot -> waiting, one for each path -+      .... goes on ....     wait()
-    thread:                                                                    +-> file -> disk -> name -> next one
-
-The thread lives while there is something to write. It is no daemon, so a process that ends normally writes the rest;
-one that is killed leaves the old file or the new one. A fork of the process writes nothing.
+A `Writer` writes one checkpoint at a time in a background thread. The thread is not a daemon, so a process that ends
+normally completes its last checkpoint. If the process is killed, either the old file or the new file exists.
 """
 
+import copy
 import logging
 import os
 import pickle
@@ -23,42 +19,43 @@ import tempfile
 import threading
 import traceback
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from ...base.errors import ClosedError
-from .location import Place, StrPath, fetch, location_of, put
-from .snapshot import snapshot
+from .location import Location, StrPath, download, location_of, upload
 
 FORMAT = 1
-MOST_WAITING = 2  # snapshots in memory, besides the one that is being written
+
+_CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 _log = logging.getLogger(__name__)
-# The writers of this process, by id, so that a reader knows what is still to come.
-_writers: "weakref.WeakValueDictionary[int, Writer]" = weakref.WeakValueDictionary()
+_writers: "weakref.WeakSet[Writer]" = weakref.WeakSet()  # of this process
 
 
-def write(place: Place, content: Mapping[str, Any]) -> None:  # Any: numbers, tensors and state_dicts
-    """Blocks until the file is on the disk under its name, or at its URL. What was there before stays until then.
+def write(location: Location, content: Mapping[str, Any]) -> None:
+    """Write a checkpoint. Blocks until it has replaced the file, or the object at the URL.
 
     Raises:
-        OSError, CheckpointError: it cannot be written there. What torch raises of an object that it cannot save.
+        OSError, CheckpointError: it cannot be written there. Errors of torch for an object that cannot be saved.
     """
-    if isinstance(place, Path):
-        _write_here(place, content)
+    if isinstance(location, Path):
+        _write_file(location, content)
         return
     with tempfile.TemporaryFile(prefix="fanwise-checkpoint-") as file:
         torch.save({"format": FORMAT, **content}, file)
-        put(file, place)
+        upload(file, location)
 
 
-def _write_here(path: Path, content: Mapping[str, Any]) -> None:  # Any: as above
+def _write_file(path: Path, content: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")  # of one name, so that a kill leaves no more than one
+    unfinished = path.with_name(f".{path.name}.unfinished")  # always the same name, so kills leave at most one file
     try:
         with unfinished.open("wb") as file:
             torch.save({"format": FORMAT, **content}, file)
@@ -67,133 +64,122 @@ def _write_here(path: Path, content: Mapping[str, Any]) -> None:  # Any: as abov
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(folder)
     finally:
-        os.close(handle)
+        os.close(folder)
 
 
-def read(path: StrPath, weights_only: bool) -> dict[str, Any]:  # Any: as written
-    """What `write` wrote. Blocks while a `Writer` of this process has a newer content for that path.
+def read(path: StrPath, weights_only: bool) -> dict[str, Any]:
+    """Return the content of a checkpoint. Blocks while this process writes one.
 
     Raises:
-        FileNotFoundError: there is no such file. CheckpointError: a URL whose file system refuses.
-        ValueError: it is no checkpoint of a run, or holds objects that only `weights_only=False` loads.
+        FileNotFoundError: there is no such file. CheckpointError: the file system of the URL refuses.
+        ValueError: it is not a checkpoint of a run, or needs `weights_only=False`.
     """
-    place = location_of(path)
-    for reference in _writers.valuerefs():
-        if (writer := reference()) is not None:
-            writer.wait_for(place)
+    for writer in list(_writers):
+        writer.join()
     try:
-        with _opened(place) as file:
+        with _open(location_of(path)) as file:
             content = torch.load(file, map_location="cpu", weights_only=weights_only)
     except FileNotFoundError:
         raise
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise ValueError(_why_not(path, error)) from error
+        raise ValueError(_explain(path, error)) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT or "run" not in content:
-        raise ValueError(f"{path} is no checkpoint that run.save wrote, or one of another version.")
+        raise ValueError(f"{path} was not written by run.save, or by another version of fanwise")
     del content["format"]
     return content
 
 
-def _opened(place: Place) -> IO[bytes]:
-    """At its beginning; what is at a URL comes into a nameless file before, whole, or not at all."""
-    if isinstance(place, Path):
-        return place.open("rb")
+def _open(location: Location) -> IO[bytes]:
+    if isinstance(location, Path):
+        return location.open("rb")
     file = tempfile.TemporaryFile(prefix="fanwise-checkpoint-")
     try:
-        fetch(place, file)
+        download(location, file)
     except BaseException:
         file.close()
         raise
     return file
 
 
-def _why_not(path: StrPath, error: Exception) -> str:
+def _explain(path: StrPath, error: Exception) -> str:
     first_line = str(error).partition("\n")[0]
     if "weights_only" in str(error) or "Weights only" in str(error):
         return (
-            f"{path} holds more than tensors and plain values: {first_line}\n"
-            f"If you wrote it yourself, run.restore(path, weights_only=False) loads it; that executes what is in it."
+            f"{path} contains more than tensors and plain values: {first_line}\n"
+            f"If you trust the file, run.restore(path, weights_only=False) loads it, which executes code in the file."
         )
     return f"{path} cannot be read as a checkpoint: {first_line}"
 
 
 class Writer:
-    """Writes checkpoints in the background: one at a time, path by path in the order in which they were asked for.
+    """Writes checkpoints in the background, one at a time.
 
-    A content that still waits when a newer one of the same path comes is not written. With `MOST_WAITING` other paths
-    waiting, `write` blocks until the disk has caught up, so memory is bounded.
-
-    A checkpoint that cannot be written raises its error, once: in the next `write`, in `write_now`, in `wait`, or at
-    the end of a `with` block. If none of them comes, the error is logged when the writer or the process ends.
+    If a checkpoint cannot be written, its error is raised once, by the next `write`, `write_now` or `wait`, or at the
+    end of the `with` block. If none of them is called, the error is logged. A fork of the process cannot write.
 
     Args:
-        told: is called with True when there is something to write, and with False when all of it is on the disk.
+        on_change: called with True before a checkpoint is written, and with False after it.
     """
 
-    def __init__(self, told: Callable[[bool], None] = lambda is_writing: None) -> None:
-        self._told = told
+    def __init__(self, on_change: Callable[[bool], None] = lambda is_writing: None) -> None:
+        self._on_change = on_change
         self._pid = os.getpid()
-        self._changed = threading.Condition()
-        self._waiting: dict[Place, Mapping[str, Any]] = {}  # Any: as `write` above
-        self._writing: Place | None = None
         self._thread: threading.Thread | None = None
-        self._failures: list[BaseException] = []
-        weakref.finalize(self, _say_lost, self._failures, self._pid)
-        _writers[id(self)] = self
+        self._errors: list[BaseException] = []  # of the last checkpoint: at most one
+        weakref.finalize(self, _log_errors, self._errors, self._pid)
+        _writers.add(self)
 
-    def write(self, path: StrPath, content: Mapping[str, Any]) -> None:  # Any: numbers, tensors and state_dicts
-        """Have this content written. Returns as soon as it is copied; what becomes of it afterwards does not matter.
+    def write(self, path: StrPath, content: Mapping[str, Any]) -> None:
+        """Copy the content and start to write it. Blocks until the previous checkpoint is written.
 
         Raises:
-            What an earlier checkpoint failed with; this one is then not written.
-            TypeError: something in it cannot be copied. ClosedError: in a fork of the process.
+            The error of the previous checkpoint; this one is then not written.
+            TypeError: the content cannot be copied. ClosedError: in a fork of the process.
         """
-        self._check_process()
-        self._raise_failure()
-        place = location_of(path)
-        with self._changed:
-            self._changed.wait_for(lambda: place in self._waiting or len(self._waiting) < MOST_WAITING)
-        copied = snapshot(content)
-        with self._changed:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="fanwise-checkpoints", daemon=False)
-                thread.start()  # if that fails, nothing was promised; until the lock is free it waits
-                self._thread = thread
-                self._told(True)
-            self._waiting[place] = copied
-
-    def write_now(self, path: StrPath, content: Mapping[str, Any]) -> None:  # Any: as above
-        """Write it in this thread, without a copy, after all that waits. Blocks until it is on the disk.
-
-        Raises as `write`, and what writing this one raises.
-        """
-        self._check_process()
-        self.wait()
-        self._told(True)
+        location, snapshot = self._prepare(path), take_snapshot(content)
+        arguments = (location, snapshot, self._errors, self._on_change)
+        thread = threading.Thread(target=_write_in_background, args=arguments, name="fanwise-checkpoint", daemon=False)
+        self._on_change(True)
         try:
-            write(location_of(path), content)
+            thread.start()
+        except BaseException:
+            self._on_change(False)
+            raise
+        self._thread = thread
+
+    def write_now(self, path: StrPath, content: Mapping[str, Any]) -> None:
+        """Write the content without copying it. Blocks until it is written. Raises its errors and those of `write`."""
+        location = self._prepare(path)
+        self._on_change(True)
+        try:
+            write(location, content)
         finally:
-            self._told(False)
+            self._on_change(False)
+
+    def _prepare(self, path: StrPath) -> Location:
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                f"process {os.getpid()} is a fork of process {self._pid}, which trains: only process {self._pid} can "
+                f"write checkpoints"
+            )
+        location = location_of(path)  # a relative path belongs to the current folder
+        self.wait()
+        return location
 
     def wait(self) -> None:
-        """Block until everything is on the disk. Raises what a checkpoint failed with. At once in a fork."""
-        self._join()
-        self._raise_failure()
+        """Block until the last checkpoint is written. Raises its error. Returns at once in a fork."""
+        self.join()
+        if self._errors and os.getpid() == self._pid:
+            raise self._errors.pop()
 
-    def wait_for(self, path: StrPath) -> None:
-        """Block until nothing for this path is under way. Does not raise; at once in a fork."""
-        place = location_of(path)
-        if os.getpid() == self._pid:
-            with self._changed:
-                self._changed.wait_for(lambda: place not in self._waiting and place != self._writing)
+    def join(self) -> None:
+        """Block until the last checkpoint is written."""
+        if (thread := self._thread) is not None:  # in a fork, the thread has ended
+            thread.join()
 
     def __enter__(self) -> "Writer":
         return self
@@ -201,67 +187,72 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait; an error that is on its way already is not replaced, but gets a note."""
+        """Wait. If the block raises, an error of the checkpoint becomes a note."""
         if error is None:
             self.wait()
             return
-        self._join()
-        for failure in self._taken_failures():
-            error.add_note(f"besides, a checkpoint failed: {_in_words(failure)}")
-
-    def _join(self) -> None:
-        thread = self._thread
-        if thread is not None:  # in a fork it counts as ended
-            thread.join()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                f"process {os.getpid()} is a fork of process {self._pid}, whose training this is: only that one writes "
-                f"its checkpoints"
-            )
-
-    def _raise_failure(self) -> None:
-        if os.getpid() == self._pid and (failures := self._taken_failures()):
-            for other in failures[1:]:
-                failures[0].add_note(f"and then: {_in_words(other)}")
-            raise failures[0]
-
-    def _taken_failures(self) -> list[BaseException]:
-        taken = self._failures[:]
-        del self._failures[: len(taken)]
-        return taken
-
-    # -- in the thread -----------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while (work := self._next()) is not None:
-            try:
-                write(*work)
-            except BaseException as error:
-                error.add_note(f"when the checkpoint {work[0]} was written in the background")
-                traceback.clear_frames(error.__traceback__)  # they hold the content
-                self._failures.append(error)
-            del work
-        del self  # the traceback of a failure keeps this frame
-
-    def _next(self) -> tuple[Place, Mapping[str, Any]] | None:  # Any: as above
-        with self._changed:
-            self._writing = next(iter(self._waiting), None)
-            # A content keeps the place of the older one that it replaces: else a path could wait for ever.
-            work = None if self._writing is None else (self._writing, self._waiting.pop(self._writing))
-            if work is None:
-                self._thread = None
-                self._told(False)
-            self._changed.notify_all()
-            return work
+        self.join()
+        while self._errors:
+            error.add_note(f"a checkpoint could not be written either: {_describe(self._errors.pop())}")
 
 
-def _in_words(error: BaseException) -> str:
+def _write_in_background(
+    location: Location, content: Mapping[str, Any], errors: list[BaseException], on_change: Callable[[bool], None]
+) -> None:
+    try:
+        write(location, content)
+    except BaseException as error:
+        error.add_note(f"while the checkpoint {location} was written in the background")
+        traceback.clear_frames(error.__traceback__)  # they refer to the content
+        errors.append(error)
+    finally:
+        del content
+        on_change(False)
+
+
+def _describe(error: BaseException) -> str:
     return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
 
 
-def _say_lost(failures: list[BaseException], pid: int) -> None:
+def _log_errors(errors: list[BaseException], pid: int) -> None:
     if os.getpid() == pid:
-        for failure in failures:
-            _log.error("a checkpoint could not be written: %s", _in_words(failure))
+        for error in errors:
+            _log.error("a checkpoint could not be written: %s", _describe(error))
+
+
+def take_snapshot(state: Any) -> Any:
+    """Return a copy of nested containers. Blocks until tensors of other devices are in main memory.
+
+    Only the elements that a tensor shows are copied. A tensor that occurs twice, such as tied weights, is copied once.
+
+    Raises:
+        TypeError, or an error of the object: an object cannot be copied.
+    """
+    return _copy(state, {})
+
+
+def _copy(value: Any, copies: dict[tuple[object, ...], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return _copy_tensor(value, copies)
+    kind = type(value)
+    if kind in _CONSTANTS:
+        return value
+    if kind is dict:
+        return {name: _copy(member, copies) for name, member in value.items()}
+    if kind is OrderedDict:
+        copied = OrderedDict((name, _copy(member, copies)) for name, member in value.items())
+        vars(copied).update(copy.deepcopy(vars(value)))  # the state_dict of a module has its versions there
+        return copied
+    if kind is list or kind is tuple:
+        return kind(_copy(member, copies) for member in value)
+    return copy.deepcopy(value)
+
+
+def _copy_tensor(tensor: Tensor, copies: dict[tuple[object, ...], Tensor]) -> Tensor:
+    if tensor.layout != torch.strided:
+        return tensor.detach().to("cpu", copy=True)
+    # The memory stays allocated until the snapshot is complete, so an address identifies a tensor.
+    view = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+    if view not in copies or not tensor.numel():
+        copies[view] = tensor.detach().to("cpu", copy=True)
+    return copies[view]

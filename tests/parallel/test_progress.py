@@ -1,8 +1,7 @@
-"""The line that shows the progress of a run: its words, when it reads the loss, and where it appears."""
+"""The line that shows the progress of a run."""
 
 import io
 import math
-import pickle
 import re
 import sys
 from contextlib import nullcontext
@@ -13,8 +12,8 @@ from torch import nn
 
 import fanwise
 from fanwise.base.clocks import VirtualClock
-from fanwise.parallel import progress as progress_line
-from fanwise.parallel.progress import NoScreen, ProgressLine, RemoteScreen, RunSnapshot, open_screen
+from fanwise.parallel import progress as progress
+from fanwise.parallel.progress import NoScreen, ProgressLine, RunSnapshot, open_screen
 
 FULL = RunSnapshot("train", ("cpu", "cpu"), 2, 10, 12_345, 60_000, 8120.4, 0.43214, 75.2, 33.3)
 BARE = RunSnapshot("", (), None, None, 7, None, None, None, None, 3.0)
@@ -38,20 +37,18 @@ BARE = RunSnapshot("", (), None, None, 7, None, None, None, None, 3.0)
     ],
     ids=["full", "bare", "measuring", "over", "escaped"],
 )  # fmt: skip
-def test_a_line_says_what_is_known(snapshot: RunSnapshot, line: str) -> None:
+def test_a_line_contains_the_known_values(snapshot: RunSnapshot, line: str) -> None:
     assert str(snapshot) == line
 
 
-class Watched:
-    """A number that notes when it is read."""
+class CountedLoss:
+    """A loss that counts how often it is read."""
 
-    def __init__(self, value: float, reads: list[float]) -> None:
-        self._value = value
-        self._reads = reads
+    reads = 0
 
     def __float__(self) -> float:
-        self._reads.append(self._value)
-        return self._value
+        self.reads += 1
+        return 0.5
 
 
 class ListScreen:
@@ -70,23 +67,21 @@ class ListScreen:
         self.closed += 1
 
 
-def test_a_loss_is_read_only_when_the_line_is_shown_and_is_the_mean_of_the_last_ones() -> None:
-    clock, screen, reads = VirtualClock(), ListScreen(), list[float]()
+def test_a_loss_is_read_only_when_the_line_is_shown() -> None:
+    clock, screen, loss = VirtualClock(), ListScreen(), CountedLoss()
     line = ProgressLine(screen, clock=clock.now_s, devices=lambda: ["cpu"])
     line.epoch(0, 2)
     line.begin_pass(4000, 0)
-    for number in map(float, range(99)):
+    for _ in range(99):
         clock.advance(0.01)
-        line.record_step(0, 10, Watched(number, reads))
-    assert (screen.shown, reads) == ([], [])
+        line.record_step(0, 10, loss)
+    assert (screen.shown, loss.reads) == ([], 0)
     clock.advance(0.015)
-    line.record_step(0, 10, Watched(99.0, reads))
-    assert reads == list(range(84, 100))
-    assert [(each.loss, each.done, each.of) for each in screen.shown] == [(91.5, 1000, 4000)]
-    for number in map(float, range(100, 140)):
+    for _ in range(41):
+        line.record_step(0, 10, loss)
         clock.advance(0.01)
-        line.record_step(0, 10, Watched(number, reads))
-    assert [each.done for each in screen.shown] == [1000, 1200, 1400]
+    assert [(snapshot.done, snapshot.of) for snapshot in screen.shown] == [(done, 4000) for done in (1000, 1200, 1400)]
+    assert loss.reads == 3
     line.close()
     assert (screen.shown[-1].is_over, screen.closed) == (True, 1)
 
@@ -139,15 +134,15 @@ def test_without_a_loop_over_epochs_each_pass_stands_for_itself() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_measure_tells_how_far_it_is_and_that_it_has_ended(fails: bool) -> None:
-    told: list[float] = []
+def test_an_evaluation_reports_its_progress_and_its_end(fails: bool) -> None:
+    parts: list[float] = []
 
     class Watching(ProgressLine):
         def measured(self, part: float) -> None:
-            told.append(part)
+            parts.append(part)
 
     def measure(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        if fails and len(told) == 3:
+        if fails and len(parts) == 3:
             raise ValueError("of the third chunk")
         return x
 
@@ -155,7 +150,7 @@ def test_a_measure_tells_how_far_it_is_and_that_it_has_ended(fails: bool) -> Non
     run._line = Watching(NoScreen())
     with pytest.raises(ValueError, match="third") if fails else nullcontext():
         run.mean(measure, nn.Linear(1, 1), torch.zeros(10), batch_size=3)
-    assert told == [0, 0.25, 0.5, *([1] if fails else [0.75, 1])]
+    assert parts == [0, 0.25, 0.5, *([1] if fails else [0.75, 1])]
 
 
 def test_a_run_that_is_short_shows_nothing() -> None:
@@ -169,7 +164,7 @@ def test_a_run_that_is_short_shows_nothing() -> None:
     assert (screen.shown, screen.closed) == ([], 1)
 
 
-def test_of_several_step_objects_on_the_same_batches_one_counts() -> None:
+def test_only_one_of_several_step_objects_counts_the_batches() -> None:
     clock, screen = VirtualClock(), ListScreen()
     line = ProgressLine(screen, clock=clock.now_s)
     for epoch, leader in enumerate((1, 0)):
@@ -183,7 +178,7 @@ def test_of_several_step_objects_on_the_same_batches_one_counts() -> None:
     assert screen.shown[-1].done == 30
 
 
-def test_a_device_that_has_failed_does_not_hide_why_the_run_ends() -> None:
+def test_a_loss_that_a_failed_device_cannot_compute_is_not_shown() -> None:
     class Failed:
         def __float__(self) -> float:
             raise RuntimeError("the device is gone")
@@ -195,15 +190,7 @@ def test_a_device_that_has_failed_does_not_hide_why_the_run_ends() -> None:
     line.record_step(0, 10, 1.0)
     line.record_step(0, 10, Failed())
     line.close()
-    assert [each.loss for each in screen.shown] == [1.0, None]
-
-
-def test_snapshots_go_to_the_process_that_has_the_screen() -> None:
-    sent: list[RunSnapshot] = []
-    screen = RemoteScreen(sent.append, first_s=1.0, every_s=0.2)
-    screen.show(FULL)
-    screen.close()
-    assert [pickle.loads(pickle.dumps(each)) for each in sent] == [FULL]
+    assert [snapshot.loss for snapshot in screen.shown] == [1.0, None]
 
 
 # -- screens
@@ -226,22 +213,13 @@ def as_stderr(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def test_a_log_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    screen = open_screen(True)
-    screen.show(FULL)
-    screen.close()
-    assert (screen.first_s, screen.every_s) == (10.0, 10.0)
-    assert stream.getvalue() == f"{FULL}\n"
-
-
-def test_a_terminal_that_cannot_redraw_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = as_stderr(monkeypatch)
     for term in ("dumb", ""):
         monkeypatch.setenv("TERM", term)
         screen = open_screen(True)
         screen.show(FULL)
         screen.close()
+        assert (screen.first_s, screen.every_s) == (10.0, 10.0)
     assert terminal.getvalue() == 2 * f"{FULL}\n"
 
 
@@ -261,12 +239,7 @@ def test_in_a_terminal_one_line_is_redrawn_below_what_is_printed(columns: int, m
     assert last == str(FULL)[:columns]
 
 
-def test_without_standard_error_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
-    assert isinstance(open_screen(True), NoScreen)
-
-
-def test_one_line_at_a_time_and_none_if_it_is_not_wanted() -> None:
+def test_only_one_run_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(open_screen(False), NoScreen)
     first, second = open_screen(True), open_screen(True)
     assert isinstance(second, NoScreen) and not isinstance(first, NoScreen)
@@ -277,12 +250,14 @@ def test_one_line_at_a_time_and_none_if_it_is_not_wanted() -> None:
     third = open_screen(True)
     assert not isinstance(third, NoScreen)
     third.close()
+    monkeypatch.setattr(sys, "stderr", None)
+    assert isinstance(open_screen(True), NoScreen)
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_notice_is_shown_once_before_the_first_line(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = as_stderr(monkeypatch)
-    monkeypatch.setattr(progress_line, "_notices", set())
+    monkeypatch.setattr(progress, "_shown_notices", set())
     monkeypatch.setenv("TERM", term)
     for _ in range(2):
         screen = open_screen(True, notice="something to know")

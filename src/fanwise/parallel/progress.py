@@ -1,9 +1,4 @@
-"""The progress of a run on standard error: one line, which rich redraws in a terminal; in a log a line every 10 s.
-
-    step, epoch, evaluation --> ProgressLine --a few times a second: RunSnapshot--> Screen
-
-Between two snapshots a step costs an addition and a look at the clock, and waits for no device.
-"""
+"""The progress of a run on standard error: one line that rich redraws in a terminal, or a line every 10 s in a log."""
 
 import datetime
 import logging
@@ -12,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,14 +21,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOSSES = 16  # the line shows the mean of the last ones
-_shown = threading.Lock()  # held by the screen of the run that is shown, also when runs are nested
-_notices: set[str] = set()  # already shown by this program
+_stderr_lock = threading.Lock()  # held by the run whose line is shown; nested runs show none
+_shown_notices: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The state of a run at one moment. `epoch` counts from 0; `done` and `of` are samples; None: unknown."""
+    """The state of a run. `epoch` counts from 0; `done` and `of` count samples; `measured` is a part. None: unknown."""
 
     name: str
     devices: tuple[str, ...]
@@ -45,18 +39,18 @@ class RunSnapshot:
     loss: float | None
     left_s: float | None
     elapsed_s: float
-    measured: float | None = None  # part of the current evaluation
+    measured: float | None = None  # finished part of the current evaluation
     is_over: bool = False
 
     def __str__(self) -> str:
-        """The words of the line, the most important ones first, because a narrow terminal crops it."""
+        """Return the line. The most important words are first, because a narrow terminal crops it."""
         words = [] if self.epoch is None else [f"epoch {self.epoch + 1}/{self.epochs}"]
         if self.loss is not None:
             words.append(f"loss {self.loss:.4g}")
-        if self.is_over or self.left_s is not None:
-            seconds = self.elapsed_s if self.left_s is None else self.left_s
-            clock = datetime.timedelta(seconds=math.ceil(seconds))
-            words.append(f"in {clock}" if self.is_over else f"{clock} left")
+        if self.is_over:
+            words.append(f"in {datetime.timedelta(seconds=math.ceil(self.elapsed_s))}")
+        elif self.left_s is not None:
+            words.append(f"{datetime.timedelta(seconds=math.ceil(self.left_s))} left")
         if self.measured is not None:
             words.append(f"evaluating: {100 * self.measured:.0f} %")
         elif not self.is_over:
@@ -78,11 +72,7 @@ class Screen(Protocol):
 
 
 class ProgressLine:
-    """Counts the samples of a run, and gives a snapshot to the screen when one is due.
-
-    Args:
-        name: of the run, or "". devices: returns their names.
-    """
+    """Counts the samples of a run and gives snapshots to the screen. `devices`: returns the names of the devices."""
 
     def __init__(
         self,
@@ -97,103 +87,94 @@ class ProgressLine:
         self._due_s = self._began_s + screen.first_s
         self._epoch: int | None = None
         self._epochs: int | None = None
-        self._done = self._new = self._rated = 0  # samples of this epoch; not yet in the rate; in the rate
-        self._of: int | None = None
-        self._leader: int | None = None
-        self._losses: deque[SupportsFloat] = deque(maxlen=_LOSSES)
+        self._done, self._of = 0, 0  # samples of this epoch
+        self._loss: SupportsFloat | None = None
         self._measured: float | None = None
-        self._rated_s = self._rated_until_s = self._stepped_s = 0.0
-        self._start: tuple[float, float] | None = None  # time and finished part, at the first step of the loop
+        self._counted_step: int | None = None
+        self._last_s: float | None = None  # time of the last step, or of the beginning of the pass
+        self._rated, self._rated_s = 0, 0.0  # samples and time of all steps but the first
+        self._start: tuple[float, float] | None = None  # time and finished part at the first step of the loop
         self._has_shown = False
 
     def epoch(self, number: int, count: int) -> None:
         """Epoch `number`, from 0, of `count` begins."""
-        self._rate()
         if (number - 1, count) != (self._epoch, self._epochs):
             self._start = None
-        self._epoch, self._epochs, self._done, self._of, self._leader = number, count, 0, None, None
+        self._epoch, self._epochs, self._done, self._of, self._counted_step = number, count, 0, 0, None
 
     def begin_pass(self, length: int | None, done: int) -> None:
-        """A pass over `length` samples begins, of which `done` are finished already."""
-        self._rate()
-        self._rated_until_s, self._leader = self._clock(), None
+        """A pass over `length` samples begins, of which `done` are finished."""
+        self._counted_step = None
+        if self._last_s is not None:
+            self._last_s = self._clock()
         if self._epochs is None:
-            self._done, self._of, self._start = 0, None, None
-        if length is not None:
-            self._of = (self._of or 0) + length
+            self._done, self._of, self._start = 0, 0, None
+        self._of += length or 0
         self._done += done
 
     def record_step(self, number: int, samples: int, loss: SupportsFloat) -> None:
-        """Step object `number` of the run has used a batch. `loss` is read only when the line is shown.
+        """Step object `number` has used a batch. The loss is read only when the line is shown.
 
-        If several step objects use the same batches, only the one called first in a pass counts.
+        If several step objects use the same batches, only the one that is called first in a pass counts.
         """
-        if self._leader is None:
-            self._leader = number
-        if number != self._leader:
+        if self._counted_step is None:
+            self._counted_step = number
+        if number != self._counted_step:
             return
         self._done += samples
-        self._losses.append(loss)
-        self._stepped_s = now_s = self._clock()
-        if self._start is None:  # the first step loads and compiles, and is not rated
-            self._start = now_s, self._finished() or 0.0
-            self._rated_until_s = now_s
-        else:
-            self._new += samples
-            if now_s >= self._due_s:
-                self._look()
+        self._loss = loss
+        now_s = self._clock()
+        if self._last_s is not None:
+            self._rated += samples
+            self._rated_s += now_s - self._last_s
+        self._last_s = now_s
+        if self._start is None:  # the first step loads and compiles, so the time left does not count it
+            self._start = now_s, self._finished_part() or 0.0
+        elif now_s >= self._due_s:
+            self._show()
 
     def measured(self, part: float) -> None:
         """This part of an evaluation is finished; 1 at its end."""
         self._measured = part if part < 1 else None
         if self._start is not None and self._clock() >= self._due_s:
-            self._look()
+            self._show()
 
     def close(self) -> None:
         """The run is over. The last line stays."""
         self._measured = None
         if self._has_shown:
-            self._look(is_over=True)
+            self._show(is_over=True)
         self._due_s = math.inf
         self._screen.close()
 
-    def _look(self, *, is_over: bool = False) -> None:
+    def _show(self, *, is_over: bool = False) -> None:
         try:
-            losses = [float(loss) for loss in self._losses]  # waits for the device
-        except RuntimeError:  # the device has failed, and the error of the run says so
-            losses = []
-        self._rate()
-        now_s, finished = self._clock(), self._finished()
-        left_s = None
-        if finished is not None and self._start is not None and finished > self._start[1] and not is_over:
-            left_s = (now_s - self._start[0]) * (1 - finished) / (finished - self._start[1])
+            loss = None if self._loss is None else float(self._loss)  # blocks until the device has computed it
+        except RuntimeError:  # the device has failed, which the run reports
+            loss = None
+        now_s, part, left_s = self._clock(), self._finished_part(), None
+        if part is not None and self._start is not None and part > self._start[1] and not is_over:
+            left_s = (now_s - self._start[0]) * (1 - part) / (part - self._start[1])
+        self._has_shown = True
+        self._due_s = now_s + self._screen.every_s
         snapshot = RunSnapshot(
             name=self._name,
             devices=tuple(self._devices()),
             epoch=self._epoch,
             epochs=self._epochs,
             done=self._done,
-            of=self._of,
+            of=self._of or None,
             rate=self._rated / self._rated_s if self._rated_s else None,
-            loss=sum(losses) / len(losses) if losses else None,
+            loss=loss,
             left_s=left_s,
             elapsed_s=now_s - self._began_s,
             measured=self._measured,
             is_over=is_over,
         )
-        self._has_shown = True
-        self._due_s = now_s + self._screen.every_s
         self._screen.show(snapshot)
 
-    def _rate(self) -> None:
-        """Count the samples since the last call in the rate. Only time within a pass, up to its last step, counts."""
-        if self._new:
-            self._rated += self._new
-            self._rated_s += self._stepped_s - self._rated_until_s
-            self._new, self._rated_until_s = 0, self._stepped_s
-
-    def _finished(self) -> float | None:
-        """Return the finished part of the loop over epochs, or of the pass outside of a loop."""
+    def _finished_part(self) -> float | None:
+        """Return the finished part of the loop over epochs, or of a pass outside of a loop."""
         if not self._of:
             return None
         part = min(1.0, self._done / self._of)
@@ -205,13 +186,13 @@ def function_name(train: Callable[..., object]) -> str:
     return getattr(getattr(train, "func", train), "__name__", "")
 
 
-def open_screen(wanted: bool, *, notice: str = "") -> Screen:
+def open_screen(is_wanted: bool, *, notice: str = "") -> Screen:
     """Return a screen on standard error, or none in a job of a pool and while another run is shown.
 
     Args:
-        notice: a line to show before the first one, once per program.
+        notice: a line that a program shows once, before its first progress line.
     """
-    if not wanted or sys.stderr is None or in_job() or not _shown.acquire(blocking=False):
+    if not is_wanted or sys.stderr is None or in_job() or not _stderr_lock.acquire(blocking=False):
         return NoScreen()
     return StderrScreen(notice)
 
@@ -228,7 +209,7 @@ class NoScreen:
 
 @final
 class RemoteScreen:
-    """Sends the snapshots to the process that shows them, at the intervals of its screen."""
+    """Sends the snapshots to the process that shows them."""
 
     def __init__(self, send: Callable[[RunSnapshot], None], *, first_s: float, every_s: float) -> None:
         self.first_s, self.every_s, self.show = first_s, every_s, send
@@ -238,7 +219,7 @@ class RemoteScreen:
 
 @final
 class StderrScreen:
-    """Shows the line on standard error. When that can no longer be written, the run continues without it."""
+    """Shows the line on standard error. If that fails, the run continues without it."""
 
     def __init__(self, notice: str = "") -> None:
         is_terminal = not sys.stderr.closed and sys.stderr.isatty()
@@ -259,14 +240,14 @@ class StderrScreen:
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            _shown.release()
+            _stderr_lock.release()
             if self._live is not None:
-                with suppress(OSError, ValueError):  # the stream may be closed
+                with suppress(OSError, ValueError):
                     self._live.stop()
 
     def _show(self, line: str) -> None:
-        if self._notice and self._notice not in _notices:
-            _notices.add(self._notice)
+        if self._notice and self._notice not in _shown_notices:
+            _shown_notices.add(self._notice)
             sys.stderr.write(f"fanwise.run: {self._notice}\n")
         if not self._is_live:
             sys.stderr.write(f"{line}\n")
@@ -278,7 +259,7 @@ class StderrScreen:
 
         if self._live is None:
             console = Console(stderr=True, force_jupyter=False)
-            is_same = sys.stdout is not None and sys.stdout.isatty()  # prints then appear above the line
-            self._live = Live(console=console, auto_refresh=False, redirect_stdout=is_same)
+            is_terminal = sys.stdout is not None and sys.stdout.isatty()  # then rich shows prints above the line
+            self._live = Live(console=console, auto_refresh=False, redirect_stdout=is_terminal)
             self._live.start()
         self._live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)

@@ -1,9 +1,7 @@
-"""Publishes the progress of a run to other programs of the same user, such as the board. See `links.status_files`.
+"""Writes the progress of a run to a status file, which other programs of the same user read, such as the board.
 
-    RunSnapshot --StatusScreen.show--> the status file, once a second --> the screen of the run, as often as that wants
-
-A snapshot is taken once a second even if nothing shows the run, because a board may start at any time. The file is
-written only while a board is running. The result of the training does not depend on it.
+See `links.status_files`. A snapshot is taken every second even if no screen shows the run, because a board may be
+started at any time. The file is written only while a board is running.
 """
 
 import os
@@ -17,7 +15,7 @@ from typing import Any, final
 from ..links.status_files import EVERY_S, StatusFile
 from .progress import RunSnapshot, Screen
 
-_MOST_POINTS = 240  # of the past, in the file
+_MAX_POINTS = 240  # of earlier rates and losses, in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +30,9 @@ class RankStatus:
 
 @final
 class StatusScreen:
-    """A screen that also writes the status of the run. It is closed with the screen.
+    """Writes the status file, and shows snapshots on another screen at the intervals of that screen.
 
     Args:
-        screen: the display of the program that started the run.
         ranks: returns the current processes of the run.
     """
 
@@ -43,32 +40,33 @@ class StatusScreen:
         self._screen = screen
         self._ranks = ranks
         self._file = StatusFile("run")
-        self._due_s = screen.first_s  # of the screen, after the beginning of the run
+        self._due_s = screen.first_s  # since the beginning of the run
         self._has_shown = False
-        self._past: deque[list[float | None]] = deque(maxlen=_MOST_POINTS)
+        self._past: deque[list[float | None]] = deque(maxlen=_MAX_POINTS)
         self._program = os.path.basename(sys.argv[0]) if sys.argv else ""
         self.first_s = min(screen.first_s, EVERY_S)
         self.every_s = min(screen.every_s, EVERY_S)
 
     def show(self, snapshot: RunSnapshot) -> None:
-        """Write the status, and show the snapshot if the screen is due."""
         if self._file.is_wanted():
-            self._file.write(self._said(snapshot))
-        if snapshot.is_over:
-            if self._has_shown:
-                self._screen.show(snapshot)
-        elif snapshot.elapsed_s >= self._due_s:
+            self._file.write(self._status(snapshot))
+        is_due = self._has_shown if snapshot.is_over else snapshot.elapsed_s >= self._due_s
+        if is_due:
             self._has_shown = True
             self._due_s = snapshot.elapsed_s + self._screen.every_s
             self._screen.show(snapshot)
 
     def close(self) -> None:
-        """The run is over: it is no longer among those that run."""
+        """Delete the status file, and close the screen."""
         self._file.close()
         self._screen.close()
 
-    def _said(self, snapshot: RunSnapshot) -> dict[str, Any]:  # Any: plain values
+    def _status(self, snapshot: RunSnapshot) -> dict[str, Any]:
         self._past.append([time.time(), snapshot.rate, snapshot.loss])
+        ranks = [
+            {"rank": rank.number, "pid": rank.pid, "devices": list(rank.devices), "state": rank.state}
+            for rank in self._ranks()
+        ]
         return {
             "name": snapshot.name,
             "program": self._program,
@@ -82,9 +80,6 @@ class StatusScreen:
             "left_s": snapshot.left_s,
             "elapsed_s": snapshot.elapsed_s,
             "measured": snapshot.measured,
-            "ranks": [
-                {"rank": one.number, "pid": one.pid, "devices": list(one.devices), "state": one.state}
-                for one in self._ranks()
-            ],
+            "ranks": ranks,
             "past": list(self._past),
         }

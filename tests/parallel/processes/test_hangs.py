@@ -85,7 +85,7 @@ HANGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "native code": (computes_in_native_code, "in computes_in_native_code"),
     "uninterruptible": (
         cannot_be_interrupted,
-        "It waits in the kernel and cannot be interrupted, as for a file system",
+        "It waits in the kernel and cannot be interrupted, for example for a file system",
     ),
 }
 

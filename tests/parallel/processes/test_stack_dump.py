@@ -1,4 +1,4 @@
-"""What is said of a process that hangs."""
+"""Descriptions of processes that hang."""
 
 import os
 import signal
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanwise.parallel.hangs.stack_dump import StackFile, describe_process, own
+from fanwise.parallel.hangs.stack_dump import StackFile, describe_process, user_frames
 from fanwise.testing import within
 from fanwise.testing.programs import LoadedInterpreter
 
 
 @pytest.fixture
 def stacks() -> Iterator[StackFile]:
-    made = StackFile.create()
-    yield made
-    made.close()
+    file = StackFile.create()
+    yield file
+    file.close()
 
 
 PROGRAM = """
@@ -33,7 +33,7 @@ waits()
 
 @pytest.fixture
 def process(stacks: StackFile, torch_loaded: LoadedInterpreter) -> Iterator[subprocess.Popen[str]]:
-    """One that answers, and waits for its standard input to end."""
+    """A process with the signal handler, which waits for the end of its standard input."""
     command = [sys.executable, "-c", PROGRAM, stacks.path]
     with torch_loaded.forks_here():
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -50,35 +50,30 @@ def state(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[0]
 
 
-def test_a_process_that_waits_shows_its_stack_each_time_it_is_asked(
-    process: subprocess.Popen[str], stacks: StackFile
-) -> None:
+def test_a_waiting_process_dumps_its_stack_at_each_request(process: subprocess.Popen[str], stacks: StackFile) -> None:
     within(5, lambda: state(process.pid) == "S", "it waits")
     for _ in range(2):
         lines = describe_process(process.pid, stacks, process.send_signal).splitlines()
         assert lines[0].startswith("It waits")
-        shown = [line for line in lines if "File" in line and "in waits" in line]
-        assert len(shown) == 1 and shown == lines[2:3]
+        assert [line for line in lines if "File" in line and "in waits" in line] == lines[2:3]
     process.communicate()
-    assert process.returncode == 0, "it goes on"
+    assert process.returncode == 0, "it continues"
 
 
-def test_a_process_that_is_stopped_is_not_asked(process: subprocess.Popen[str], stacks: StackFile) -> None:
+def test_a_stopped_process_gets_no_signal(process: subprocess.Popen[str], stacks: StackFile) -> None:
     process.send_signal(signal.SIGSTOP)
     within(5, lambda: state(process.pid) == "T", "it is stopped")
-    said = describe_process(process.pid, stacks, lambda number: pytest.fail("it would answer when it goes on"))
-    expected = f"It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {process.pid} lets it go on"
-    assert said.startswith(expected)
-    assert len(said.splitlines()) == 1
+    (line,) = describe_process(process.pid, stacks, lambda number: pytest.fail("a signal")).splitlines()
+    assert line.startswith(f"It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {process.pid} continues it")
 
 
-def test_who_does_not_answer_and_who_is_gone_are_told_so(stacks: StackFile) -> None:
-    said = describe_process(os.getpid(), stacks, lambda number: None)
-    assert said.endswith("It does not answer with its Python stack.")
-    assert describe_process(2**22 + 1, stacks, lambda number: None) == "It is gone."
+def test_a_missing_answer_and_an_ended_process_are_reported(stacks: StackFile) -> None:
+    description = describe_process(os.getpid(), stacks, lambda number: None)
+    assert description.endswith("It does not answer with its Python stack.")
+    assert describe_process(2**22 + 1, stacks, lambda number: None) == "It has ended."
 
 
-def test_of_each_thread_what_called_the_training_function_is_left_out() -> None:
+def test_frames_that_called_the_training_function_are_omitted_in_each_thread() -> None:
     lines = [
         "Thread 0x01 (most recent call first):",
         '  File "/home/data.py", line 3 in reads',
@@ -88,4 +83,4 @@ def test_of_each_thread_what_called_the_training_function_is_left_out() -> None:
         '  File "/lib/fanwise/parallel/supervisor/ranks.py", line 123 in _train',
         '  File "/lib/fanwise/pool/worker.py", line 162 in _call',
     ]
-    assert own(lines) == [lines[0], lines[1], lines[3], lines[4]]
+    assert user_frames(lines) == [lines[0], lines[1], lines[3], lines[4]]

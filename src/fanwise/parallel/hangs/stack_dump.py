@@ -1,10 +1,9 @@
-"""What a process that hangs is doing, in words: what the kernel says of it, and its Python stack.
+"""Describes what a process is doing: its state in the kernel, and its Python stack.
 
-    rank        install_stack_dump(path): a signal writes the stacks of all threads into a file of the supervisor's
-    supervisor  StackFile: the file.   describe_process(pid, stacks, send): "is stopped ...", or "waits" and the stack
+    process       install_stack_dump(path): a signal writes the stacks of all threads into a file of the supervisor
+    supervisor    describe_process(pid, stacks, send): "It waits." and the stack
 
-The handler is the interpreter's own, in C, so it answers also while a thread holds the interpreter's lock in native
-code. A stopped process answers nothing; then its state says why.
+The signal handler is faulthandler's, in C, so it works while native code holds the interpreter's lock.
 """
 
 import faulthandler
@@ -18,28 +17,26 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-# A real-time signal that nobody has a name for.
-STACK_SIGNAL = signal.SIGRTMAX - 5
-# How long a stack is waited for, and how long it is quiet when it is complete.
-_ANSWER_S = 0.5
-_QUIET_S = 0.03
-_MOST_LINES = 60
+STACK_SIGNAL = signal.SIGRTMAX - 5  # has no other use
+_TIMEOUT_S = 0.5
+_SETTLE_S = 0.03  # a dump is complete if the file has not grown for this time
+_MAX_LINES = 60
 _NUMBER_BYTES = 8
-# Below the training function, and below what sends its result back; below a sample that is being read.
-_OURS = (
+# Stack frames of these files, and those below them, are not shown: they are the same in every process.
+_LIBRARY_FILES = (
     "/fanwise/parallel/supervisor/ranks.py",
     "/fanwise/parallel/running.py",
     "/fanwise/pool/worker.py",
-    "/fanwise/parallel/data/reading.py",
+    "/fanwise/parallel/data/dataset.py",
 )
 
 _STATES = {
     "R": "It is computing",
     "S": "It waits",
-    "D": "It waits in the kernel and cannot be interrupted, as for a file system or a device that does not answer",
-    "T": "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {pid} lets it go on",
-    "t": "It is held by a debugger",
-    "Z": "It has ended, and somebody holds it back",
+    "D": "It waits in the kernel and cannot be interrupted, for example for a file system that does not answer",
+    "T": "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {pid} continues it",
+    "t": "It is stopped by a debugger",
+    "Z": "It has ended, but its parent has not collected it",
 }
 
 
@@ -47,7 +44,8 @@ class StackFile:
     """A file in memory, into which one process writes its stacks.
 
     Attributes:
-        path: how others open it. name: by which they know that it is this one, and not that of a later process.
+        path: with which other processes open it.
+        name: distinguishes it from the file of a later process that has the same path.
     """
 
     def __init__(self, fd: int, path: str, name: str) -> None:
@@ -63,7 +61,7 @@ class StackFile:
 
     @classmethod
     def open(cls, path: str, name: str) -> "StackFile | None":
-        """That of another process; None if it is gone, or not on this machine."""
+        """Open the file of another process. None: the process has ended, or is on another machine."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -74,96 +72,79 @@ class StackFile:
         return cls(fd, path, name)
 
     def write_progress(self, number: int) -> None:
-        """A number at the beginning of the file, that others may look at."""
+        """Store a number that other processes can read."""
         os.pwrite(self._fd, number.to_bytes(_NUMBER_BYTES, "little"), 0)
 
     def read_progress(self) -> int:
         return int.from_bytes(os.pread(self._fd, _NUMBER_BYTES, 0), "little")
 
     def request_dump(self, send: Callable[[int], None]) -> str:
-        """The stacks, when the signal is sent now; empty if none come. Blocks for half a second at most."""
-        before = self._size()
+        """Send the signal and return the stacks, or "" after half a second."""
+        before = os.fstat(self._fd).st_size
         send(STACK_SIGNAL)
-        until_s = time.monotonic() + _ANSWER_S
+        deadline_s = time.monotonic() + _TIMEOUT_S
         size, changed_s = before, time.monotonic()
-        while (now_s := time.monotonic()) < until_s and (size == before or now_s - changed_s < _QUIET_S):
+        while (now_s := time.monotonic()) < deadline_s and (size == before or now_s - changed_s < _SETTLE_S):
             time.sleep(0.005)
-            if (grown := self._size()) != size:
-                size, changed_s = grown, time.monotonic()
+            if (current := os.fstat(self._fd).st_size) != size:
+                size, changed_s = current, time.monotonic()
         return os.pread(self._fd, size - before, before).decode(errors="replace")
-
-    def _size(self) -> int:
-        return os.fstat(self._fd).st_size
 
     def close(self) -> None:
         os.close(self._fd)
 
 
 def install_stack_dump(path: str) -> None:
-    """From now on this process answers the signal, as long as it lives."""
+    """Install the signal handler in this process."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
 
 
 def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -> str:
-    """One or more lines. Blocks for half a second at most.
+    """Return the state and the stack of a process. Blocks for half a second at most.
 
     Args:
-        send: a signal to the process; never to another that has got its number.
+        send: sends a signal to the process, but not to a later process with the same pid.
     """
-    state, said = _state_said(pid)
+    state, sentence = _state(pid)
     if state not in ("R", "S", "D"):
-        return said
-    lines = own(stacks.request_dump(send).splitlines())
-    if not lines:
-        return f"{said} It does not answer with its Python stack."
-    return _with_stack(said, lines)
+        return sentence
+    lines = user_frames(stacks.request_dump(send).splitlines())
+    return _with_stack(sentence, lines) if lines else f"{sentence} It does not answer with its Python stack."
 
 
 def describe_thread(thread: threading.Thread) -> str:
-    """The same, of another thread of this process."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    stack = [
-        f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
-        for each, line in traceback.walk_stack(frame)
-    ]
-    _, said = _state_said(thread.native_id or 0)
-    return _with_stack(said, own(["Stack (most recent call first):", *stack]))
+    """Return the state and the stack of another thread of this process."""
+    stack = traceback.walk_stack(sys._current_frames().get(thread.ident or 0))
+    frames = [f'  File "{frame.f_code.co_filename}", line {line} in {frame.f_code.co_name}' for frame, line in stack]
+    _, sentence = _state(thread.native_id or 0)
+    return _with_stack(sentence, user_frames(["Stack (most recent call first):", *frames]))
 
 
-def _with_stack(said: str, lines: Sequence[str]) -> str:
-    left_out = [f"  ... and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else []
-    return "\n".join([said, *(f"  {line}" for line in lines[:_MOST_LINES]), *left_out])
+def _with_stack(sentence: str, lines: Sequence[str]) -> str:
+    omitted = [f"  ... and {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
+    return "\n".join([sentence, *(f"  {line}" for line in lines[:_MAX_LINES]), *omitted])
 
 
-def own(lines: Sequence[str]) -> list[str]:
-    """Of stacks, most recent call first, what lies above the calls of this library that every process begins with."""
-    kept, is_own = [], True
+def user_frames(lines: Sequence[str]) -> list[str]:
+    """Return the lines of stacks, most recent call first, without those of this library below the user's function."""
+    kept, is_kept = [], True
     for line in lines:
         if not line.startswith("  File"):
-            is_own = True
-        elif any(ours in line for ours in _OURS):
-            is_own = False
-        if is_own and line.strip():
+            is_kept = True  # another thread
+        elif any(file in line for file in _LIBRARY_FILES):
+            is_kept = False
+        if is_kept and line.strip():
             kept.append(line)
     return kept
 
 
-def _state_said(pid: int) -> tuple[str, str]:
-    """The letter of the state of a process, or thread, and a sentence."""
-    state, place = _state(pid)
-    said = _STATES.get(state, f"Its state is {state}" if state else "It is gone").format(pid=pid)
-    return state, said + (f" (in {place})." if place else ".")
-
-
 def _state(pid: int) -> tuple[str, str]:
-    """The letter of its state, and where in the kernel it waits; empty: not known."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "", ""
-    place = ""
+    """Return the letter of the state of a process or thread ("" if it has ended), and a sentence."""
+    state = wait_channel = ""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        state = file.read().rpartition(")")[2].split()[0]
     with suppress(OSError), open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
-        place = file.read().strip("0")
-    return state, place
+        wait_channel = file.read().strip("0")
+    sentence = _STATES.get(state, f"Its state is {state}" if state else "It has ended").format(pid=pid)
+    return state, f"{sentence} (in {wait_channel})." if wait_channel else f"{sentence}."

@@ -1,12 +1,8 @@
-"""What a run changes in its process, and puts back: threads, random states, freed memory, how operators are chosen.
+"""The environment of a run in its process: threads, random states, freed memory and deterministic operators.
 
-What the program has set for its process (torch_settings.py) is what a run finds, in whatever process it takes place.
-
-Results that are the same again need operators that are: where torch has a deterministic one it is taken, and where it
-has none the call raises. What torch adds to that, filling what `torch.empty` gives, is left out: it costs time in every
-operator, and a run reads nothing that it has not written. With reduce="fast" operators are as the program has set them.
-
-Settings that only a GPU needs are in cuda.py.
+With reduce="exact" torch uses deterministic operators, and an operator that has none raises. torch's option to fill
+the memory of `torch.empty` is switched off, because it slows down every operator. With reduce="fast" operators are
+chosen as the program has set it.
 """
 
 import random
@@ -20,16 +16,16 @@ import torch.utils.deterministic
 
 from ...pool.late_imports import around_imports
 from ..rng import restored_streams
-from .cuda import as_in_every_process
+from .cuda import cuda_environment
 from .malloc import keep_freed_memory
 from .torch_settings import TorchSettings, apply_settings
 
-_filling: Any = torch.utils.deterministic  # Any: torch sets this module's attributes behind its types
+_deterministic: Any = torch.utils.deterministic
 
 
 @contextmanager
-def _imports_unseen() -> Iterator[None]:
-    """What libraries draw while they are loaded in this block does not count: another process has them already."""
+def _restore_streams_after_imports() -> Iterator[None]:
+    """Ignore random numbers that libraries draw when they are imported, because other processes have imported them."""
     watcher = around_imports(restored_streams)
     try:
         yield
@@ -41,33 +37,33 @@ def _imports_unseen() -> Iterator[None]:
 def run_environment(
     threads: int, device: torch.device, *, exact: bool = True, settings: TorchSettings | None = None
 ) -> Iterator[None]:
-    """As a run needs them, in this block. The random states are for the block to set; what was is put back.
+    """Prepare the process for a run in this block, and restore it afterwards, with its random states.
 
     Args:
-        switches: of the program, where this is another process than the one that it runs in.
+        settings: settings of the process that started the run, if it is another one.
 
     Raises:
-        ValueError: the environment lets matrix products on this GPU give other bits each time.
+        ValueError: an environment variable makes matrix products on this GPU nondeterministic.
     """
     threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
     python_before, numpy_before = random.getstate(), np.random.get_state()
     mode_before = torch.get_deterministic_debug_mode()
-    filled = _filling.fill_uninitialized_memory
+    filled = _deterministic.fill_uninitialized_memory
     with (
         apply_settings(settings),
         keep_freed_memory(),
-        _imports_unseen(),
-        as_in_every_process(device) if device.type == "cuda" else nullcontext(),
+        _restore_streams_after_imports(),
+        cuda_environment(device) if device.type == "cuda" else nullcontext(),
     ):
         torch.set_num_threads(threads)
         if exact:
-            # As use_deterministic_algorithms(True), which would first load the compiler.
+            # Like use_deterministic_algorithms(True), which imports the compiler.
             torch.set_deterministic_debug_mode("error")
-        _filling.fill_uninitialized_memory = False
+        _deterministic.fill_uninitialized_memory = False
         try:
             yield
         finally:
-            _filling.fill_uninitialized_memory = filled
+            _deterministic.fill_uninitialized_memory = filled
             torch.set_deterministic_debug_mode(mode_before)
             torch.set_num_threads(threads_before)
             torch.set_rng_state(torch_before)

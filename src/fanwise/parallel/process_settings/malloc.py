@@ -1,11 +1,7 @@
-"""Memory that a run frees stays with its process while the run lasts.
+"""Keeps freed memory in the process during a run.
 
-The C library gives blocks above 32 MiB back to the system at once, and the gradients of a step may be such blocks. With
-35 MB in one of them each step had 8,700 page faults, 10 to 15 % of its time (measured). The next step needs the same
-memory again.
-
-After the last run of a process its free memory goes back, and blocks are kept up to the size up to which the C library
-keeps them by itself once it has seen such blocks come and go.
+glibc returns blocks above 32 MiB to the system at once. If gradients are such blocks, every step has page faults: 10 to
+15 % of the time of a step with 35 MB in one block (measured). After the last run of a process, free memory is returned.
 """
 
 import ctypes
@@ -15,55 +11,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_KEPT_BYTES = 1 << 30
-# What glibc's own adjustment ends at: DEFAULT_MMAP_THRESHOLD_MAX, and twice that for what is kept at the top.
-_USUAL_BYTES = 1 << 25
+_MAX_KEPT_BYTES = 1 << 30
+_GLIBC_MAX_BYTES = 1 << 25  # DEFAULT_MMAP_THRESHOLD_MAX, up to which glibc adjusts its threshold by itself
+_VARIABLES = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_"}
+_TUNABLES = ("glibc.malloc.mmap", "glibc.malloc.trim", "glibc.malloc.top_pad")
 
 _lock = threading.Lock()
-_runs = 0
+_num_runs = 0
 
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """In this block, blocks below 1 GiB come from the heap, and it does not shrink.
+    """Take blocks below 1 GiB from the heap in this block, and do not shrink the heap.
 
-    Nothing changes where the environment sets these limits, and with C libraries that have none.
+    Does nothing if the environment sets these limits, or if the C library has none.
     """
-    global _runs
+    global _num_runs
     library = ctypes.CDLL(None)
-    if _is_set_by_user() or not all(hasattr(library, name) for name in ("mallopt", "malloc_trim")):
+    is_set_by_user = bool(_VARIABLES & os.environ.keys()) or any(
+        name in os.environ.get("GLIBC_TUNABLES", "") for name in _TUNABLES
+    )
+    if is_set_by_user or not all(hasattr(library, name) for name in ("mallopt", "malloc_trim")):
         yield
         return
     with _lock:
-        _runs += 1
-        if _runs == 1:
-            _keep_up_to(library, _KEPT_BYTES, _KEPT_BYTES)
+        _num_runs += 1
+        if _num_runs == 1:
+            _set_thresholds(library, _MAX_KEPT_BYTES, _MAX_KEPT_BYTES)
     try:
         yield
     finally:
         with _lock:
-            _runs -= 1
-            if _runs == 0:
-                _keep_up_to(library, _USUAL_BYTES, 2 * _USUAL_BYTES)
+            _num_runs -= 1
+            if _num_runs == 0:
+                _set_thresholds(library, _GLIBC_MAX_BYTES, 2 * _GLIBC_MAX_BYTES)
                 library.malloc_trim(0)
 
 
 def _after_fork_in_child() -> None:
-    """The lock may be held by a thread that is not here."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.Lock()  # the lock may be held by a thread that the child does not have
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _keep_up_to(library: ctypes.CDLL, block_bytes: int, top_bytes: int) -> None:
-    library.mallopt(_MMAP_THRESHOLD, block_bytes)
-    library.mallopt(_TRIM_THRESHOLD, top_bytes)
-
-
-def _is_set_by_user() -> bool:
-    """See mallopt(3), and "Memory Allocation Tunables" in the manual of glibc."""
-    return bool(
-        {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_"} & os.environ.keys()
-    ) or any(f"glibc.malloc.{name}" in os.environ.get("GLIBC_TUNABLES", "") for name in ("mmap", "trim", "top_pad"))
+def _set_thresholds(library: ctypes.CDLL, mmap_bytes: int, trim_bytes: int) -> None:
+    library.mallopt(_MMAP_THRESHOLD, mmap_bytes)
+    library.mallopt(_TRIM_THRESHOLD, trim_bytes)

@@ -1,30 +1,20 @@
-"""What a program sets in its process before a run, and a result may depend on: read, carried, set, put back.
+"""Settings of torch that a program has made before a run and that affect its result.
 
-    caller: read_settings() --by value--> each process of the run: apply_settings(values), put back after
-
-So a run in other processes finds what it would find in the caller's. What a training function sets for itself is its
-own matter: it does so in every process, and when the run is over, everything is as it was before, on one device too.
-What holds for a GPU besides is in cuda.py, and wins.
+They are read in the process that starts the run, and applied in every process of the run. Settings that the training
+function makes are reverted when the run ends. On a GPU, cuda.py overrides some of them.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-TorchSettings = Mapping[str, Any]  # Any: plain values, by name
+TorchSettings = Mapping[str, Any]  # plain values, by name
 
 
-@dataclass(frozen=True, slots=True)
-class _Switch:
-    read: Callable[[], Any]  # Any: its plain value
-    write: Callable[[Any], object]
-
-
-def _autocast() -> tuple[bool, torch.dtype]:
+def _get_autocast() -> tuple[bool, torch.dtype]:
     return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
 
@@ -41,68 +31,63 @@ def _set_arguments(value: list[str]) -> None:
     sys.argv[:] = value
 
 
-_backends: Any = torch.backends  # Any: torch has not annotated them
+_backends: Any = torch.backends
 
-_SWITCHES: dict[str, _Switch] = {
-    "default dtype": _Switch(torch.get_default_dtype, torch.set_default_dtype),
-    "precision of float32 products": _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "deterministic operators": _Switch(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    "gradients": _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
-    "autocast": _Switch(_autocast, _set_autocast),
-    "detecting anomalies": _Switch(torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    "denormal numbers flushed": _Switch(_flushes_denormals, torch.set_flush_denormal),
-    "oneDNN": _Switch(lambda: _backends.mkldnn.enabled, _backends.mkldnn.set_flags),
-    "path of einsum": _Switch(
-        lambda: _backends.opt_einsum.enabled, lambda value: setattr(_backends.opt_einsum, "enabled", value)
+_ACCESSORS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {  # getter, setter
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "deterministic operators": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "autocast": (_get_autocast, _set_autocast),
+    "detecting anomalies": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "denormal numbers flushed": (_flushes_denormals, torch.set_flush_denormal),
+    "oneDNN": (lambda: _backends.mkldnn.enabled, _backends.mkldnn.set_flags),
+    "path of einsum": (
+        lambda: _backends.opt_einsum.enabled,
+        lambda value: setattr(_backends.opt_einsum, "enabled", value),
     ),
-    "fast path of attention": _Switch(_backends.mha.get_fastpath_enabled, _backends.mha.set_fastpath_enabled),
-    "flash attention": _Switch(_backends.cuda.flash_sdp_enabled, _backends.cuda.enable_flash_sdp),
-    "memory-efficient attention": _Switch(
-        _backends.cuda.mem_efficient_sdp_enabled, _backends.cuda.enable_mem_efficient_sdp
-    ),
-    "attention by single operators": _Switch(_backends.cuda.math_sdp_enabled, _backends.cuda.enable_math_sdp),
-    "default device": _Switch(lambda: str(torch.get_default_device()), torch.set_default_device),
+    "fast path of attention": (_backends.mha.get_fastpath_enabled, _backends.mha.set_fastpath_enabled),
+    "flash attention": (_backends.cuda.flash_sdp_enabled, _backends.cuda.enable_flash_sdp),
+    "memory-efficient attention": (_backends.cuda.mem_efficient_sdp_enabled, _backends.cuda.enable_mem_efficient_sdp),
+    "attention by single operators": (_backends.cuda.math_sdp_enabled, _backends.cuda.enable_math_sdp),
+    "default device": (lambda: str(torch.get_default_device()), torch.set_default_device),
 }
-# What a program was called with is no matter of the result, but a training function may read it.
+# The result does not depend on it, but a training function may read it.
 _ARGUMENTS = "sys.argv"
 
 
-def read_settings() -> dict[str, Any]:  # Any: plain values
-    """As this process is set now."""
-    return {**_read(), _ARGUMENTS: list(sys.argv)}
+def read_settings() -> dict[str, Any]:
+    """Return the settings of this process, and its arguments."""
+    return {**comparable_settings(), _ARGUMENTS: list(sys.argv)}
 
 
-def comparable_settings() -> dict[str, Any]:  # Any: plain values
-    """Those that a result depends on."""
-    return _read()
-
-
-def _read() -> dict[str, Any]:  # Any: plain values
+def comparable_settings() -> dict[str, Any]:
+    """Return the settings that must be equal in all processes of a run."""
     values = {}
-    for name, switch in _SWITCHES.items():
+    for name, (read, _) in _ACCESSORS.items():
         try:
-            values[name] = switch.read()
+            values[name] = read()
         except RuntimeError:
-            continue  # the program has set a newer form of it, which torch does not tell in the older one
+            continue  # the program has used the newer form of the setting, which the older getter refuses
     return values
 
 
 @contextmanager
-def apply_settings(values: TorchSettings | None) -> Iterator[None]:
-    """This process is set so in the block, or as it is if None; what was is put back."""
+def apply_settings(settings: TorchSettings | None) -> Iterator[None]:
+    """Apply the settings in this block. None: keep those of this process. The settings before it are restored."""
     before = read_settings()
-    if values is not None:
-        _set(values)
+    if settings is not None:
+        _apply(settings)
     try:
         yield
     finally:
-        _set(before)
+        _apply(before)
 
 
-def _set(values: TorchSettings) -> None:
-    """Only what differs: to set the default device to what it is would slow down every operator."""
-    now = read_settings()
-    for name, value in values.items():
-        if now.get(name) != value:
-            write = _set_arguments if name == _ARGUMENTS else _SWITCHES[name].write
+def _apply(settings: TorchSettings) -> None:
+    # Unchanged settings are skipped: setting the default device, even to the same one, slows down every operator.
+    current = read_settings()
+    for name, value in settings.items():
+        if current.get(name) != value:
+            write = _set_arguments if name == _ARGUMENTS else _ACCESSORS[name][1]
             write(value)

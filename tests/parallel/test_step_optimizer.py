@@ -1,4 +1,4 @@
-"""Who updates what of an optimizer: the whole of it, or slices; and whole again for all when one needs it."""
+"""Optimizers that are updated as a whole or by slices."""
 
 from collections.abc import Iterator
 
@@ -27,53 +27,53 @@ def memory(params: list[nn.Parameter]) -> Iterator[SliceMemory]:
     run.memory.close()
 
 
-def shared(placement: StepOptimizer, memory: SliceMemory) -> StepOptimizer:
-    placement.enable_slices(memory)
-    return placement
+def with_slices(updates: StepOptimizer, memory: SliceMemory) -> StepOptimizer:
+    updates.enable_slices(memory)
+    return updates
 
 
 def test_what_has_no_state_for_its_elements_stays_whole(params: list[nn.Parameter], memory: SliceMemory) -> None:
-    placements = StepOptimizers()
-    assert not shared(placements.of(params, SGD(params), in_parts=True), memory).is_sharded
-    assert not shared(placements.of(params, Adam(params), in_parts=False), memory).is_sharded
-    assert not placements.of(params, Adam(params), in_parts=True).is_sharded  # nobody has memory for slices
-    assert shared(placements.of(params, Adam(params), in_parts=True), memory).is_sharded
+    optimizers = StepOptimizers()
+    assert not with_slices(optimizers.of(params, SGD(params), in_parts=True), memory).is_sharded
+    assert not with_slices(optimizers.of(params, Adam(params), in_parts=False), memory).is_sharded
+    assert not optimizers.of(params, Adam(params), in_parts=True).is_sharded  # nobody has memory for slices
+    assert with_slices(optimizers.of(params, Adam(params), in_parts=True), memory).is_sharded
 
 
 def test_steps_with_the_same_parameters_have_the_same_slices(params: list[nn.Parameter], memory: SliceMemory) -> None:
-    placements, optimizer = StepOptimizers(), Adam(params)
-    first = shared(placements.of(params, optimizer, in_parts=True), memory)
-    assert placements.of(list(params), optimizer, in_parts=True) is first
-    assert optimizer in placements and Adam(params) not in placements
+    optimizers, optimizer = StepOptimizers(), Adam(params)
+    first = with_slices(optimizers.of(params, optimizer, in_parts=True), memory)
+    assert optimizers.of(list(params), optimizer, in_parts=True) is first
+    assert optimizer in optimizers and Adam(params) not in optimizers
 
 
 @pytest.mark.parametrize("other", ["other parameters", "clipping"])
 def test_a_step_that_cannot_share_the_slices_makes_the_optimizer_whole(
     other: str, params: list[nn.Parameter], memory: SliceMemory
 ) -> None:
-    placements, optimizer = StepOptimizers(), Adam(params)
-    first = shared(placements.of(params, optimizer, in_parts=True), memory)
-    second = placements.of(
+    optimizers, optimizer = StepOptimizers(), Adam(params)
+    first = with_slices(optimizers.of(params, optimizer, in_parts=True), memory)
+    second = optimizers.of(
         params[:1] if other == "other parameters" else params, optimizer, in_parts=other != "clipping"
     )
-    assert not shared(second, memory).is_sharded
+    assert not with_slices(second, memory).is_sharded
     assert not first.is_sharded
 
 
 def test_when_one_process_cannot_go_on_by_slices_none_does(params: list[nn.Parameter], memory: SliceMemory) -> None:
     for others in ((None,), ((0, True),)):
-        placement = shared(StepOptimizer(params, Adam(params), in_parts=True), memory)
+        updates = with_slices(StepOptimizer(params, Adam(params), in_parts=True), memory)
         states = []
         for said in ((), others):
-            placement.on_statuses([placement.status(), *said], is_sparse=False)
-            states.append(placement.is_sharded)
-        assert states == [True, False] and placement.status() is None
+            updates.on_statuses([updates.status(), *said], is_sparse=False)
+            states.append(updates.is_sharded)
+        assert states == [True, False] and updates.status() is None
 
 
 def test_a_sparse_gradient_needs_the_whole_optimizer(params: list[nn.Parameter], memory: SliceMemory) -> None:
-    placement = shared(StepOptimizer(params, Adam(params), in_parts=True), memory)
-    placement.on_statuses([placement.status()], is_sparse=True)
-    assert not placement.is_sharded
+    updates = with_slices(StepOptimizer(params, Adam(params), in_parts=True), memory)
+    updates.on_statuses([updates.status()], is_sparse=True)
+    assert not updates.is_sharded
 
 
 def test_an_update_by_slices_is_that_of_the_whole_and_its_state_comes_back(
@@ -81,17 +81,17 @@ def test_an_update_by_slices_is_that_of_the_whole_and_its_state_comes_back(
 ) -> None:
     copies = [nn.Parameter(param.detach().clone()) for param in params]
     optimizer, whole = Adam(params, 0.1), Adam(copies, 0.1)
-    placement = shared(StepOptimizer(params, optimizer, in_parts=True), memory)
+    updates = with_slices(StepOptimizer(params, optimizer, in_parts=True), memory)
     buckets = memory.layout.owned(0, 1)  # type: ignore[attr-defined]  # of the areas that it is
     for turn in range(3):
         grads = [torch.full_like(param, turn + 0.5) for param in params]
-        placement.on_statuses([placement.status()], is_sparse=False)
-        placement.update([True, True], buckets, lambda bucket: bucket.of_flat(grads[bucket.param].view(-1)))  # noqa: B023
-        placement.commit([True, True])
+        updates.on_statuses([updates.status()], is_sparse=False)
+        updates.update([True, True], buckets, lambda bucket: bucket.of_flat(grads[bucket.param].view(-1)))  # noqa: B023
+        updates.commit([True, True])
         for param, grad in zip(copies, grads, strict=True):
             param.grad = grad
         whole.step()
     assert all(map(torch.equal, params, copies))
-    placement.unshard()
+    updates.unshard()
     for param, copy in zip(params, copies, strict=True):
         assert all(torch.equal(optimizer.state[param][key], whole.state[copy][key]) for key in ("step", "exp_avg"))

@@ -1,6 +1,7 @@
-"""Who updates what of an optimizer; those that treat every element by itself can be cut.
+"""Optimizers whose update and state are divided among the processes, and learning rates.
 
-placement               whole, or each process its slice
-elementwise             which can be cut
-sharded, sliced_state   each process updates its slice; the state until somebody looks into it
+step_optimizer   the optimizer of a step, updated as a whole or by slices
+sharded          each process updates its slice of the parameters and keeps its slice of the state
+elementwise      which optimizers can be divided
+lr_scaling       learning rates for larger batches
 """

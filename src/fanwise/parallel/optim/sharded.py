@@ -1,21 +1,20 @@
-"""An optimizer whose state lies in slices, one for each process: each updates the slice of the parameters that it owns.
+"""An optimizer that is divided among the processes: each updates the slice of the parameters that it owns.
 
-    owner:     mean gradient of its slice, its slice of the state --optimizer of the slice--> new parameters, new state
-    everybody: barrier, then the new parameters of all slices
+    owner:          mean gradient and state of its slice --optimizer of the slice--> new parameters, new state
+    all processes:  barrier, then the new parameters of all slices
 
-The state lies in the shared memory in two versions, of which the update writes one and leaves the other. Until all have
-passed the barrier nothing has happened: when an owner dies, whoever owns its slice next finds the old state there, also
-that of the dead. So the memory and the time of the state are divided by the number of processes.
+The state is in shared memory, in two versions. An update reads one version and writes the other, so it has no effect
+before the barrier: if the owner of a slice dies, the next owner still finds the old state. Each process holds only its
+part of the work.
 
-Only for optimizers that treat every element by itself, the same in a slice as in the whole tensor. When that is no
-longer so - somebody has added a group of parameters, or a hook that is to see every gradient, or has looked into
-`optimizer.state`, or another step needs the optimizer as a whole - each process takes the whole state home and updates
-by itself from then on. All learn of it in the exchange of the same step, so they do it together.
+This needs an optimizer that treats every element by itself. Each process gathers the whole state and updates all
+parameters from then on if the program adds parameters, adds a hook that must see every gradient, reads
+`optimizer.state`, or has another step that needs whole gradients. All processes learn of it in the same exchange.
 """
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -23,235 +22,247 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..teams.layout import Bucket, in_order
-from .elementwise import COUNTED, KEYS, another, is_watched
-from .sliced_state import SlicedState
+from .elementwise import COUNTED, KEYS, has_hooks, make_like
 
 
 class SliceMemory(Protocol):
-    """Memory that all processes see, for parameters and for up to three values of state for each of their elements."""
+    """Shared memory for the new parameters, and for up to three values of state for each of their elements."""
 
     def new_params(self, bucket: Bucket) -> Tensor:
-        """What the owner of these elements makes them."""
+        """Return the memory of the new elements, which their owner writes."""
         ...
 
     def state(self, key: int, version: int, bucket: Bucket) -> Tensor:
-        """One of the values of state of these elements, in one of its two versions."""
+        """Return one value of the state of these elements, in one of the two versions."""
         ...
 
     def whole_state(self, key: int, version: int, place: int) -> Tensor:
-        """The same of a parameter, in its shape."""
+        """Return the same for a whole parameter, in its shape."""
         ...
 
     def whole_param(self, place: int) -> Tensor:
-        """What the owners have made a parameter, in its shape."""
+        """Return a whole new parameter, in its shape."""
         ...
 
 
 class ShardedOptimizer:
-    """The user's optimizer, done by slices. It keeps the settings, and its state_dict is whole.
+    """Updates a slice of the parameters of the user's optimizer, whose settings are used and whose state_dict is whole.
 
     Args:
-        memory: where new parameters and state lie.
-        params: of the step.
+        params: parameters of the step.
     """
 
     def __init__(self, optimizer: Optimizer, memory: SliceMemory, params: Sequence[nn.Parameter]) -> None:
         self._optimizer = optimizer
         self._keys = KEYS[type(optimizer)]
+        self._is_counted = type(optimizer) in COUNTED
         self._memory = memory
         self._params = list(params)
         self._version = 0
-        self._counts = [0] * len(self._params)
-        self._has: set[tuple[int, str]] = set()
-        self._places = {param: place for place, param in enumerate(self._params)}
-        self._slices: dict[tuple[int, tuple[Bucket, ...]], Optimizer] = {}
-        self._is_stale = bool(optimizer.state)
-        self._sliced = SlicedState(self._whole)
-        self._shown: dict[Any, dict[str, Any]] | None = None  # in its place for a state_dict
-        if not self._is_stale:
-            optimizer.state = self._sliced
-        self._held = _held_by(optimizer)
+        self._counts = [0] * len(self._params)  # updates of each parameter
+        self._has_state: set[tuple[int, str]] = set()  # number of a parameter, and key of the state
+        self._numbers = {param: number for number, param in enumerate(self._params)}
+        self._slices: dict[tuple[int, tuple[Bucket, ...]], Optimizer] = {}  # by version and buckets
+        self._is_loaded = bool(optimizer.state)  # the optimizer has newer state than the memory
+        self._lazy_state = LazyState(self._whole_state)
+        self._temporary: dict[Any, dict[str, Any]] | None = None  # replaces the lazy state during state_dict
+        if not self._is_loaded:
+            optimizer.state = self._lazy_state
+        self._groups = _params_of_groups(optimizer)
         self._hooks = [
-            optimizer.register_state_dict_pre_hook(self._fill),
-            optimizer.register_state_dict_post_hook(self._empty),
-            optimizer.register_load_state_dict_post_hook(self._loaded),
+            optimizer.register_state_dict_pre_hook(self._before_state_dict),
+            optimizer.register_state_dict_post_hook(self._after_state_dict),
+            optimizer.register_load_state_dict_post_hook(self._after_load),
         ]
-
-    # -- one update ------------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int | None:
-        """Where the state lies in the memory; None: what was loaded is not there yet."""
-        return None if self._is_stale else self._version
+        """Version of the state in the memory. None: the optimizer has loaded newer state."""
+        return None if self._is_loaded else self._version
 
     @property
-    def ends(self) -> bool:
-        """Whether it can no longer be done by slices."""
-        held = _held_by(self._optimizer)
-        is_same = len(held) == len(self._held) and all(map(operator.is_, held, self._held))
-        return not is_same or is_watched(self._optimizer) or self._is_seen
+    def must_end(self) -> bool:
+        """True if the optimizer can no longer be divided."""
+        groups = _params_of_groups(self._optimizer)
+        is_same = len(groups) == len(self._groups) and all(map(operator.is_, groups, self._groups))
+        return not is_same or has_hooks(self._optimizer) or self._is_read
 
     @property
-    def _is_seen(self) -> bool:
-        """Whether the program has looked into the state, or put another one in its place."""
-        is_other = self._optimizer.state is not self._sliced and not self._is_stale
-        return is_other or self._sliced.has_come
+    def _is_read(self) -> bool:
+        """True if the program has read or replaced `optimizer.state`."""
+        is_replaced = self._optimizer.state is not self._lazy_state and not self._is_loaded
+        return is_replaced or self._lazy_state.is_fetched
 
     def end(self) -> None:
-        """The whole state goes to the optimizer, in every process; what updates from now on is the optimizer.
-
-        Between two steps, or when all know in a step that all do it: then nobody writes into the state.
-        """
-        if not self._is_stale and not self._is_seen:
-            self._optimizer.state = self._whole()
+        """Give the whole state to the optimizer. No process may write state meanwhile, so all call it together."""
+        if not self._is_loaded and not self._is_read:
+            self._optimizer.state = self._whole_state()
         for hook in self._hooks:
             hook.remove()
 
     def begin(self, versions: Sequence[int | None]) -> None:
-        """What was loaded meanwhile goes into the memory, to where the others have it. Before anybody updates."""
-        if self._is_stale:
-            self._is_stale = False
+        """Before an update, write loaded state into the version of the memory that the other processes use."""
+        if self._is_loaded:
+            self._is_loaded = False
             self._version = next((version for version in versions if version is not None), self._version)
-            self._take_in()
-            self._optimizer.state = self._sliced
+            self._store_loaded()
+            self._optimizer.state = self._lazy_state
 
     def update(self, buckets: Sequence[Bucket], reached: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
-        """Write new parameters and new state of our buckets; nobody uses them yet."""
+        """Write new parameters and new state of the own buckets. `commit` makes them valid."""
         target = 1 - self._version
         own = self._slice_optimizer(target, tuple(buckets))
-        for group, its in zip(self._optimizer.param_groups, own.param_groups, strict=True):
-            its.update({name: value for name, value in group.items() if name != "params"})
+        for group, own_group in zip(self._optimizer.param_groups, own.param_groups, strict=True):
+            own_group.update({name: value for name, value in group.items() if name != "params"})
         tensors = {bucket: self._memory.new_params(bucket) for bucket in buckets}
         for bucket in buckets:
             tensor = tensors[bucket]
             tensor.copy_(bucket.of_flat(in_order(self._params[bucket.param])))
             tensor.grad = grad_of(bucket) if reached[bucket.param] else None
-            self._set_state(own, tensor, bucket, target)
+            self._load_slice(own, tensor, bucket, target)
         own.step()
         for bucket in buckets:
             tensors[bucket].grad = None
             if reached[bucket.param]:
-                self._keep_state(own, tensors[bucket], bucket, target)
+                self._store_slice(own, tensors[bucket], bucket, target)
 
     def commit(self, reached: Sequence[bool]) -> None:
-        """All have updated: the parameters of this process become the new ones."""
+        """Copy the new parameters of all slices into this process."""
         self._version = 1 - self._version
         for group in self._optimizer.param_groups:
             keys = self._keys(group)
             for param in group["params"]:
-                place = self._places[param]
-                if reached[place]:
-                    self._counts[place] += 1
-                    self._has.update((place, key) for key in keys)
+                number = self._numbers[param]
+                if reached[number]:
+                    self._counts[number] += 1
+                    self._has_state.update((number, key) for key in keys)
         with torch.no_grad():
-            places = self._in_groups()
-            new = [self._memory.whole_param(place) for place in places]
-            torch._foreach_copy_([self._params[place] for place in places], new)
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # what learning-rate schedulers ask for
+            numbers = self._numbers_in_groups()
+            new = [self._memory.whole_param(number) for number in numbers]
+            torch._foreach_copy_([self._params[number] for number in numbers], new)
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # learning-rate schedulers check it
 
-    def _in_groups(self) -> list[int]:
-        """Those of the step, which a program may have added others to that another step is to be made for."""
-        held = (param for group in self._optimizer.param_groups for param in group["params"])
-        return sorted(self._places[param] for param in held if param in self._places)
-
-    # -- the optimizer of a slice ----------------------------------------------------------------------------------
+    def _numbers_in_groups(self) -> list[int]:
+        # A program may already have added parameters for another step.
+        params = (param for group in self._optimizer.param_groups for param in group["params"])
+        return sorted(self._numbers[param] for param in params if param in self._numbers)
 
     def _slice_optimizer(self, version: int, buckets: tuple[Bucket, ...]) -> Optimizer:
-        """One of the same kind, of these buckets; another process's slice when the members change."""
         key = (version, buckets)
         if key not in self._slices:
-            self._slices = {known: made for known, made in self._slices.items() if known[1] == buckets}
-            self._slices[key] = self._make(buckets)
+            # Other buckets belong to this process after one was lost.
+            self._slices = {known: optimizer for known, optimizer in self._slices.items() if known[1] == buckets}
+            groups = []
+            for group in self._optimizer.param_groups:
+                numbers = {self._numbers[param] for param in group["params"]}
+                tensors = [self._memory.new_params(bucket) for bucket in buckets if bucket.param in numbers]
+                groups.append({**group, "params": tensors})
+            self._slices[key] = make_like(self._optimizer, groups)
         return self._slices[key]
 
-    def _make(self, buckets: tuple[Bucket, ...]) -> Optimizer:
-        groups = []
-        for group in self._optimizer.param_groups:
-            its = {self._places[param] for param in group["params"]}
-            tensors = [self._memory.new_params(bucket) for bucket in buckets if bucket.param in its]
-            groups.append({**group, "params": tensors})
-        return another(self._optimizer, groups)
-
-    def _set_state(self, own: Optimizer, tensor: Tensor, bucket: Bucket, target: int) -> None:
-        """The old state of a bucket, copied to where the new one is to be."""
+    def _load_slice(self, own: Optimizer, tensor: Tensor, bucket: Bucket, target: int) -> None:
+        """Copy the old state of a bucket to the memory of the new state, which the update changes."""
         count = self._counts[bucket.param]
         state = own.state[tensor]
         if count == 0:
-            return  # it makes its own
-        for number, key in enumerate(self._keys_of(bucket.param)):
-            if (bucket.param, key) in self._has:
-                new = self._memory.state(number, target, bucket)
-                new.copy_(self._memory.state(number, self._version, bucket))
+            return  # the first update creates the state
+        for key_number, key in enumerate(self._keys_of(bucket.param)):
+            if (bucket.param, key) in self._has_state:
+                new = self._memory.state(key_number, target, bucket)
+                new.copy_(self._memory.state(key_number, self._version, bucket))
                 state[key] = new
-        if type(own) in COUNTED:
+        if self._is_counted:
             state["step"] = torch.tensor(float(count))
 
-    def _keep_state(self, own: Optimizer, tensor: Tensor, bucket: Bucket, target: int) -> None:
-        """State that the first step has made moves into the memory."""
+    def _store_slice(self, own: Optimizer, tensor: Tensor, bucket: Bucket, target: int) -> None:
+        """Move state that the first update has created into the memory."""
         state = own.state[tensor]
-        for number, key in enumerate(self._keys_of(bucket.param)):
-            new = self._memory.state(number, target, bucket)
+        for key_number, key in enumerate(self._keys_of(bucket.param)):
+            new = self._memory.state(key_number, target, bucket)
             if key in state and state[key] is not None and state[key].data_ptr() != new.data_ptr():
                 new.copy_(state[key])
         own.state.pop(tensor)
 
-    def _keys_of(self, place: int) -> list[str]:
-        param = self._params[place]
+    def _keys_of(self, number: int) -> list[str]:
+        param = self._params[number]
         for group in self._optimizer.param_groups:
-            if any(each is param for each in group["params"]):
+            if any(member is param for member in group["params"]):
                 return self._keys(group)
         return []
 
-    # -- the whole state -------------------------------------------------------------------------------------------
-
-    def _whole(self) -> defaultdict[Any, dict[str, Any]]:  # Any: tensors, by parameter
-        """The state of all slices, as this optimizer would have it."""
-        found: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
-        for place in self._in_groups():
-            if not self._counts[place]:
+    def _whole_state(self) -> defaultdict[Any, dict[str, Any]]:
+        whole: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        for number in self._numbers_in_groups():
+            if not self._counts[number]:
                 continue
-            state: dict[str, Any] = {"step": torch.tensor(float(self._counts[place]))} if self._is_counted else {}
-            for number, key in enumerate(self._keys_of(place)):
-                if (place, key) in self._has:
-                    state[key] = self._memory.whole_state(number, self._version, place).clone()
-            found[self._params[place]] = state
-        return found
+            state: dict[str, Any] = {"step": torch.tensor(float(self._counts[number]))} if self._is_counted else {}
+            for key_number, key in enumerate(self._keys_of(number)):
+                if (number, key) in self._has_state:
+                    state[key] = self._memory.whole_state(key_number, self._version, number).clone()
+            whole[self._params[number]] = state
+        return whole
 
-    def _fill(self, optimizer: Optimizer) -> None:
-        """Before state_dict, which is to see the whole state."""
-        if not self._is_stale and not self._is_seen:
-            optimizer.state = self._shown = self._whole()
+    def _before_state_dict(self, optimizer: Optimizer) -> None:
+        if not self._is_loaded and not self._is_read:
+            optimizer.state = self._temporary = self._whole_state()
 
-    def _empty(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        """After it: this process holds its slice only."""
-        if self._shown is not None and optimizer.state is self._shown:
-            optimizer.state = self._sliced
-        self._shown = None
+    def _after_state_dict(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        if self._temporary is not None and optimizer.state is self._temporary:
+            optimizer.state = self._lazy_state
+        self._temporary = None
 
-    def _loaded(self, optimizer: Optimizer) -> None:
-        """After load_state_dict: what it holds is newer than what lies in the memory."""
-        self._is_stale = True
+    def _after_load(self, optimizer: Optimizer) -> None:
+        self._is_loaded = True
 
-    def _take_in(self) -> None:
-        self._has.clear()
-        for place, param in enumerate(self._params):
+    def _store_loaded(self) -> None:
+        self._has_state.clear()
+        for number, param in enumerate(self._params):
             state = self._optimizer.state.get(param, {})
-            keys = self._keys_of(place)
-            for number, key in enumerate(keys):
+            for key_number, key in enumerate(self._keys_of(number)):
                 if state.get(key) is not None:
-                    self._memory.whole_state(number, self._version, place).copy_(state[key])
-                    self._has.add((place, key))
-            self._counts[place] = int(state["step"]) if "step" in state else int(bool(state))
-
-    @property
-    def _is_counted(self) -> bool:
-        return type(self._optimizer) in COUNTED
+                    self._memory.whole_state(key_number, self._version, number).copy_(state[key])
+                    self._has_state.add((number, key))
+            self._counts[number] = int(state["step"]) if "step" in state else int(bool(state))
 
 
-def _held_by(optimizer: Optimizer) -> list[object]:
-    """The parameters of all its groups, and where each group ends."""
-    found: list[object] = []
-    for group in optimizer.param_groups:
-        found += group["params"]
-        found.append(None)
-    return found
+def _params_of_groups(optimizer: Optimizer) -> list[object]:
+    """Return the parameters of all groups, with None at the end of each group."""
+    return [param for group in optimizer.param_groups for param in (*group["params"], None)]
+
+
+class LazyState(defaultdict[Any, dict[str, Any]]):
+    """`optimizer.state` while the state is divided. The first access fetches the whole state.
+
+    The program may then change the state, so the optimizer must be updated as a whole.
+
+    Args:
+        fetch: returns the whole state, by parameter.
+    """
+
+    def __init__(self, fetch: Callable[[], Mapping[Any, dict[str, Any]]]) -> None:
+        super().__init__(dict)
+        self._fetch = fetch
+        self.is_fetched = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy as a dict with the whole state."""
+        return defaultdict, (dict,), None, None, iter(self.items())
+
+
+def _fetching(name: str) -> Callable[..., Any]:
+    method = getattr(defaultdict, name)
+
+    def access(self: LazyState, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_fetched:
+            self.is_fetched = True
+            dict.update(self, self._fetch())
+        return method(self, *args, **kwargs)
+
+    return access
+
+
+for _name in (
+    "__getitem__ __contains__ __iter__ __reversed__ __len__ __eq__ __ne__ __repr__ __or__ get keys values items copy "
+    "__setitem__ __delitem__ __ior__ pop popitem setdefault update clear"
+).split():
+    setattr(LazyState, _name, _fetching(_name))

@@ -1,11 +1,4 @@
-"""Who updates what of an optimizer: decided here, and written down here, for every step of a run.
-
-    whole    each process all of it, by the optimizer itself
-    slices   each process its slice, with the state in memory that all share               sharded.py
-
-An optimizer has one state, so steps that share it and cannot share its slices take it whole. It becomes whole, in all
-processes in the same step, when somebody looks into it, or wants all gradients at once; see sharded.py.
-"""
+"""The optimizer of a step, which every process updates as a whole, or each process by slices (sharded.py)."""
 
 from collections.abc import Callable, Sequence
 from operator import is_
@@ -18,94 +11,84 @@ from ..teams.layout import Bucket
 from .elementwise import is_elementwise
 from .sharded import ShardedOptimizer, SliceMemory
 
-# Where a process has the state of its slices, and whether they end; None: it has none.
+# Version of the sliced state, and whether slices must end. None: the process updates the whole optimizer.
 SliceStatus = tuple[int | None, bool] | None
 
 
 class StepOptimizer:
-    """Of the optimizer of a step.
-
-    Args:
-        in_parts: it may be updated by slices.
-    """
+    """The optimizer of a step. `in_parts`: it may be updated by slices."""
 
     def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> None:
         self.params = list(params)
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._in_parts = in_parts
         self._sharded: ShardedOptimizer | None = None
-
-    @property
-    def optimizer(self) -> Optimizer:
-        return self._optimizer
 
     @property
     def is_sharded(self) -> bool:
         return self._sharded is not None
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # Any: what the optimizer takes
-        """Update all of it here, by the gradients that the parameters have, or that `closure` makes."""
-        self._optimizer.step(closure)
-
-    # -- slices ----------------------------------------------------------------------------------------------------
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
+        """Update all parameters with their gradients, or with those that `closure` computes."""
+        self.optimizer.step(closure)
 
     def enable_slices(self, memory: SliceMemory) -> None:
-        """All processes see this memory, and each can update its slice there: from now on they do, if it may be."""
-        if self._in_parts and is_elementwise(self._optimizer, self.params):
-            self._sharded = ShardedOptimizer(self._optimizer, memory, self.params)
+        """Update by slices from now on, in this shared memory, if the optimizer allows it."""
+        if self._in_parts and is_elementwise(self.optimizer, self.params):
+            self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)
 
     def unshard(self) -> None:
-        """Another step needs the optimizer. All say so between the same steps."""
+        """Update the whole optimizer from now on. All processes call it between the same steps."""
         if self._sharded is not None:
             self._sharded.end()
             self._sharded = None
 
     def status(self) -> SliceStatus:
-        """What the others are to know before they update."""
-        return None if self._sharded is None else (self._sharded.version, self._sharded.ends)
+        """Return the status, which all processes exchange before an update."""
+        return None if self._sharded is None else (self._sharded.version, self._sharded.must_end)
 
-    def on_statuses(self, said: Sequence[SliceStatus], *, is_sparse: bool) -> None:
-        """What all have said. When one of them cannot go on by slices, or a gradient is sparse, then none does."""
-        if is_sparse or any(each is None or each[1] for each in said):
+    def on_statuses(self, statuses: Sequence[SliceStatus], *, is_sparse: bool) -> None:
+        """Unshard if a process cannot update by slices, or if a gradient is sparse."""
+        if is_sparse or any(status is None or status[1] for status in statuses):
             self.unshard()
         elif self._sharded is not None:
-            self._sharded.begin([each[0] for each in said if each is not None])
+            self._sharded.begin([status[0] for status in statuses if status is not None])
 
     def update(self, reached: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
-        """Our slice, by these gradients. Nothing has happened yet: the others may not come so far."""
+        """Update the own slice. It has no effect before `commit`, because another process may be lost."""
         assert self._sharded is not None, "it is updated by slices"
         self._sharded.update(buckets, reached, grad_of)
 
     def commit(self, reached: Sequence[bool]) -> None:
-        """All have updated their slices: these are the parameters now."""
+        """Use the parameters of all slices, after all processes have updated theirs."""
         assert self._sharded is not None, "it is updated by slices"
         self._sharded.commit(reached)
 
 
 class StepOptimizers:
-    """Of all optimizers of a run."""
+    """The optimizers of all steps of a run."""
 
     def __init__(self) -> None:
         self._by_optimizer: dict[int, list[StepOptimizer]] = {}
 
     def __contains__(self, optimizer: Optimizer) -> bool:
-        """Whether a step updates it."""
+        """Return True if a step updates it."""
         return id(optimizer) in self._by_optimizer
 
     def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:
-        """For a new step; that of an earlier one, if both can have the same slices.
+        """Return the optimizer for a new step. Steps with the same parameters share one, and its slices.
 
         Args:
-            in_parts: not with clipping, windows of several batches, a scaled loss, or a loop of the program's own: all
-                need whole gradients.
+            in_parts: the step needs no whole gradients, as it would for clipping, accumulation, a scaled loss, or a
+                loop of the program's own.
         """
         earlier = self._by_optimizer.setdefault(id(optimizer), [])
-        for placement in earlier:
-            is_same = len(placement.params) == len(params) and all(map(is_, placement.params, params))
-            if in_parts and placement.is_sharded and is_same:
-                return placement
-        for placement in earlier:
-            placement.unshard()
-        made = StepOptimizer(params, optimizer, in_parts=in_parts and not earlier)
-        earlier.append(made)
-        return made
+        for known in earlier:
+            is_same = len(known.params) == len(params) and all(map(is_, known.params, params))
+            if in_parts and known.is_sharded and is_same:
+                return known
+        for known in earlier:
+            known.unshard()
+        new = StepOptimizer(params, optimizer, in_parts=in_parts and not earlier)
+        earlier.append(new)
+        return new

@@ -40,13 +40,13 @@ class Constraint:
         return value - self.bound if self.relation == "<=" else self.bound - value
 
 
-def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]) -> float:
+def infeasibility_of(constraints: Iterable[Constraint], violations: Iterable[float]) -> float:
     """Return the sum of the positive violations, each divided by the absolute value of its bound, or by 1 if that is 0.
 
     NaN if a violation is NaN.
 
     >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.8"])
-    >>> infeasibility(constraints, [5.0, 0.4]), infeasibility(constraints, [-5.0, 0.0])
+    >>> infeasibility_of(constraints, [5.0, 0.4]), infeasibility_of(constraints, [-5.0, 0.0])
     (0.75, 0.0)
     """
     total = 0.0

@@ -4,8 +4,8 @@ An experiment contributes its trials with their valid reports. A data frame has 
 or config_<name>, the metrics, and optionally trial_id and st_status.
 
 An earlier trial is used if it has a value in the domain of every hyperparameter of the new space. Other names in its
-configuration are dropped. The trials become `Earlier` events, the first rows of the new record, so resume and replay
-do not need the earlier experiments. Schedulers do not see them, because rungs compare the trials of one search.
+configuration are dropped. The trials become `EarlierTrial` events, the first rows of the new record, so resume and
+replay do not need the earlier experiments. Schedulers do not see them, because rungs compare the trials of one search.
 """
 
 import math
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from ..base.text import counted
-from .core.events import Earlier
+from .core.events import EarlierTrial
 from .experiment import Experiment, load_experiment
 from .record.overview import read_search
 from .search_settings import SearchSettings
@@ -42,11 +42,11 @@ class _Source:
     """An earlier search. Its trials have the id 0 and unchecked configurations. `modes`: mode by metric."""
 
     name: str
-    trials: list[Earlier]
+    trials: list[EarlierTrial]
     modes: Mapping[str, str]
 
 
-def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[Earlier], list[Summary]]:
+def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[EarlierTrial], list[Summary]]:
     """Return the trials of all sources as the first events of a search, and a summary of each source. Reads from disk.
 
     Raises:
@@ -58,7 +58,7 @@ def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> t
     if warm_start is None:
         return [], []
     items = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
-    trials: list[Earlier] = []
+    trials: list[EarlierTrial] = []
     summaries: list[Summary] = []
     for index, item in enumerate(items):
         source = _read_source(item, index, settings.space)
@@ -114,7 +114,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
             config_columns.setdefault(name, columns[name])
     skipped = {*config_columns.values(), *(columns.get(name) for name in _RESERVED_COLUMNS)}
     value_columns = {name: column for name, column in columns.items() if column not in skipped}
-    trials: dict[object, Earlier] = {}
+    trials: dict[object, EarlierTrial] = {}
     reports: dict[object, list[Mapping[str, object]]] = {}
     for row_number, row in enumerate(frame.to_dict("records")):
         key = row[columns["trial_id"]] if "trial_id" in columns else row_number
@@ -136,9 +136,9 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
     return _Source(f"the data frame warm_start[{index}]", list(trials.values()), {})
 
 
-def _trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> Earlier:
+def _trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> EarlierTrial:
     """Return a trial whose id is set later. Running, paused and lost trials count as stopped."""
-    return Earlier(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
+    return EarlierTrial(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
 
 
 def _is_empty(value: object) -> bool:
@@ -148,7 +148,7 @@ def _is_empty(value: object) -> bool:
 # -- selecting what fits the search ------------------------------------------------------------------------------------
 
 
-def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earlier], list[str]]:
+def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[EarlierTrial], list[str]]:
     """Return the trials that fit the search, with their complete reports, and remarks on skipped data."""
     space = settings.space
     required = _required_values(source, settings)

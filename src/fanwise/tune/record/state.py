@@ -21,7 +21,7 @@ from typing import Any, final
 
 from ...base.errors import RecordError
 from ...base.text import counted
-from ..constraints import checked_constraints, infeasibility, violated_constraints, violations_of
+from ..constraints import checked_constraints, infeasibility_of, violated_constraints, violations_of
 from ..schedulers.scheduler import Status
 from ..searchers.searcher import Objective
 from . import news
@@ -149,7 +149,7 @@ class SearchState:
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return
         loss = self._sign * value
-        distance = infeasibility(constraints, violations_of(constraints, values)) if constraints else 0.0
+        distance = infeasibility_of(constraints, violations_of(constraints, values)) if constraints else 0.0
         if math.isfinite(distance) and (trial.best is None or (distance, loss) < trial.best[:2]):
             violations = violated_constraints(constraints, values) if distance else {}
             trial.best = RankedReport(
@@ -384,7 +384,7 @@ class SearchState:
             return [0.0] * len(self.reports)
         columns = {constraint.metric: self._column(constraint.metric) for constraint in self.constraints}
         all_values = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        return [infeasibility(self.constraints, violations_of(self.constraints, values)) for values in all_values]
+        return [infeasibility_of(self.constraints, violations_of(self.constraints, values)) for values in all_values]
 
     def counted_reports(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
         """Yield row, infeasibility and the values of these names for each report that counts."""

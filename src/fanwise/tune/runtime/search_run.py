@@ -27,7 +27,7 @@ from ...pool.specs import Packed
 from ..callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from ..callbacks.search_events import SearchEnded
 from ..core import events
-from ..core.events import Earlier, Event
+from ..core.events import EarlierTrial, Event
 from ..core.search_core import SearchCore
 from ..display.screen import mark_shown_in_notebook, screen_for
 from ..display.table import method_line
@@ -81,7 +81,7 @@ class SearchRun:
     capacity: Capacity
     pool: Pool | None
     cluster: Mapping[str, Any] | None = None  # Any: JSON
-    earlier: Sequence[Earlier] = ()
+    earlier: Sequence[EarlierTrial] = ()
     summaries: Sequence[Summary] = ()
     callbacks: Sequence[object]
     print_update_interval: float

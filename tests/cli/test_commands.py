@@ -457,7 +457,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (
             (*RUN, "--metric", "cost", "--scheduler", "asha", "--option", "max_t=9"),
             2,
-            "ASHA needs one metric, got ['loss', 'cost']. For several: MOASHA",
+            "ASHA needs one metric, got ['loss', 'cost']. For several metrics, use MOASHA",
         ),
         ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has a searcher of its own: leave out --searcher"),
         ((*RUN, "--searcher", "optuna:GridSampler"), 2, "missing 1 required positional argument: 'search_space'"),

@@ -151,5 +151,5 @@ def _permuted(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows"
     absent = np.isnan(changed)
     if absent.any():
         changed[absent] = rng.random(int(absent.sum()))
-    permuted[present] = encoder.snapped(changed)
+    permuted[present] = encoder.snap(changed)
     return permuted

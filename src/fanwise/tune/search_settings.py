@@ -1,4 +1,4 @@
-"""Settings of a search: validated once, stored in the record, and used by every way to start a search.
+"""Settings of a search, which are validated once and stored in the record.
 
 Tuner(), search(), open_search(), simulate() --create()--> SearchSettings --new_metadata()--> meta.json
 Tuner.resume(), replay_experiment()          <--from_json()-----------------------------------'
@@ -47,7 +47,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """Everything that determines the decisions of a search and how its trials run. See `Tuner` for the options.
+    """The settings of a search. See `Tuner` for the options.
 
     Args:
         scheduler: a scheduler whose `begin` has not been called. Searches run copies of it; see `copy_scheduler`.
@@ -57,7 +57,7 @@ class SearchSettings:
             the settings come from a record.
 
     Raises:
-        TypeError, ValueError: an option of the wrong type or size.
+        TypeError, ValueError: an option has the wrong type or value.
     """
 
     space: Space
@@ -115,7 +115,7 @@ class SearchSettings:
         """Return validated settings. Choose a searcher if neither a scheduler nor a searcher is given.
 
         Args:
-            default_seed: used if neither `random_seed` nor the scheduler has a seed. None: a random one.
+            default_seed: seed to use if neither `random_seed` nor the scheduler sets one. None: a random one.
 
         Raises:
             TypeError, ValueError: invalid settings, or both a scheduler and settings that belong to it.
@@ -201,7 +201,7 @@ class SearchSettings:
         }
 
     def start_event(self, name: str, folder: Path, *, is_resumed: bool) -> SearchStarted:
-        """Return the event that tells callbacks that the search in this folder starts or is resumed."""
+        """Return the event that callbacks receive when the search in this folder starts or is resumed."""
         return SearchStarted(
             name,
             folder,
@@ -243,7 +243,7 @@ class SearchSettings:
 
         Args:
             objective: name of the objective.
-            seed: the random seed that the user gave. None: no seed was given.
+            seed: the random seed that the user passed. None: do not check the seed.
 
         Raises:
             ValueError: objective, space, scheduler, constraints or seed differ. The message lists the differences.
@@ -276,7 +276,7 @@ class SearchSettings:
 
 
 def as_space(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and constants
-    """Return the argument if it is a Space, or else a new Space of it."""
+    """Return the space, or a new Space if the argument is a dict."""
     return space if isinstance(space, Space) else Space(space)
 
 
@@ -297,7 +297,7 @@ def check_scheduler(scheduler: object) -> None:
 
 
 def _copy(scheduler: Scheduler) -> Scheduler:
-    """Return a deep copy, so that one scheduler can be passed to several searches. Raise TypeError if copying fails."""
+    """Return a deep copy, so that one scheduler can be used in several searches. Raise TypeError if copying fails."""
     try:
         return copy.deepcopy(scheduler)
     except Exception as error:  # copying user code may raise any exception

@@ -14,7 +14,7 @@ class News:
     """Collects up to 20 lines between two calls of `take`.
 
     Attributes:
-        on_line: callback for every line, with True as the second argument if the line reports a failure.
+        on_line: callback for every line. Its second argument is True if the line reports a failure.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class News:
         self.on_line: Callable[[str, bool], None] | None = None
 
     def add(self, make_line: Callable[[], str], *, is_failure: bool = False) -> None:
-        """Add a line. It is made only if it is used, because making lines doubles the time to read a record."""
+        """Add a line. `make_line` is called only if the line is used, because it takes as long as reading an event."""
         is_kept = len(self._lines) < _MAX_LINES
         self._num_left_out += not is_kept
         if not is_kept and self.on_line is None:
@@ -35,7 +35,7 @@ class News:
             self.on_line(shown, is_failure)
 
     def take(self) -> list[str]:
-        """Return the lines since the last call. If some were left out, the last line says how many."""
+        """Return the lines since the last call. If lines were left out, the last line gives their number."""
         lines, self._lines = self._lines, []
         if self._num_left_out:
             lines.append(f"(and {self._num_left_out} more events)")

@@ -295,7 +295,7 @@ def test_a_link_to_an_experiment_is_not_followed(place: Place) -> None:
     with place.searching("e"):
         pass
     (place.home / "link").symlink_to(place.home / "e")
-    assert "link is no experiment's own folder: nothing was deleted." in place.typed("rm", "link", "--yes").err
+    assert "link is not the folder of an experiment: nothing was deleted." in place.typed("rm", "link", "--yes").err
     assert (place.home / "e" / "events.jsonl").exists()
 
 

@@ -154,7 +154,7 @@ def test_a_broken_checkpoint_is_named_and_the_trial_may_begin_from_scratch(
         max_equal_failures=None,
     )
     said = (tmp_path / "said").read_text()
-    assert said.startswith("trial 0 cannot go on: there is no complete checkpoint 0-0-1 in ")
+    assert said.startswith("trial 0 cannot continue: there is no complete checkpoint 0-0-1 in ")
     assert "Catch CheckpointError to begin from scratch." in said
     assert list(experiment.trials["status"]) == ["Completed" if catches else "Failed"]
 

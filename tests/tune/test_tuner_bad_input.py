@@ -382,7 +382,7 @@ def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_pat
     (tmp_path / "photos").mkdir()
     with pytest.raises(RecordError, match=r"photos is not an experiment: the folder has no events\.jsonl\."):
         load_experiment(tmp_path / "photos")
-    with pytest.raises(RecordError, match=r"^There is no experiment 'lenett': .* holds none yet\."):
+    with pytest.raises(RecordError, match=r"^There is no experiment 'lenett': .* contains no experiments yet\."):
         load_experiment("lenett")
 
 

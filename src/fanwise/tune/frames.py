@@ -1,6 +1,6 @@
 """The tables of an experiment as pandas data frames, and as CSV, JSON, Parquet and SQLite files.
 
-A reported value that has the name of another column is renamed to `reported_<name>`. pandas is imported inside the
+If a reported value has the name of another column, its column is named `reported_<name>`. pandas is imported inside the
 functions, because the import takes a third of a second and a search does not need it.
 """
 
@@ -34,7 +34,7 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
     ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids_of_trials)
-    # For each report, the index of its trial in `trials`.
+    # One index into `trials` per report.
     trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
     statuses = [history.status_of(trial, dead=dead) for trial in trials]
     columns: dict[str, Any] = {
@@ -90,7 +90,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
 
 
 def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
-    """Return a column for every name in a configuration; None for trials that do not have it."""
+    """Return a column for every name in a configuration. Values are None for trials without the name."""
     configs = [trial.config for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     return {f"config_{name}": [config.get(name) for config in configs] for name in names}
@@ -109,8 +109,8 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
     """Write the results to a .csv, .json or .parquet file, or the tables `results` and `trials` to an .sqlite file.
 
-    An existing file is replaced atomically. Missing values are `nan` in CSV and null in JSON, which is a list with one
-    object per row. Lists and dicts are JSON text in SQLite, and columns of several types are text in Parquet.
+    An existing file is replaced atomically. JSON is a list with one object per row. Missing values are `nan` in CSV and
+    null in JSON. Lists and dicts are JSON text in SQLite. Columns with several types are text in Parquet.
 
     Raises:
         ValueError: the path has another suffix.
@@ -123,7 +123,7 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
         raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {target.name!r}")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.touch()  # raises with an errno, unlike pandas and SQLite
+        partial.touch()  # raises an OSError with an errno, unlike pandas and SQLite
         if suffix == ".csv":
             results.to_csv(partial, index=False, na_rep="nan")
         elif suffix == ".json":  # with all digits, unlike the JSON writer of pandas

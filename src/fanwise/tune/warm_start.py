@@ -1,7 +1,7 @@
-"""Warm start: trials of earlier experiments and data frames as observations of a new search.
+"""Warm start of a search with trials of earlier experiments and data frames.
 
-An experiment contributes its trials with their valid reports. A data frame has one row per report, with columns <name>
-or config_<name>, the metrics, and optionally trial_id and st_status.
+Of an experiment, all trials with valid reports are used. A data frame has one row per report, with columns <name> or
+config_<name>, the metrics, and optionally trial_id and st_status.
 
 An earlier trial is used if it has a value in the domain of every hyperparameter of the new space. Other names in its
 configuration are dropped. The trials become `EarlierTrial` events, the first rows of the new record, so resume and
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WarmStartSource: TypeAlias = Union[str, "os.PathLike[str]", Experiment, "pd.DataFrame"]
 WarmStart: TypeAlias = WarmStartSource | Sequence[WarmStartSource]
-# JSON object with the name of a source, the numbers of trials and reports that are used, and remarks on skipped data.
+# JSON object with the name of a source, the numbers of used trials and reports, and remarks on skipped data.
 Summary: TypeAlias = dict[str, Any]
 
 _EXAMPLE = 'right:  warm_start="earlier-experiment", a path, an Experiment, a DataFrame, or a list of these'
@@ -39,7 +39,7 @@ _MAX_EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """An earlier search. Its trials have the id 0 and unchecked configurations. `modes`: mode by metric."""
+    """An earlier search. Its trials have id 0 and configurations that are not validated. `modes`: metric -> mode."""
 
     name: str
     trials: list[EarlierTrial]
@@ -47,12 +47,12 @@ class _Source:
 
 
 def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[EarlierTrial], list[Summary]]:
-    """Return the trials of all sources as the first events of a search, and a summary of each source. Reads from disk.
+    """Return the trials of all sources as events, and a summary of each source. Reads from disk.
 
     Raises:
-        TypeError: a source of the wrong type.
-        ValueError: an earlier search optimized a metric in the opposite mode, none of its reports has a required
-            value, or none of its trials fits the space.
+        TypeError: a source has the wrong type.
+        ValueError: a source has the opposite mode for a metric, lacks a required value, or has no trial that fits the
+            space.
         RecordError: an experiment does not exist.
     """
     if warm_start is None:
@@ -137,7 +137,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
 
 
 def _trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> EarlierTrial:
-    """Return a trial whose id is set later. Running, paused and lost trials count as stopped."""
+    """Return a trial with id 0, which is replaced later. Running, paused and lost trials count as stopped."""
     return EarlierTrial(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
 
 
@@ -145,7 +145,7 @@ def _is_empty(value: object) -> bool:
     return value is None or (is_number(value) and math.isnan(value))
 
 
-# -- selecting what fits the search ------------------------------------------------------------------------------------
+# -- selecting trials --------------------------------------------------------------------------------------------------
 
 
 def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[EarlierTrial], list[str]]:
@@ -195,8 +195,8 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
         mode = source.modes.get(objective.metric, objective.mode)
         if mode != objective.mode:
             raise ValueError(
-                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, and this search does with "
-                f"{objective.mode!r}: it would learn the opposite. Use the same mode, or leave it out of warm_start."
+                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, but this search has mode "
+                f"{objective.mode!r}. Use the same mode, or leave it out of warm_start."
             )
     required = [objective.metric for objective in scheduler.objectives]
     required += [constraint.metric for constraint in settings.constraints]
@@ -214,8 +214,8 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
 
 def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, object]:
     """Return the part of a configuration that is in the space. Raise ValueError if a value is missing or invalid."""
-    known: dict[str, object] = {}
+    existing: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
-        if name in space.domains and name in config and exists(name, known, space.conditions):
-            known[name] = config[name]
-    return space.check(known)
+        if name in space.domains and name in config and exists(name, existing, space.conditions):
+            existing[name] = config[name]
+    return space.check(existing)

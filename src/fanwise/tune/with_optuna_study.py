@@ -1,7 +1,7 @@
 """Conversion of an experiment to an Optuna study.
 
-Completed trials become COMPLETE, stopped ones PRUNED and failed ones FAIL; running and paused trials are omitted. The
-last report of a trial is its value; with one objective, all reports are intermediate values.
+Completed trials become COMPLETE, stopped ones PRUNED and failed ones FAIL. Running and paused trials are omitted. The
+value of a trial is its last report. With one objective, all reports are intermediate values.
 """
 
 from datetime import datetime, timedelta
@@ -48,7 +48,7 @@ def study_of(history: SearchState) -> "optuna.Study":
             params={name: value for name, value in trial.config.items() if name in space},
             distributions={name: space[name] for name in trial.config if name in space},
             values=[float(column[rows[-1]]) for column in columns] if status == "Completed" else None,
-            intermediate_values=curve if len(metrics) == 1 else {},  # Optuna has none for several
+            intermediate_values=curve if len(metrics) == 1 else {},  # Optuna allows them for one objective only
             user_attrs={"trial_id": trial.trial_id} | reason,
             system_attrs=_constraints(history, rows),
         )

@@ -46,7 +46,7 @@ class Difference:
 
 @final
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """The result of a replay, with the numbers of compared events, decisions and suggestions.
 
     Args:
@@ -69,7 +69,9 @@ class Replayed:
             self.differences.append(Difference(seq, event, recorded, replayed))
 
 
-def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, compares_suggestions: bool) -> Replayed:
+def replay(
+    core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, compares_suggestions: bool
+) -> ReplayResult:
     """Apply recorded events, which brings `core` and `searcher` to their recorded states.
 
     Args:
@@ -77,7 +79,7 @@ def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, 
         rows: the rows of the record.
         compares_suggestions: call the searcher and compare its answers. If False, pass it the recorded answers.
     """
-    result = Replayed()
+    result = ReplayResult()
     suggestions: dict[int, object] = {}
     (rows,) = tee(rows, 1)  # another `tee` can copy this iterator, to read ahead
     for seq, event, recorded in rows:

@@ -167,7 +167,7 @@ class SearchRun:
         screen = screen_for(self.print_update_interval, quiet=self.quiet)
         if not self.quiet:
             mark_shown_in_notebook(self.path)
-        screen.say(*lines)
+        screen.print_lines(*lines)
         listener = CommandListener(hub, self.path, self._handle)
         try:
             hub.call_soon(lambda: search.begin(core, self.scheduler.searcher, self._first_event, self.earlier))

@@ -1,4 +1,4 @@
-"""Base classes of domains. A domain is the set of values of a hyperparameter, with a mapping from [0, 1) to this set."""
+"""Base classes of domains. A domain is the set of values of a hyperparameter with a mapping from [0, 1) to this set."""
 
 import abc
 from collections.abc import Mapping

@@ -250,7 +250,7 @@ class Space:
         return self._existing(self._checked(config, problems))
 
     def _checked(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-        """Return the values of `config` in plain form. Raise ValueError with `problems` and all new problems, if any."""
+        """Return the values of `config` in plain form. Raise ValueError with `problems` and new problems, if any."""
         plain: dict[str, object] = {}
         for name, value in config.items():
             domain = self._domains.get(name)

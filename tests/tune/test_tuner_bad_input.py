@@ -162,7 +162,7 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
         (
             {"scheduler": RandomSearcher()},
             TypeError,
-            "A searcher goes into FIFO(searcher, metric=...).",
+            "Pass a searcher to FIFO(searcher, metric=...).",
         ),
         (
             {"scheduler": "random", "metric": "loss"},

@@ -66,7 +66,7 @@ class AskedTrial:
     """
 
     trial_id: int
-    config: Mapping[str, Any]  # Any: values of the space
+    config: Mapping[str, Any]
     attempt: int = 0
     from_iter: int = 0
     checkpoint: str | None = None
@@ -212,7 +212,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             self._record.commit()
             return decision
 
-    def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
+    def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:
         """Finish a trial that ran to its end.
 
         Return its status: COMPLETED, or STOPPED or PAUSED if the scheduler decided so on the last report.
@@ -375,7 +375,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
 
 def open_search(
-    space: Space | Mapping[str, Any],  # Any: domains and constants
+    space: Space | Mapping[str, Any],
     scheduler: Scheduler | str | Sequence[str],
     *,
     mode: Mode | Sequence[Mode] = "min",

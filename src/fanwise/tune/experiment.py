@@ -268,7 +268,7 @@ class Experiment:
         return importances_of(self._history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
-        """Importances and predicted against actual values, as a matplotlib figure. Arguments as `importances`."""
+        """Importances, and predicted values over actual ones, as a matplotlib figure. Arguments as `importances`."""
         result = self.importances(metric)
         bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
         return importance(self.name, result.metric, bars, result.predicted, result.actual, result.correlation)
@@ -309,9 +309,9 @@ def _hint(name: str) -> str:
     names, folder = list_experiments(), experiments_folder()
     if not names:
         return f"{folder} contains no experiments yet. Pass the path of its folder if it is elsewhere."
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}? (in {folder})"
+    similar_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if similar_names:
+        return f"did you mean {' or '.join(similar_names)}? (in {folder})"
     return f"{folder} contains {len(names)} experiments, for example {', '.join(names[-3:])}."
 
 
@@ -339,10 +339,10 @@ def remove_experiment(folder: Path) -> None:
     try:
         _delete_checkpoints(folder, meta)
         # The renamed folder does not count as an experiment, and its name can be used again.
-        renamed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
-        os.rename(folder, renamed)
-        (renamed / FILE_NAME).unlink()
-        shutil.rmtree(renamed)
+        deleted_folder = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
+        os.rename(folder, deleted_folder)
+        (deleted_folder / FILE_NAME).unlink()
+        shutil.rmtree(deleted_folder)
     finally:
         release(lock)
 

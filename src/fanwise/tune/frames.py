@@ -63,7 +63,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
 
     trials, reports = list(history.trials.values()), history.reports
     bests, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
-    first: dict[str, list[Any]] = {
+    leading: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
@@ -71,22 +71,24 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         "source": [trial.source for trial in trials],
         **_configs(trials),
     }
-    last: dict[str, list[Any]] = {
+    trailing: dict[str, list[Any]] = {
         f"best_{history.metric}": [math.nan if best is None else best.value for best in bests]
     }
     if history.constraints:
-        last["feasible"] = [None if best is None else not best.infeasibility for best in bests]
-    last["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
-    last["started_s"] = [trial.attempts[0].started_s for trial in trials]
-    last["ended_s"] = [math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials]
-    last["reason"] = [failure.kind if failure else None for failure in failures]
-    last["reason_text"] = [failure.text if failure else None for failure in failures]
+        trailing["feasible"] = [None if best is None else not best.infeasibility for best in bests]
+    trailing["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
+    trailing["started_s"] = [trial.attempts[0].started_s for trial in trials]
+    trailing["ended_s"] = [
+        math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials
+    ]
+    trailing["reason"] = [failure.kind if failure else None for failure in failures]
+    trailing["reason_text"] = [failure.text if failure else None for failure in failures]
     last_rows = [trial.last.last_row for trial in trials]
     reported = {
-        _column_name(name, {*first, *last}): [None if row is None else values[row] for row in last_rows]
+        _column_name(name, {*leading, *trailing}): [None if row is None else values[row] for row in last_rows]
         for name, values in reports.values.items()
     }
-    return pd.DataFrame({name: _series(values) for name, values in {**first, **reported, **last}.items()})
+    return pd.DataFrame({name: _series(values) for name, values in {**leading, **reported, **trailing}.items()})
 
 
 def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:

@@ -31,7 +31,7 @@ from .values import with_objects
 _last_checkpoint: tuple[int, int] = (-1, 0)
 
 
-def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: `report(**values)` has one type for all values
+def report(*, checkpoint: Any = None, **metrics: Any) -> None:
     """Report values of this trial and block until the tuner has decided whether it continues.
 
     Args:
@@ -116,9 +116,9 @@ def trial_folder() -> Path:
 
 
 def run_objective(
-    objective: Callable[..., Any],  # Any: the user's objective
+    objective: Callable[..., Any],
     metric: str,
-    objects: Mapping[str, Mapping[Any, Any]] = MappingProxyType({}),  # Any: categories of the user's
+    objects: Mapping[str, Mapping[Any, Any]] = MappingProxyType({}),
     /,
     **config: Any,
 ) -> None:
@@ -164,7 +164,7 @@ def _check_folders() -> None:
         )
 
 
-def _describe(value: Any) -> str:  # Any: return value of an objective
+def _describe(value: Any) -> str:
     """Return the beginning of the value and its type, on one line."""
     if is_array(value):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
@@ -176,7 +176,7 @@ def _experiment() -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def _context() -> Mapping[str, Any]:  # Any: JSON
+def _context() -> Mapping[str, Any]:
     """Return the context that `runtime.runner` passes with the job of a trial. It is empty outside a tuner."""
     return current().context if in_job() else {}
 

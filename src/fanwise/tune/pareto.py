@@ -112,13 +112,13 @@ def best_of(losses: Points, number: int) -> list[int]:
     points = _matrix(losses)
     finite = np.isfinite(points).all(axis=1)
     finite_indices = np.flatnonzero(finite)
-    chosen: list[int] = []
+    indices: list[int] = []
     for members in _fronts(points[finite_indices]):
         front = finite_indices[members]
-        chosen += [int(front[i]) for i in _epsilon_net(points[front], number - len(chosen))]
-        if len(chosen) >= number:
+        indices += [int(front[i]) for i in _epsilon_net(points[front], number - len(indices))]
+        if len(indices) >= number:
             break
-    return (chosen + np.flatnonzero(~finite).tolist())[:number]
+    return (indices + np.flatnonzero(~finite).tolist())[:number]
 
 
 def _epsilon_net(points: Any, number: int) -> list[int]:
@@ -126,13 +126,13 @@ def _epsilon_net(points: Any, number: int) -> list[int]:
 
     extent = points.max(axis=0) - points.min(axis=0)
     scaled = points / np.where(extent > 0, extent, 1.0)
-    chosen = [int(np.argmin(points[:, 0]))]
-    nearest = _squared_distances(scaled, chosen[0])
-    while len(chosen) < min(number, len(points)):
-        nearest[chosen[-1]] = -1.0  # already chosen
-        chosen.append(int(np.argmax(nearest)))
-        nearest = np.minimum(nearest, _squared_distances(scaled, chosen[-1]))
-    return chosen
+    indices = [int(np.argmin(points[:, 0]))]
+    nearest = _squared_distances(scaled, indices[0])
+    while len(indices) < min(number, len(points)):
+        nearest[indices[-1]] = -1.0  # already chosen
+        indices.append(int(np.argmax(nearest)))
+        nearest = np.minimum(nearest, _squared_distances(scaled, indices[-1]))
+    return indices
 
 
 def _squared_distances(points: Any, index: int) -> Any:

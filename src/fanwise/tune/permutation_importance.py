@@ -95,7 +95,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     check_sklearn("importances need")
     ranks = (rankdata([losses[trial_id] for trial_id in trial_ids]) - 1.0) / max(1, len(trial_ids) - 1)
     rows = encoder.rows([history.trials[trial_id].config for trial_id in trial_ids])
-    predicted, increases = _cross_validated(encoder, rows, ranks)
+    predicted, increases = _cross_validate(encoder, rows, ranks)
     importances = [
         Importance(name, float(np.mean(column)), float(np.std(column)))
         for name, column in zip(encoder.names, increases.T, strict=True)
@@ -112,7 +112,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     )
 
 
-def _cross_validated(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":
+def _cross_validate(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":
     """Predict the rank of each trial by a model that was fitted to other trials.
 
     Args:
@@ -131,7 +131,7 @@ def _cross_validated(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tupl
     for train, test in k_fold(_FOLDS, rows):
         inputs = [rows[test]]
         for _ in range(_REPEATS):
-            inputs += [_permuted(encoder, rows[test], column, rng) for column in range(encoder.num_dims)]
+            inputs += [_permute(encoder, rows[test], column, rng) for column in range(encoder.num_dims)]
         forest = random_forest(_TREES, min_samples_leaf=2).fit(encoder.features(rows[train]), ranks[train])
         predictions = forest.predict(encoder.features(np.concatenate(inputs))).reshape(len(inputs), len(test))
         predicted[test] = predictions[0]
@@ -140,7 +140,7 @@ def _cross_validated(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tupl
     return predicted, np.array(increases)
 
 
-def _permuted(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows":
+def _permute(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows":
     """Permute the values of one hyperparameter among the rows that have it. Keep all rows valid."""
     import numpy as np
 

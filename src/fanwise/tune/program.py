@@ -34,7 +34,7 @@ def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: 
     _write(folder / PROGRAM_FILE_NAME, dumps_whole((objective, scheduler, space)))
 
 
-def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:  # Any: the user's objective
+def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:
     """Return objective, scheduler and space. Imports the modules that they refer to.
 
     Raises:
@@ -64,7 +64,7 @@ def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
         (folder / CLUSTER_FILE_NAME).unlink(missing_ok=True)
 
 
-def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
+def load_cluster(folder: Path) -> dict[str, Any]:
     """Return the arguments of the last pool. They are empty if it was not on a cluster.
 
     Raises:

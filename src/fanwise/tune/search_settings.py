@@ -53,8 +53,8 @@ class SearchSettings:
         scheduler: a scheduler whose `begin` has not been called. Searches run copies of it; see `copy_scheduler`.
         n_workers: number of trials that run at a time. 0: trials start only when a program asks for them.
         divides_machine: `devices_per_trial` was computed from `n_workers`, and changes when `n_workers` changes.
-        searcher_choice: the searcher that `create` chose, and why. None: the user passed a searcher or scheduler, or
-            the settings come from a record.
+        searcher_choice: the searcher that `create` chose. None: the user passed a searcher or scheduler, or the
+            settings come from a record.
 
     Raises:
         TypeError, ValueError: an option has the wrong type or value.
@@ -110,7 +110,7 @@ class SearchSettings:
         constraints: Sequence[str] = (),
         random_seed: int | None = None,
         default_seed: int | None = None,
-        **options: Any,  # Any: the other fields
+        **options: Any,
     ) -> "SearchSettings":
         """Return validated settings. Choose a searcher if neither a scheduler nor a searcher is given.
 
@@ -160,8 +160,8 @@ class SearchSettings:
         Args:
             meta: JSON from `new_metadata`.
             scheduler: the experiment's scheduler, whose `begin` has not been called.
-            space: the experiment's space. None: the recorded space, in which categories that are Python objects
-                (functions, lists, ...) are only their names.
+            space: the experiment's space. None: the recorded space, which has only the names of categories that are
+                Python objects (functions, lists, ...).
 
         Raises:
             ValueError: the scheduler has another random seed than the experiment.
@@ -238,7 +238,7 @@ class SearchSettings:
             keep_checkpoints=self.keep_checkpoints,
         )
 
-    def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:  # Any: JSON
+    def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:
         """Check that these settings can continue a recorded search.
 
         Args:
@@ -275,7 +275,7 @@ class SearchSettings:
         return versions
 
 
-def as_space(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and constants
+def as_space(space: Space | Mapping[str, Any]) -> Space:
     """Return the space, or a new Space if the argument is a dict."""
     return space if isinstance(space, Space) else Space(space)
 
@@ -288,7 +288,7 @@ def check_scheduler(scheduler: object) -> None:
             f"  right:  {scheduler.__name__}(metric=...)"
         )
     if not isinstance(scheduler, Scheduler):
-        hint = "A searcher goes into FIFO(searcher, metric=...)."
+        hint = "Pass a searcher to FIFO(searcher, metric=...)."
         if isinstance(scheduler, str) and (scheduler in SEARCHERS or scheduler.startswith(OPTUNA_PREFIX)):
             hint = f"To name a searcher, write searcher={scheduler!r}."
         raise TypeError(

@@ -91,8 +91,8 @@ class Counts:
     """Progress of a search. Reports that were discarded later are included.
 
     Args:
-        metric: metric of the scheduler, used for limits given as a number.
-        num_trials_without_improvement: number of trials that ended since the last improvement, except the improved one.
+        metric: metric of the scheduler. Limits that are numbers apply to it.
+        num_trials_without_improvement: number of other trials that ended since the last improvement.
         best_rank: infeasibility and first loss of the best finite report.
         best_trial_id: trial of the last improvement.
         limited_metrics: metrics with a limit, whose extremes are tracked.

@@ -38,13 +38,13 @@ def resolve_devices(
         if not 0 <= devices_per_trial < math.inf:
             raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices_per_trial!r}")
     else:
-        devices_per_trial = 1 if n_workers is None or is_shared else divided(capacity, n_workers)
+        devices_per_trial = 1 if n_workers is None or is_shared else devices_per_worker(capacity, n_workers)
     if n_workers is None:
         n_workers = max_workers(capacity, trial_resources(capacity, devices_per_trial))
     return devices_per_trial, n_workers
 
 
-def divided(capacity: Capacity, n_workers: int) -> int | float:
+def devices_per_worker(capacity: Capacity, n_workers: int) -> int | float:
     """Return the devices of a trial if the machines are divided among the workers."""
     if capacity.gpus:
         return 1 if n_workers <= capacity.gpus else 1 / math.ceil(n_workers / capacity.gpus)

@@ -34,7 +34,7 @@ from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Searcher
 from .space import Space, space_from_json, space_objects
 from .stopping import StoppingCriterion
-from .trial_resources import divided, resolve_devices
+from .trial_resources import devices_per_worker, resolve_devices
 from .values import checked_bool, checked_int
 from .warm_start import WarmStart, read_warm_start
 
@@ -98,8 +98,8 @@ class Tuner:
     @names_nearest_option
     def __init__(
         self,
-        objective: Callable[..., Any],  # Any: the user's objective
-        space: Space | Mapping[str, Any],  # Any: domains and constants
+        objective: Callable[..., Any],
+        space: Space | Mapping[str, Any],
         scheduler: Scheduler | None = None,
         stop: StoppingCriterion | None = None,
         *,
@@ -195,8 +195,8 @@ class Tuner:
         cls,
         name_or_path: str | os.PathLike[str],
         *,
-        objective: Callable[..., Any] | None = None,  # Any: the user's objective
-        space: Space | Mapping[str, Any] | None = None,  # Any: domains and constants
+        objective: Callable[..., Any] | None = None,
+        space: Space | Mapping[str, Any] | None = None,
         scheduler: Scheduler | None = None,
         stop: StoppingCriterion | None = None,
         n_workers: int | None = None,
@@ -247,7 +247,7 @@ class Tuner:
         with Pool(**cluster) if cluster else nullcontext(pool) as temporary_pool:  # only to find the machines
             capacity = _capacity_of(temporary_pool)
         if settings.divides_machine and pool is None and n_workers != meta["n_workers"]:
-            settings = replace(settings, devices_per_trial=divided(capacity, n_workers))
+            settings = replace(settings, devices_per_trial=devices_per_worker(capacity, n_workers))
         tuner = cls.__new__(cls)
         tuner._init(
             SearchRun(
@@ -359,8 +359,8 @@ class Tuner:
 
 
 def search(
-    objective: Callable[..., Any],  # Any: the user's objective
-    space: Space | Mapping[str, Any],  # Any: domains and constants
+    objective: Callable[..., Any],
+    space: Space | Mapping[str, Any],
     *,
     metric: str | Sequence[str] | None = None,
     mode: Mode | Sequence[Mode] = "min",
@@ -369,7 +369,7 @@ def search(
     n_workers: int | None = None,
     searcher: Searcher | str | None = None,
     scheduler: Scheduler | None = None,
-    **options: Any,  # Any: the other arguments of Tuner
+    **options: Any,
 ) -> Experiment:
     """Search the hyperparameters of an objective. Shorthand for `Tuner(...).run()`; see `Tuner` for other arguments.
 
@@ -385,9 +385,9 @@ def search(
     >>> experiment.best.config
     {'learning_rate': 0.0123}
     """
-    known = {*inspect.signature(search).parameters, *inspect.signature(Tuner).parameters} - {"options", "stop"}
-    for name in options.keys() - known:
-        raise TypeError(f"search has no option {name!r}{did_you_mean(name, sorted(known))}")
+    names = {*inspect.signature(search).parameters, *inspect.signature(Tuner).parameters} - {"options", "stop"}
+    for name in options.keys() - names:
+        raise TypeError(f"search has no option {name!r}{did_you_mean(name, sorted(names))}")
     if n_trials is None and seconds is None:
         raise ValueError("search() needs an end: n_trials=20, seconds=600, or both")
     stop = StoppingCriterion(max_num_trials_started=n_trials, max_wallclock_time=seconds)

@@ -1,11 +1,12 @@
 """Warm start of a search with trials of earlier experiments and data frames.
 
-Of an experiment, all trials with valid reports are used. A data frame has one row per report, with columns <name> or
+An experiment provides its trials and their valid reports. A data frame has one row per report, with columns <name> or
 config_<name>, the metrics, and optionally trial_id and st_status.
 
 An earlier trial is used if it has a value in the domain of every hyperparameter of the new space. Other names in its
 configuration are dropped. The trials become `EarlierTrial` events, the first rows of the new record, so resume and
-replay do not need the earlier experiments. Schedulers do not see them, because rungs compare the trials of one search.
+replay do not need the earlier experiments. Only the searcher receives them, because schedulers compare the trials of
+one search.
 """
 
 import math
@@ -99,7 +100,7 @@ def _from_experiment(experiment: Experiment) -> _Source:
         for trial_id, rows in history.counted_rows().items()
     }
     trials = [
-        _trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))
+        _new_trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))
         for trial_id, trial in history.trials.items()
     ]
     modes = {objective.metric: str(objective.mode) for objective in history.objectives}
@@ -125,7 +126,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
                     config[name] = plain_json(f"column {column!r}", row[column])
                 elif name in space.domains and space.domains[name].contains(None):
                     config[name] = None
-            trials[key] = _trial(config, reports.setdefault(key, []), row.get("st_status", "Completed"))
+            trials[key] = _new_trial(config, reports.setdefault(key, []), row.get("st_status", "Completed"))
         reports[key].append(
             {
                 name: plain_json(f"column {column!r}", row[column])
@@ -136,8 +137,8 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
     return _Source(f"the data frame warm_start[{index}]", list(trials.values()), {})
 
 
-def _trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> EarlierTrial:
-    """Return a trial with id 0, which is replaced later. Running, paused and lost trials count as stopped."""
+def _new_trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> EarlierTrial:
+    """Return a trial with the temporary id 0. Running, paused and lost trials count as stopped."""
     return EarlierTrial(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
 
 

@@ -43,7 +43,7 @@ def study_of(history: SearchState) -> "optuna.Study":
         curve = {history.reports.iters[row]: float(columns[0][row]) for row in rows}
         failure = trial.last.failure
         reason = {} if failure is None else {"reason": f"{failure.kind}: {failure.text.partition(chr(10))[0]}"}
-        frozen = optuna.trial.create_trial(
+        frozen_trial = optuna.trial.create_trial(
             state=optuna.trial.TrialState[_STATES[status]],
             params={name: value for name, value in trial.config.items() if name in space},
             distributions={name: space[name] for name in trial.config if name in space},
@@ -52,10 +52,10 @@ def study_of(history: SearchState) -> "optuna.Study":
             user_attrs={"trial_id": trial.trial_id} | reason,
             system_attrs=_constraints(history, rows),
         )
-        frozen.datetime_start = start + timedelta(seconds=trial.attempts[0].started_s)
+        frozen_trial.datetime_start = start + timedelta(seconds=trial.attempts[0].started_s)
         if trial.last.ended_s is not None:
-            frozen.datetime_complete = start + timedelta(seconds=trial.last.ended_s)
-        study.add_trial(frozen)
+            frozen_trial.datetime_complete = start + timedelta(seconds=trial.last.ended_s)
+        study.add_trial(frozen_trial)
     return study
 
 

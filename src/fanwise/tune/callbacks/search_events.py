@@ -45,8 +45,8 @@ class TrialStarted:
         attempt: number of the attempt, from 0. Paused and retried trials have several.
         from_iter: number of the report after which the attempt continues. 0: start from scratch.
         source: id of the trial that was cloned, or None.
-        void_after: number of the last report of earlier attempts that remains valid, because the trial restarts from
-            an earlier checkpoint. None: all reports remain valid.
+        void_after: reports of earlier attempts with a higher number are discarded, because the trial restarts from an
+            earlier checkpoint. None: all reports remain valid.
     """
 
     now_s: float

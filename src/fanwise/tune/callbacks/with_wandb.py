@@ -29,7 +29,7 @@ class WandbCallback:
         try:
             import wandb
 
-            wandb.init  # noqa: B018  # without W&B, a log folder ./wandb is imported as an empty package
+            wandb.init  # noqa: B018  # AttributeError if a log folder ./wandb was imported instead of W&B
         except (ImportError, AttributeError) as error:
             raise NotInstalled("WandbCallback needs W&B. Install it: pip install 'fanwise[wandb]'.") from error
         self._wandb: Any = wandb

@@ -51,7 +51,7 @@ class Start:
         from_iter: number of the trial's last valid report, or 0. The next report has number from_iter + 1.
         checkpoint: name of the checkpoint saved at from_iter. None: start from scratch.
         source: id of the trial that was cloned, or None.
-        fallback: the searcher exceeded its time budget, and the configuration was drawn at random.
+        fallback: the searcher took too long, and the configuration was drawn at random.
         alone: run on a whole GPU instead of a share, because an earlier attempt ran out of memory.
     """
 

@@ -1,8 +1,8 @@
 """Replays recorded events, to resume a search or to check that it is deterministic.
 
-In a live search, the searcher may answer a request some events later. A replay applies the recorded answers. It calls
-the searcher as well, at the time of each request, to restore its state and to compare its answers. Rows are read ahead
-only up to the recorded answer, so a long record needs little memory.
+In a live search, other events may occur between a request and the searcher's answer. So a replay applies the recorded
+answers. It also calls the searcher at each request, to restore its state and to compare its answers. Rows are read
+ahead only up to the recorded answer, so a long record needs little memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ class ReplayResult:
 
     Args:
         num_different: number of all differences.
-        differences: the first of them.
+        differences: the first 20 differences.
         other_versions: recorded and installed version of each library of the searcher whose versions differ. If there
             are any, suggestions were not compared.
     """
@@ -81,7 +81,7 @@ def replay(
     """
     result = ReplayResult()
     suggestions: dict[int, object] = {}
-    (rows,) = tee(rows, 1)  # another `tee` can copy this iterator, to read ahead
+    (rows,) = tee(rows, 1)  # an iterator that `tee` can copy, to read ahead
     for seq, event, recorded in rows:
         result.num_events += 1
         if type(event) is Suggested and event.number in suggestions:

@@ -4,7 +4,7 @@
 
     stage      new trials   paused trials   queued trials   next stage
     --------   ----------   -------------   -------------   -----------------------------------------------------------
-    open       start        may resume      start           draining at a limit on new trials, or if nothing is left
+    open       start        may resume      start           draining when no more new trials may start
     draining   -            may resume      start           closing when the scheduler resumes no more trials
     closing    -            -               start           finished when no trial runs or is held by a user
     stopping   -            -               -               finished when no trial runs
@@ -197,7 +197,7 @@ class SearchCore:
                 self._listener.observe(self._observation(event.trial_id, event.config, number, values))
             self._listener.on_end(event.trial_id, event.status)
         except Exception as error:  # user code may raise any exception, which ends the search
-            self._fail_with("searcher", error, event.now_s)
+            self._fail_on_exception("searcher", error, event.now_s)
 
     def _on_begin(self, event: events.Begin) -> None:
         assert not self._has_begun, "a search begins once"
@@ -302,7 +302,7 @@ class SearchCore:
         decision = self._decide(trial, event.values, now_s)
         if event.checkpoint is not None:
             self._trials.keep_checkpoint(trial, event.checkpoint)
-        limit = self._verdict(now_s)
+        limit = self._reached_limit(now_s)
         if limit is not None and not limit.lets_running_finish and decision is CONTINUE:
             decision = STOP
             self._trials.ask_to_stop(trial, "suspend", now_s)
@@ -405,7 +405,7 @@ class SearchCore:
         try:
             return self._checked_next(self._scheduler.next(context))
         except Exception as error:  # user code may raise any exception, which ends the search
-            self._fail_with("scheduler", error, now_s)
+            self._fail_on_exception("scheduler", error, now_s)
             return None
 
     def _checked_next(self, answer: NextTrial) -> NextTrial:
@@ -419,8 +419,8 @@ class SearchCore:
                 raise self._invalid_answer(f"returned {answer!r}, but that trial is not paused; paused are: {paused}")
             return answer
         if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
-            known = f"{self._next_id} trials have started, numbered from 0"
-            raise self._invalid_answer(f"returned {answer!r}, but there is no such trial; {known}")
+            trials = f"{self._next_id} trials have started, numbered from 0"
+            raise self._invalid_answer(f"returned {answer!r}, but there is no such trial; {trials}")
         if isinstance(answer, Clone) or (isinstance(answer, New) and answer.config is not None):
             origin = f"the configuration of {type(self._scheduler).__name__}.next()"
             config = checked_config(answer.config, self._space, origin, self._next_id)
@@ -449,7 +449,7 @@ class SearchCore:
         return False
 
     def _request_ahead(self, now_s: float) -> None:
-        """Request a suggestion before a slot is free, if the searcher has a time budget."""
+        """Request a suggestion before a slot is free, if the searcher has a time limit."""
         if self._stage == "open" and self._suggestions.timeout_s is not None:
             self._suggestions.request(self._next_id, self._trials.pending, now_s)
 
@@ -517,16 +517,16 @@ class SearchCore:
         if math.isfinite(losses[0]) and math.isfinite(infeasibility) and (trial.best is None or rank < trial.best):
             best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, infeasibility)
             trial.best = Ranked(*rank, best)
-        called: Literal["searcher", "scheduler"] = "searcher"
+        callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
-            called = "scheduler"
+            callee = "scheduler"
             decision = self._scheduler.on_report(report)
             if type(decision) is not Decision:
                 decision = checked_decision(decision, type(self._scheduler).__name__, trial.trial_id)
         except Exception as error:  # user code may raise any exception, which ends the search
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail_with(called, error, now_s)
+            self._fail_on_exception(callee, error, now_s)
             return STOP
         if decision is STOP:
             maximum = self._scheduler.max_resource
@@ -563,13 +563,13 @@ class SearchCore:
         """Discard the reports after the trial's last checkpoint."""
         if not trial.rewind():
             return
-        called: Literal["searcher", "scheduler"] = "searcher"
+        callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_rollback(trial.trial_id, trial.iter)
-            called = "scheduler"
+            callee = "scheduler"
             self._scheduler.on_rollback(trial.trial_id, trial.iter)
         except Exception as error:  # user code may raise any exception, which ends the search
-            self._fail_with(called, error, now_s)
+            self._fail_on_exception(callee, error, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
         self._slots.release(trial.slot)
@@ -585,17 +585,17 @@ class SearchCore:
         self.counts.num_trials_failed += status is Status.FAILED
         self.counts.add_end(trial.trial_id)
         self._trials.finish(trial)
-        called: Literal["searcher", "scheduler"] = "searcher"
+        callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_end(trial.trial_id, str(status))
-            called = "scheduler"
+            callee = "scheduler"
             self._scheduler.on_end(trial.trial_id, status)
         except Exception as error:  # user code may raise any exception, which ends the search
-            self._fail_with(called, error, now_s)
+            self._fail_on_exception(callee, error, now_s)
 
     # Limits and the end of the search.
 
-    def _verdict(self, now_s: float) -> Verdict | None:
+    def _reached_limit(self, now_s: float) -> Verdict | None:
         """Update the wall-clock time of the counts. Return the limit that was reached, or None."""
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
@@ -603,7 +603,7 @@ class SearchCore:
         return verdict(self._criterion, self.counts, is_draining=self._stage != "open")
 
     def _check_limits(self, now_s: float) -> None:
-        limit = self._verdict(now_s)
+        limit = self._reached_limit(now_s)
         if limit is not None:
             self._apply_limit(limit, now_s)
 
@@ -635,18 +635,18 @@ class SearchCore:
             self._kind, self._error, self._cause = kind, error, cause
         self._halt(reason, now_s)
 
-    def _fail_with(self, called: Literal["searcher", "scheduler"], error: Exception, now_s: float) -> None:
+    def _fail_on_exception(self, callee: Literal["searcher", "scheduler"], error: Exception, now_s: float) -> None:
         error = error.cause if isinstance(error, InvalidAnswer) else error
-        name = f"searcher {type(self._scheduler.searcher).__name__}" if called == "searcher" else "scheduler"
+        name = f"searcher {type(self._scheduler.searcher).__name__}" if callee == "searcher" else "scheduler"
         text = f"the {name} raised {type(error).__name__}: {error}"
-        self._fail(called, f"the {called} failed", text, now_s, error)
+        self._fail(callee, f"the {callee} failed", text, now_s, error)
 
     def _finish(self) -> None:
         """End the search now that no trial runs, unless a trial is queued or held by a user."""
         if self._stage != "stopping" and (self._trials.queued or self._trials.has_held):
             return
         if self._stage == "draining" and self._slots.n_workers == 0 and self._trials.paused:
-            return  # the next TrialRequested may resume it
+            return  # the next TrialRequested may resume a paused trial
         self._stage = "finished"
         self._suggestions.deadline_s = None
         if self._error is None and (text := self._failures.all_failed(self.counts.num_trials_started)) is not None:

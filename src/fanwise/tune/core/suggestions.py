@@ -13,9 +13,9 @@
                 configuration
     any         reset: a resumed search     ready stays ready; otherwise idle, because the request is lost
 
-While `is_awaited` is set, a free slot waits for the suggestion: the scheduler has answered `New()` and is not asked
-again until the suggestion arrives. If the searcher has a time limit, the wait has a deadline. Enqueued configurations
-are taken before suggestions, in any state.
+While `is_awaited` is set, a free slot waits for the suggestion, because the scheduler has answered `New()`. The
+scheduler is not asked again until the suggestion arrives. If the searcher has a time limit, the wait has a deadline.
+Enqueued configurations are taken before suggestions, in any state.
 """
 
 from collections import deque
@@ -59,7 +59,7 @@ class SuggestionSource:
         self.is_awaited = False
         self.deadline_s: float | None = None
         self.enqueued: deque[Config] = deque()
-        self._suggestion: Config = {}  # while ready
+        self._suggestion: Config = {}  # valid in state `ready`
         self._num_requests = 0
 
     def enqueue(self, config: Config) -> None:

@@ -21,8 +21,8 @@
                       a user holds it, or stops it                       held, or finished
     suspended  -      Resumed: a new process resumes the search          queued
 
-A user has paused a held trial, and the scheduler considers it running. A finished trial is deleted, except for the best
-report and the checkpoints that are kept.
+A held trial was paused by a user, and the scheduler considers it running. A finished trial is deleted, except for the
+best report and the checkpoints that are kept.
 
 A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at the iteration of its checkpoint, or 0.
 After a crash, later reports of the trial are void. After a pause they remain valid, and the next attempt repeats them.
@@ -40,14 +40,14 @@ from .events import Outcome, Ready
 State: TypeAlias = Literal[
     "starting", "running", "stopping", "killed", "attempt-ended", "done", "paused", "held", "queued", "suspended"
 ]  # fmt: skip
-# The reason why an attempt stops, which determines the next state of the trial when its slot is free.
+# A plan says why an attempt stops. It determines the next state of the trial when the slot is free.
 # complete: stop at the maximum resource. hold: a user pauses the trial. drop: pause and never resume.
 # suspend: the search ends, and the trial continues if the search is resumed.
 Plan: TypeAlias = Literal["", "stop", "complete", "pause", "hold", "drop", "suspend", "retry"]
 
 # A crash may be transient. A timeout, a NaN or a missing report is caused by the configuration or the program.
 _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
-# These outcomes count as a stop if the trial was asked to stop. It may also return or crash before it notices.
+# These outcomes count as a stop if the trial was asked to stop. The trial may return or crash before it notices.
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
@@ -76,11 +76,11 @@ class Trial:
         reserved_slot: slot of the next attempt if the scheduler resumed the trial before its process had exited.
         iter: number of the last report of the current attempt.
         reached: number of the last report that the scheduler and the searcher have seen.
-        hold: a user has paused the trial; only a user can resume it.
+        hold: a user has paused the trial, and only a user can resume it.
         is_stopped_by_user: a user stopped the trial after it was asked to pause, or before its retry.
         alone: the trial gets a whole GPU, because it ran out of memory on a share of one.
         is_counted: `Failures` has counted the trial.
-        fault: why the trial fails, regardless of the outcome of the attempt.
+        fault: the reason why the trial fails, whatever the outcome of the attempt is.
     """
 
     trial_id: int
@@ -120,7 +120,7 @@ class Trials:
 
     Args:
         actions: the actions of the current event, to which this class appends.
-        keeps_checkpoints: keep the checkpoints of all finished trials. False: only that of the best.
+        keeps_checkpoints: keep the checkpoints of all finished trials. If False, keep only that of the best trial.
 
     Attributes:
         active: trials that use a slot, in the order of their starts.
@@ -128,8 +128,8 @@ class Trials:
         paused: paused and held trials.
         queued: trials that start before all others, in this order.
         deadlines: ends of timeouts and grace periods.
-        checkpoints: number of references to each checkpoint. A trial that may run again, a clone of it, and a finished
-            trial whose checkpoint is kept each hold one.
+        checkpoints: number of references to each checkpoint by trials that may run again, and by finished trials whose
+            checkpoint is kept.
     """
 
     def __init__(
@@ -368,7 +368,7 @@ class Trials:
 
     def keep_checkpoint(self, trial: Trial, name: str) -> None:
         best = trial.best
-        if best is not None and best.report.iter > trial.iter:  # a later report, which would be void after a crash
+        if best is not None and best.report.iter > trial.iter:  # `best` would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
         previous, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
         self.checkpoints[name] = self.checkpoints.get(name, 0) + 1
@@ -435,7 +435,7 @@ class Deadlines:
             self.next_s = min(self._times.values(), default=None)
 
     def take_due(self, now_s: float) -> list[int]:
-        """Remove the deadlines that are due and return their trials, the earliest first."""
+        """Remove the deadlines that are due and return their trial ids, the earliest first."""
         trial_ids = sorted((key for key, at_s in self._times.items() if at_s <= now_s), key=self._times.__getitem__)
         for trial_id in trial_ids:
             self.clear(trial_id)

@@ -30,7 +30,7 @@ def checked_decision(decision: object, scheduler: str, trial_id: int) -> Decisio
 
 
 def checked_config(config: object, space: Space, origin: str, trial_id: int) -> dict[str, object]:
-    """Return a valid configuration in plain Python values. Raise InvalidAnswer, with the method `origin`, otherwise."""
+    """Return the configuration in plain Python values. Raise InvalidAnswer, which names `origin`, if it is invalid."""
     if not isinstance(config, Mapping):
         text = f"{origin} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"
         raise InvalidAnswer(TypeError(text))

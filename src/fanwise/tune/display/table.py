@@ -46,7 +46,7 @@ def search_view(
     ranked = sorted(snapshot.rows, key=lambda row: (row.trial_id != best_id, row.status != "InProgress", -row.trial_id))
     rows = sorted(ranked[:max_rows], key=lambda row: row.trial_id)
     all_columns = _columns(snapshot, rows)
-    columns = all_columns if width is None else _fitting(all_columns, width)
+    columns = all_columns if width is None else _columns_that_fit(all_columns, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
     for column in columns:
         table.add_column(Text(column.name, style="bold"), justify="right", no_wrap=True, overflow="ellipsis")
@@ -161,17 +161,17 @@ def _columns(snapshot: SearchSnapshot, rows: Sequence[TrialRow]) -> list[_Column
     return [*columns, _Column(3, "worker-time", times)]
 
 
-def _fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
+def _columns_that_fit(columns: Sequence[_Column], width: int) -> list[_Column]:
     """Return the columns that fit into the width. Columns of rank 0 are returned even if they do not fit."""
     from rich.cells import cell_len
 
-    fitting = list(columns)
-    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in fitting) - _GAP > width:
-        column = max(reversed(fitting), key=lambda column: column.rank)
+    remaining = list(columns)
+    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in remaining) - _GAP > width:
+        column = max(reversed(remaining), key=lambda column: column.rank)
         if not column.rank:
             break
-        fitting.remove(column)
-    return fitting
+        remaining.remove(column)
+    return remaining
 
 
 def _cell(value: object) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 LOCK_NAME = "writer.lock"
 
-_RETRY_S = 0.2  # `is_held` of a reader holds the lock for a few microseconds
+_RETRY_S = 0.2  # because readers take the lock for a few microseconds in `is_held`
 _PAUSE_S = 0.01
 
 

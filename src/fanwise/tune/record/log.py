@@ -57,7 +57,7 @@ class Record:
         self._lock_fd = lock_fd
         self.next_seq = last_seq + 1
         self._lines: list[bytes] = []  # buffered events
-        self._size = size  # of the committed events in bytes
+        self._size = size  # size of the committed events in bytes
         self._closed_reason: str | None = None
         self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._sync = _Sync(self._fd)
@@ -76,7 +76,7 @@ class Record:
             TypeError: `meta` is not JSON.
             RecordError: the folder or a file cannot be written; nothing is left behind.
         """
-        encoded = json.dumps({**meta, "format": FORMAT})
+        text = json.dumps({**meta, "format": FORMAT})
         with _wrap_os_errors(f"The experiment {folder} could not be created"), ExitStack() as stack:
             folder.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -86,7 +86,7 @@ class Record:
             stack.callback(_remove_folder, folder)
             lock_fd = hold(folder)  # before the record exists, so that no reader sees an unlocked record
             stack.callback(release, lock_fd)
-            _replace(folder / META_NAME, encoded, sync=True)
+            _replace(folder / META_NAME, text, sync=True)
             os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
             _sync_folder(folder.parent)
@@ -288,7 +288,7 @@ class Recorder:
 class _Sync:
     """A thread that syncs a file every 0.1 s if it was written to.
 
-    A failed sync is final: Linux then marks the data as written, and a second sync would succeed without writing it.
+    A failed sync is final. Linux marks the data as written even then, so a second sync would succeed without writing.
     """
 
     def __init__(self, fd: int) -> None:

@@ -44,7 +44,7 @@ class News:
 
 
 def start_line(trial: Trial, action: Mapping[str, Any]) -> str:
-    settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
+    settings = ", ".join(f"{name}={_format_value(value)}" for name, value in trial.config.items())
     attempt, from_iter = action["attempt"], action.get("from_iter", 0)
     suffix = f" again, attempt {attempt}" if attempt else ""
     if attempt and from_iter:
@@ -67,7 +67,7 @@ def end_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_retry
     worker_time = "" if row.worker_time_s is None else f", {row.worker_time_s:.1f} s"
     line = f"trial {row.trial_id} {row.status.lower()}"
     if metric in row.values:
-        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
+        line += f": {metric}={_format_value(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
     if reason is not None:
         line += f" ({reason[0]}): {reason[1].partition(chr(10))[0]}"
     return line + (", will be retried" if will_retry else "")
@@ -80,5 +80,5 @@ def thread_line(trial_id: int, thread: str) -> str:
     )
 
 
-def _short(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value).replace("\n", "\\n")

@@ -139,8 +139,8 @@ class EventReader:
                 raise self._damage_error(index, f"it has the number {int(match[1])}. Have two programs written to it?")
         selected = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
         try:
-            decoded = json.loads(b"[%b]" % b",".join(selected))  # one call, which is three times as fast
-            events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in decoded]
+            rows = json.loads(b"[%b]" % b",".join(selected))  # one call, which is three times as fast
+            events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise self._damage_error(0, f"a line from there on is not an event ({error})") from None
         self.last_seq += len(lines)

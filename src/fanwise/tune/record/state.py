@@ -59,7 +59,7 @@ class SearchState:
         self.utilization = Utilization(self.n_workers)
         self._full = full
         self.trials: dict[int, Trial] = {}
-        self._alive: dict[int, Trial] = {} if full else self.trials  # trials that may still run
+        self._unfinished: dict[int, Trial] = {} if full else self.trials  # trials that may still run
         self._ended_rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
         self.reports = Reports()
         self._value_names: dict[str, None] = {}
@@ -205,13 +205,13 @@ class SearchState:
     def _start(self, action: Mapping[str, Any], t_s: float) -> None:
         trial_id, from_iter, checkpoint = action["trial"], action.get("from_iter", 0), action.get("checkpoint")
         attempt = Attempt(action["attempt"], action["slot"], t_s, from_iter, checkpoint)
-        trial = self._alive.get(trial_id)
+        trial = self._unfinished.get(trial_id)
         if trial is None:
             if action["attempt"]:
                 raise KeyError(f"attempt {action['attempt']} of trial {trial_id}, which never started")
             source, fallback = action.get("source"), action.get("fallback", False)
             trial = Trial(trial_id, action["config"], [attempt], source, fallback, checkpoint)
-            self.trials[trial_id] = self._alive[trial_id] = trial
+            self.trials[trial_id] = self._unfinished[trial_id] = trial
             self.num_trials += 1
         else:
             if trial.status is Status.STOPPED:  # the trial was stopped with the search, which was then resumed
@@ -232,7 +232,7 @@ class SearchState:
             self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
     def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        trial = self._alive.get(action["trial"])
+        trial = self._unfinished.get(action["trial"])
         if trial is None:
             if self._full:
                 raise KeyError(action["trial"])
@@ -255,7 +255,7 @@ class SearchState:
         self._ended_rows.append(row)
         if trial.status is Status.STOPPED and self.reason is not None:
             return  # the trial was stopped with the search, and may run again after a resume
-        del self._alive[trial.trial_id]
+        del self._unfinished[trial.trial_id]
         if trial.best is not None and (self._best is None or trial.best < self._best):
             self._best, self._best_row = trial.best, row
 
@@ -264,13 +264,13 @@ class SearchState:
         return tuple(Objective(str(metric), mode) for metric, mode in self.meta["objectives"])
 
     def best(self) -> RankedReport | None:
-        """Return the best feasible report, or the report with the smallest infeasibility, or None without reports."""
-        bests = [trial.best for trial in self._alive.values() if trial.best is not None]
+        """Return the best feasible report, or else the report with the smallest infeasibility, or else None."""
+        bests = [trial.best for trial in self._unfinished.values() if trial.best is not None]
         return min(bests if self._best is None else [self._best, *bests], default=None)
 
-    def living_status(self, trial_id: int) -> Status | None:
+    def unfinished_status(self, trial_id: int) -> Status | None:
         """Return the status of a trial that may still run. None: it has ended or has not started."""
-        trial = self._alive.get(trial_id)
+        trial = self._unfinished.get(trial_id)
         return None if trial is None else self._current_status(trial)
 
     def _current_status(self, trial: Trial) -> Status:
@@ -288,7 +288,7 @@ class SearchState:
         return attempt.status
 
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:
-        """Return the content of `summary.json`, with which lists of experiments need not read the events."""
+        """Return the content of `summary.json`, which lists of experiments read instead of the events."""
         running, paused = self._running_and_paused()
         best = self.best()
         return {
@@ -306,7 +306,7 @@ class SearchState:
     def _running_and_paused(self) -> tuple[list[Trial], list[Trial]]:
         """Return (trials that run or wait for their next attempt, paused trials), both in the order of starting."""
         running, paused = list[Trial](), list[Trial]()
-        for trial in self._alive.values():
+        for trial in self._unfinished.values():
             status = self._current_status(trial)
             if status is Status.IN_PROGRESS:
                 running.append(trial)
@@ -326,7 +326,7 @@ class SearchState:
         rows |= {trial.trial_id: _row(trial, "Paused") for trial in paused[-MAX_ROWS:]}
         best = self.best()
         if best is not None and best.trial_id not in rows:
-            trial = self._alive.get(best.trial_id)
+            trial = self._unfinished.get(best.trial_id)
             best_row = self._best_row if trial is None else _row(trial, str(trial.status))
             if best_row is not None:
                 rows[best.trial_id] = best_row
@@ -352,7 +352,7 @@ class SearchState:
         )
 
     def counted_mask(self) -> list[bool]:
-        """Return a list with True for each report that counts."""
+        """Return a list with True for each report that counts and False for the others."""
         last_valid_iters = {
             (trial.trial_id, attempt.number): attempt.valid_to
             for trial, attempt in self.attempts()

@@ -88,7 +88,7 @@ class Trial:
         checkpoint: name of the last checkpoint.
         num_reports: number of valid reports.
         values: the last report.
-        worker_time_s: seconds inside the objective in all attempts, up to the last report or end. None before it.
+        worker_time_s: seconds inside the objective in all attempts, up to the last report or end of an attempt.
         ended_attempts_s: seconds inside the objective in attempts that have ended.
         best: the best report. best_at_checkpoint: the best report up to the last checkpoint.
     """

@@ -9,7 +9,7 @@ from typing import final
 
 @final
 class Utilization:
-    """Sums the time of available workers, and the time they spent in objectives.
+    """Sums the available worker time and the worker time spent in objectives.
 
     All times are seconds since the search began. A window is an interval with a constant number of workers.
     """
@@ -34,7 +34,7 @@ class Utilization:
             self.first_ready_s = now_s
 
     def on_end(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """Handle the end of an attempt. Return the seconds in its objective, as measured by its worker if not None."""
+        """Handle the end of an attempt. Return its seconds in the objective, as measured by its worker if possible."""
         ready_s = self._ready.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0

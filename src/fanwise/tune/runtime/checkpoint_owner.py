@@ -114,7 +114,7 @@ def _write_owner(root: str, owner: dict[str, object]) -> None:
     if not is_url(root):
         os.makedirs(root, exist_ok=True)
         path = Path(root) / OWNER_FILE_NAME
-        with open(path, "wb" if path.exists() else "xb") as file:  # "x": another experiment may claim the root now
+        with open(path, "wb" if path.exists() else "xb") as file:  # fails if another experiment has just claimed it
             file.write(text)
         return
     filesystem, base = filesystem_of(root)

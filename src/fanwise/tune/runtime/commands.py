@@ -4,7 +4,7 @@
 
     stop                  end the search; a second stop kills the running trials
     stop_trial 3          stop this trial permanently
-    pause 3, unpause 3    pause the trial at its next report, and undo this
+    pause 3, unpause 3    pause the trial at its next report; undo the pause
     enqueue {"x": 0.1}    use this configuration for the next new trial
     workers 4             run at most 4 trials at a time
 
@@ -90,7 +90,7 @@ def _check_starts_trials(request: str, state: SearchState) -> None:
 def _trial_command(command: str, trial_id: Any, state: SearchState) -> tuple[MakeEvent, str]:
     if isinstance(trial_id, bool) or not isinstance(trial_id, int):
         raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
-    status = state.living_status(trial_id)
+    status = state.unfinished_status(trial_id)
     if status not in (Status.IN_PROGRESS, Status.PAUSED):
         check_is_trial(trial_id, state.num_trials)
         raise ValueError(f"trial {trial_id} is over")

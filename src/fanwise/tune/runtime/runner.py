@@ -49,13 +49,13 @@ def _end_search_on_error(method: _Method) -> _Method:
     """Decorate a method so that its exceptions end the search instead of reaching the loop or the engine."""
 
     @functools.wraps(method)
-    def handled(self: "SearchRunner", *args: object) -> None:
+    def wrapper(self: "SearchRunner", *args: object) -> None:
         try:
             method(self, *args)
         except BaseException as error:
             self._fail(error)
 
-    return cast(_Method, handled)
+    return cast(_Method, wrapper)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Calls the searcher: in the thread of the engine's event loop if the searcher is fast, else in a separate thread.
+"""Calls a fast searcher in the thread of the engine's event loop, and a slow searcher in a separate thread.
 
     SearchCore --observe, on_rollback, on_end--> InlineSuggester or ThreadedSuggester --> searcher
     Suggest action ------------ ask ----->                     --> Suggested, as an event

@@ -9,9 +9,9 @@
                   its own (the rule of Syne Tune)
 
 Stopping needs no checkpoints. Promotion only pauses trials, so a trial can still be promoted when more trials have
-reached its level. A report that passes several levels counts for the highest one. Several brackets are asynchronous
-Hyperband (section 3.3): a new trial gets bracket s with a probability proportional to the number of trials that
-Hyperband starts in it.
+reached its level. A report that passes several levels counts for the highest one. With several brackets, the scheduler
+is asynchronous Hyperband (section 3.3). A new trial gets bracket s with a probability proportional to the number of
+trials that Hyperband starts in bracket s.
 """
 
 import abc
@@ -69,7 +69,7 @@ class AsynchronousHalving(RungScheduler):
             for bracket in range(self._num_brackets)
             for level in range(bracket, len(self._levels))
         }
-        # Highest level first; at equal levels, the bracket with the lowest first level first.
+        # Sort by decreasing level, then by bracket.
         rungs = [self._rungs[place] for place in sorted(self._rungs, key=lambda place: (-place[1], place[0]))]
         self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
 
@@ -86,7 +86,7 @@ class AsynchronousHalving(RungScheduler):
         trial = self._trials.get(observation.trial_id)
         if trial is None:
             bracket = 0
-            if self._num_brackets > 1:  # depends only on the seed and the trial
+            if self._num_brackets > 1:  # the bracket depends only on the seed and the trial id
                 u = KeyedRandom(f"{self._seed}/bracket/{observation.trial_id}").random()
                 bracket = bisect_right(self._bracket_bounds, u)
             trial = self._trials[observation.trial_id] = _Trial(bracket, self._target(bracket))

@@ -1,8 +1,8 @@
 """The median stopping rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.2).
 
-At resource r, a trial is stopped if its best loss is worse than the median of averages, one per other trial that has
-reached r. The average of a trial includes its losses up to r. So trials need not report at the same resources, for
-example when the resource is measured in seconds. Unlike in the paper, running trials count too, because with many
+When a trial reports at resource r, the losses up to r are averaged for every other trial that has reached r. The trial
+is stopped if its best loss is worse than the median of these averages. So trials need not report at the same resources,
+for example when the resource is measured in seconds. Unlike in the paper, running trials count too, because with many
 workers few trials have ended when the first decisions are due.
 
 A report that violates a constraint counts as an infinite loss, because averages of losses and violations are

@@ -5,8 +5,8 @@ the other members by the loss at the end of their last interval. No member waits
 worst, its trial is stopped, and its next trial starts from the checkpoint of one of the best members with a perturbed
 configuration (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
-If there are fewer workers than members, members pause at the end of each interval and resume in order. When a clone had
-no checkpoint and started from scratch, members no longer pause, because they would lose their progress.
+If there are fewer workers than members, members pause at the end of each interval and resume in order. Once a clone has
+started from scratch without a checkpoint, members no longer pause, because they would lose their progress.
 
 Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
 clone reaches the maximum, the clone gets another source, or is dropped if there is none. Clones that start from scratch
@@ -56,7 +56,7 @@ class _Member:
 class PBT(ResourceScheduler):
     """Population-based training. The searcher chooses the first configurations.
 
-    The search ends when every member is at the maximum. A failed member is replaced by a clone of one of the best.
+    The search ends when every member is at the maximum. Failed members are replaced by clones of the best members.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
@@ -166,7 +166,7 @@ class PBT(ResourceScheduler):
         return self._exploit(trial_id, member)
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
-        ranked = self._ranked()
+        ranked = self._rank_members()
         num_replaced = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
         if trial_id in [worst_id for _, worst_id in ranked[len(ranked) - num_replaced :]]:
             rank = member.interval_ends[-1].rank
@@ -183,7 +183,7 @@ class PBT(ResourceScheduler):
             return Decision.PAUSE
         return Decision.CONTINUE
 
-    def _ranked(self) -> list[tuple[tuple[float, float], int]]:
+    def _rank_members(self) -> list[tuple[tuple[float, float], int]]:
         """Return (rank, trial id) of each member that has completed an interval, best first."""
         members = self._members.items()
         return sorted((member.interval_ends[-1].rank, id_) for id_, member in members if member.interval_ends)
@@ -230,7 +230,7 @@ class PBT(ResourceScheduler):
             self._num_unstarted += 1
 
     def _clone_sources(self) -> list[int]:
-        ranked = self._ranked()
+        ranked = self._rank_members()
         best = ranked[: math.ceil(self._fraction * len(ranked))]
         return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]
 
@@ -249,7 +249,7 @@ def explore(
 ) -> dict[str, object]:
     """Return a configuration in which each hyperparameter is resampled or perturbed (section 4.1.2).
 
-    Hyperparameters whose condition no longer holds are removed; newly active ones are sampled.
+    Conditional hyperparameters that no longer exist are removed, and new ones are sampled.
     """
     values: dict[str, object] = {}
     for name, domain in space.domains.items():

@@ -1,6 +1,6 @@
 """Base classes of schedulers that use the resource of trials, such as epochs.
 
-grace_period, grace_period * eta, grace_period * eta^2, ... below the maximum       rung levels
+grace_period=1                   the rung levels are 1, eta, eta^2, ... below the maximum
 max_t=81                         the scheduler stops a trial that reports 81
 max_resource_attr="max_epochs"   the objective receives the maximum as an argument and ends by itself
 """

@@ -26,7 +26,7 @@ class Rung(Protocol):
 
 @final
 class StoppingRung:
-    """A rung whose trials continue if they are in the top, the best floor(n / eta) of n entries, at least one.
+    """A rung whose trials continue if they are in the top. The top is the best floor(n / eta) entries, at least one.
 
     Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
     later ones would be stopped. So a trial that equals the worst entry of the top also continues if the number of

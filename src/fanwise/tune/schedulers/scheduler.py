@@ -253,14 +253,14 @@ def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode])
 
 
 def checked_name(option: str, name: str | None) -> str | None:
-    """Return the name, or None. Raises TypeError if it is neither."""
+    """Return `name` if it is a str or None. Raises TypeError otherwise."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{option} must be a name or None, got {name!r} of type {type(name).__name__}")
     return name
 
 
 def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
-    """Return the seed, or None. Raises TypeError if it is neither."""
+    """Return `seed` if it is an int or None. Raises TypeError otherwise."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"{name} must be an int or None, got {seed!r} of type {type(seed).__name__}")
     return seed

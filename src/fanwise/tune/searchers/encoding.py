@@ -1,7 +1,7 @@
 """Encoding of configurations as rows of numbers, vectorized with NumPy.
 
-A row has one number in [0, 1) per hyperparameter, in the order of `Space.domains`. `Domain.to_unit` computes it. So
-log-scaled domains are log-scaled in the row, and `Space.sample` is uniform in the unit cube. Values of finite domains
+A row has one number in [0, 1) per hyperparameter, its `Domain.to_unit`, in the order of `Space.domains`. So log-scaled
+domains are log-scaled in the row, and `Space.sample` is uniform in the unit cube. Values of finite domains
 are encoded as the middle of their share of [0, 1). NaN marks hyperparameters that do not exist. Constants are omitted.
 """
 
@@ -62,7 +62,8 @@ class Encoder:
         self.num_dims = len(self.names)
         self._shares = [_shares_of(domain) for domain in self.domains]
         index = {name: column for column, name in enumerate(self.names)}
-        self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []  # columns and ranks of the parents
+        # (column of the hyperparameter, [(column of a parent, ranks of the parent's allowed values)])
+        self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []
         for name in parents_first(space.names, space.conditions):
             if name in index and (when := space.conditions.get(name)):
                 parents = []
@@ -93,7 +94,7 @@ class Encoder:
         return self.space.from_units(units.tolist())
 
     def snap(self, units_ND: Rows) -> Rows:
-        """Convert points of the unit cube to rows. Round to values of the domains, and set absent ones to NaN.
+        """Convert points of the unit cube to rows. Round to values of the domains. Absent hyperparameters become NaN.
 
         NaN in the input means the middle of the domain.
         """

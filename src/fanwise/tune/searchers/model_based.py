@@ -146,8 +146,8 @@ class ModelBasedSearcher(Searcher):
         import numpy as np
 
         assert self._data is not None
-        known = set(self._data.trial_ids_N.tolist())
-        rows = [row for trial_id, row in self._running.items() if trial_id not in known]
+        trial_ids = set(self._data.trial_ids_N.tolist())
+        rows = [row for trial_id, row in self._running.items() if trial_id not in trial_ids]
         return np.array(rows).reshape(len(rows), self.encoder.num_dims)
 
     def _add_tried(self, row: "Floats") -> None:

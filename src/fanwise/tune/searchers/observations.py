@@ -148,7 +148,7 @@ class ObservationStore:
             self._write(active.slot, resource, active.numbers[index * size : (index + 1) * size])
 
     def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
-        """Handle the final end of a trial. `row`: its configuration, to keep a failed trial that never reported."""
+        """Handle the final end of a trial. `row`: its encoded configuration, in case it failed without a report."""
         active = self._active.pop(trial_id, None)
         if active is not None and not active.iters:  # all of its reports were discarded
             self._free_slots.append(active.slot)
@@ -201,8 +201,8 @@ class ObservationStore:
             self._num_slots += 1
             if slot == len(self._ids):
                 size = max(_INITIAL_CAPACITY, 2 * slot)
-                self._ids, self._rows = _resized(self._ids, size), _resized(self._rows, size)
-                self._is_over, self._values = _resized(self._is_over, size), _resized(self._values, size)
+                self._ids, self._rows = _resize(self._ids, size), _resize(self._rows, size)
+                self._is_over, self._values = _resize(self._is_over, size), _resize(self._values, size)
         self._ids[slot] = trial_id
         self._rows[slot] = row
         self._is_over[slot] = False
@@ -219,7 +219,7 @@ class ObservationStore:
                 self._values[slot, level] = numbers
 
 
-def _resized(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def _resize(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     new = np.empty((size, *old.shape[1:]), old.dtype)
     new[: len(old)] = old
     return new

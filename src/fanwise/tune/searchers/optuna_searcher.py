@@ -24,8 +24,8 @@ from .searcher import Observation, Searcher, SuggestContext
 if TYPE_CHECKING:
     from .with_optuna import OptunaStudy
 
-_GP_SAMPLER = "GPSampler"  # imports torch at its first model
-_MAX_TRIES = 3  # if a sampler repeats configurations
+_GP_SAMPLER = "GPSampler"  # imports torch when it fits its first model
+_MAX_TRIES = 3  # number of suggestions to request if a sampler repeats configurations
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class OptunaSearcher(Searcher):
             self.suggest(context)  # changes the state of the sampler
         else:
             self._sync_pending(context.pending)
-        if self._open is not None and self._open.config != config:  # another version of Optuna made the record
+        if self._open is not None and self._open.config != config:  # another version of Optuna was used before
             self._study.end(self._open.number, "Failed", None)
             self._open = None
         if self._open is not None:

@@ -98,7 +98,9 @@ class ParzenEstimator:
         self._log_weights = np.log(self._weights)
         scott = bandwidth_factor * max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
         ranks_ND = encoder.ranks(rows_ND)
-        self._kernels = [_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott) for d in range(encoder.num_dims)]
+        self._kernels = [
+            _make_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott) for d in range(encoder.num_dims)
+        ]
 
     def log_density(self, points_CD: Rows) -> Floats:
         """Return the log density of each point, (C,)."""
@@ -118,7 +120,9 @@ class ParzenEstimator:
         return self._encoder.snap(units)
 
 
-def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float) -> _TruncatedNormals | _Tables:
+def _make_kernels(
+    encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float
+) -> _TruncatedNormals | _Tables:
     domain, prior = encoder.domains[d], encoder.priors.get(d)
     num_values = domain.num_values
     center = 0.5 if prior is None else domain.to_unit(prior.center)

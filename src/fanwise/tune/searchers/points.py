@@ -48,7 +48,7 @@ class GridSearcher(Searcher):
     def check(self, space: Space) -> None:
         for name in self.num_points if isinstance(self.num_points, dict) else ():
             if name not in space.domains:
-                raise ValueError(f"num_points: {name!r} is no hyperparameter{did_you_mean(name, space.domains)}")
+                raise ValueError(f"num_points: {name!r} is not a hyperparameter{did_you_mean(name, space.domains)}")
 
     def begin(self, space: Space, seed: int) -> None:
         self._num_suggested = 0

@@ -37,14 +37,14 @@ class TriedConfigs:
             self._keys.add(self._key(config))
 
     def deduplicate(self, config: dict[str, object], context: SuggestContext) -> dict[str, object]:
-        """Return `config`, or a random configuration if it was tried, if possible an untried one. Record the result."""
+        """Return `config` or, if it was tried, a random replacement. Record the result as tried."""
         if len(self._keys) >= (self._size or math.inf) or not (self._size or self._has_conditions):
             return config
         for running in context.pending.values():
             self.add(running)
         if self._size:
             if self._key(config) in self._keys and len(self._keys) < self._size:
-                config = self._untried(context.random.randrange(self._size))
+                config = self._find_untried(context.random.randrange(self._size))
         else:
             for _ in range(_MAX_DRAWS):
                 if self._key(config) not in self._keys:
@@ -59,7 +59,7 @@ class TriedConfigs:
         sizes = (domain.num_values for name, domain in self._space.domains.items() if name in config)
         return math.prod(math.inf if size is None else size for size in sizes) <= _MAX_CONFIGS
 
-    def _untried(self, start: int) -> dict[str, object]:
+    def _find_untried(self, start: int) -> dict[str, object]:
         """Return the first untried configuration at index `start` or later, cyclically, in the grid of the space."""
         sizes = {name: domain.num_values or 1 for name, domain in self._space.domains.items()}
         for bounds in ((start, None), (0, start)):
@@ -80,20 +80,20 @@ class RandomSearcher(Searcher):
     """
 
     runs_inline: ClassVar[bool] = True
-    _tried: TriedConfigs | None = None
+    _tried_configs: TriedConfigs | None = None
 
     def begin(self, space: Space, seed: int) -> None:
-        self._tried = TriedConfigs(space)
+        self._tried_configs = TriedConfigs(space)
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        if self._tried is None:  # user-defined schedulers may not call begin
-            self._tried = TriedConfigs(context.space)
+        if self._tried_configs is None:  # a user-defined scheduler might not call begin
+            self._tried_configs = TriedConfigs(context.space)
         config = context.space.sample(context.random)
-        return self._tried.deduplicate(config, context)
+        return self._tried_configs.deduplicate(config, context)
 
     def observe(self, observation: Observation) -> None:
-        if self._tried is not None and observation.trial_id >= 0:
-            self._tried.add(observation.config)
+        if self._tried_configs is not None and observation.trial_id >= 0:
+            self._tried_configs.add(observation.config)
 
 
 @final
@@ -125,15 +125,15 @@ class SobolSearcher(Searcher):
         rng = np.random.default_rng(KeyedRandom(f"{seed}/sobol").getrandbits(64))
         # A space of constants has no dimension, but Sobol needs one.
         self._sequence: Any = qmc.Sobol(max(len(space.domains), 1), scramble=True, rng=rng)
-        self._tried = TriedConfigs(space)
+        self._tried_configs = TriedConfigs(space)
         self._buffer: list[list[float]] = []  # next points, in reverse order
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         if not self._buffer:
             self._buffer = self._sequence.random(_BLOCK).tolist()[::-1]
         config = context.space.from_units(self._buffer.pop()[: len(context.space.domains)])
-        return self._tried.deduplicate(config, context)
+        return self._tried_configs.deduplicate(config, context)
 
     def observe(self, observation: Observation) -> None:
         if observation.trial_id >= 0:
-            self._tried.add(observation.config)
+            self._tried_configs.add(observation.config)

@@ -51,18 +51,18 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     >>> distributions(Space({"lr": loguniform(0.01, 1), "epochs": 10}))["lr"]
     FloatDistribution(high=1.0, log=True, low=0.01, step=None)
     """
-    converted: dict[str, BaseDistribution] = {}
+    result: dict[str, BaseDistribution] = {}
     for name, value in space.constants.items():
         if isinstance(value, list | dict):
             problem = f"{value!r} is neither a string, a number nor None"
             raise ValueError(f"the constant {name!r} cannot be converted: {problem}")
-        converted[name] = CategoricalDistribution((value,))
+        result[name] = CategoricalDistribution((value,))
     for name, domain in space.domains.items():
         distribution = distribution_of(domain)
         if distribution is None:
             raise ValueError(f"{name!r} cannot be converted: {domain!r} has no counterpart in Optuna")
-        converted[name] = distribution
-    return converted
+        result[name] = distribution
+    return result
 
 
 def distribution_of(domain: Domain) -> BaseDistribution | None:

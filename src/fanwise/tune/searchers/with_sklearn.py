@@ -1,12 +1,12 @@
 """The default searcher, and helpers around sklearn for `permutation_importance`.
 
-The default searcher is Bayesian optimization with a forest of extremely randomized trees. The method is SMAC (Hutter,
-Hoos and Leyton-Brown, LION 5, 2011, section 4). Candidates are ranked by expected improvement, with mean and deviation
-over the predictions of the trees. Extremely randomized trees replace random forests because their averaged predictions
-are smoother when there are few trials. Losses are replaced by normal scores of their ranks, so outliers and failures
-have bounded influence. Candidates are sampled from the whole space. Sampling around good trials was worse in
-benchmarks, because trees hardly distinguish nearby points. The default settings were selected on four of eight
-benchmark tables and validated on the other four (docs/guides/searchers.md).
+The default searcher is Bayesian optimization with SMAC (Hutter, Hoos and Leyton-Brown, LION 5, 2011, section 4). It
+ranks candidates by expected improvement, with mean and deviation over the predictions of the trees of a forest. Unlike
+in SMAC, trees are extremely randomized, because their averaged predictions are smoother when there are few trials.
+Losses are replaced by normal scores of their ranks, so outliers and failures have bounded influence. Candidates are
+sampled from the whole space. Sampling around good trials was worse in benchmarks, because trees hardly distinguish
+nearby points. The default settings were selected on four of eight benchmark tables and validated on the other four
+(docs/guides/searchers.md).
 """
 
 # N: trials, C: candidates, P: running trials, D: hyperparameters, F: features, T: trees

@@ -63,7 +63,7 @@ class Categories(FiniteDomain):
         if self.kind == "nn-log":
             if points[0] <= 0:
                 raise ValueError(f"ordinal: kind 'nn-log' needs numbers above 0, got {values[0]!r}; use 'nn'")
-            points = [Fraction(log2(float(value)), ONE) for value in points]  # log2 counts in units of 1 / ONE
+            points = [Fraction(log2(float(value)), ONE) for value in points]  # log2 returns units of 1 / ONE
         if len(points) == 1:
             return ()
         margin = (points[-1] - points[0]) / (2 * (len(points) - 1))

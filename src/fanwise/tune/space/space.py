@@ -1,8 +1,8 @@
 """Search spaces, which map names to domains and constants.
 
 A Space samples, completes and validates configurations. A configuration contains the constants and the hyperparameters
-whose conditions hold (see `parameters`), in the order of the space, with plain Python values. Methods copy their
-arguments.
+whose conditions hold (see `parameters`), in the order of the space, with plain Python values. Methods neither modify
+nor keep their arguments.
 """
 
 import itertools
@@ -45,7 +45,7 @@ class Constant:
 
 
 def constant(value: object) -> Constant:
-    """A constant of the space that is a list, which every configuration contains.
+    """A list as a constant of the space. Every configuration contains it.
 
     Other constants need no `constant`. A bare list in a space is an error, because `{"learning_rate": [0.1, 0.01]}`
     usually means `choice([0.1, 0.01])`.
@@ -161,11 +161,11 @@ class Space:
         if len(units) != len(self._domains):
             raise ValueError(f"a point of this space has {len(self._domains)} numbers, got {len(units)}")
         pairs = zip(self._domains.items(), units, strict=True)
-        return self._existing({name: domain.from_unit(u) for (name, domain), u in pairs})
+        return self._make_config({name: domain.from_unit(u) for (name, domain), u in pairs})
 
     def sample(self, rng: RandomSource) -> dict[str, object]:
         """Sample a configuration uniformly. Calls `rng.random()` once per domain, in order."""
-        return self._existing({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
+        return self._make_config({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
 
     def resample(self, config: Mapping[str, object], name: str, rng: RandomSource) -> dict[str, object]:
         """Return a copy of config with a new random value of `name`, which may equal the old one.
@@ -186,7 +186,7 @@ class Space:
                 new.pop(dependent, None)
             elif dependent not in new and dependent in self._domains:
                 new[dependent] = self._domains[dependent].from_unit(rng.random())
-        return self._existing(new)
+        return self._make_config(new)
 
     def complete(self, partial: Mapping[str, object], rng: RandomSource) -> dict[str, object]:
         """Return a configuration with the values of `partial`. Other values are sampled as in `sample`.
@@ -200,7 +200,7 @@ class Space:
         for name, allowed in required_parents(partial, self._conditions).items():
             if name not in fixed and not is_one_of(values[name], allowed):
                 values[name] = allowed[int(units[name] * len(allowed))]
-        return self._existing({**values, **fixed})
+        return self._make_config({**values, **fixed})
 
     def grid(self, num_points: int | Mapping[str, int]) -> Iterator[dict[str, object]]:
         """Iterate over a grid of evenly spaced values. The last name changes fastest.
@@ -227,7 +227,7 @@ class Space:
                 for value in values[name]:
                     yield from self._completions(values, {**config, name: value}, names[index + 1 :])
                 return
-        yield self._existing(config)
+        yield self._make_config(config)
 
     def with_objects(self, config: Mapping[str, object]) -> dict[str, Any]:
         """Return the configuration for the objective, a copy with objects in place of their names.
@@ -247,7 +247,7 @@ class Space:
         """
         missing = (name for name in self._domains if name not in config)
         problems = [f"{name!r} is missing" for name in missing if exists(name, config, self._conditions)]
-        return self._existing(self._checked(config, problems))
+        return self._make_config(self._checked(config, problems))
 
     def _checked(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
         """Return the values of `config` in plain form. Raise ValueError with `problems` and new problems, if any."""
@@ -287,7 +287,7 @@ class Space:
             required_parents(config, self._conditions)
         return problems
 
-    def _existing(self, values: Mapping[str, object]) -> dict[str, object]:
+    def _make_config(self, values: Mapping[str, object]) -> dict[str, object]:
         """Add constants, remove hyperparameters that do not exist, and restore the order of the space."""
         config: dict[str, object] = {**self._template, **values}
         for name in self._mutable_constants:

@@ -206,10 +206,8 @@ def verdict(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool =
     limit = criterion.max_num_evaluations
     if limit is not None and counts.num_evaluations >= limit:
         return Verdict(f"max_num_evaluations={limit} reached", lets_running_finish=False)
-    if counts.limited_metrics or counts.hypervolume_front is not None:
-        reason = _value_limit(criterion, counts)
-        if reason is not None:
-            return Verdict(reason, lets_running_finish=False)
+    if (counts.limited_metrics or counts.hypervolume_front) and (reason := _value_limit(criterion, counts)):
+        return Verdict(reason, lets_running_finish=False)
     if is_draining:
         return None
     limit = criterion.max_num_trials_started

@@ -440,7 +440,7 @@ def state_of(core: Any) -> dict[str, object]:  # Any: private attributes
         "suspended": list(trials.suspended),
         "references": dict(trials.checkpoints),
         "kept": {trial_id: checkpoint.name for trial_id, checkpoint in trials._finished_checkpoints.items()},
-        "deadlines": {trial_id: at_s for trial_id, (at_s, _) in trials.deadlines._times.items()},
+        "deadlines": {trial_id: at_s for trial_id, (at_s, *_) in trials.deadlines._entries.items()},
         "next tick": core.next_tick_s,
         "best": core.best and dataclasses.astuple(core.best),
         "counts": plain(core.counts),

@@ -309,7 +309,7 @@ class SearchCore:
         self._actions.insert(0, Answer(trial.trial_id, decision, trial.iter))
         self._suggestions.refresh()
         if limit is not None:
-            self._apply_limit(limit, now_s)
+            self._check_limits(now_s)
         if self._slots.has_room:
             self._fill(now_s)
             self._check_limits(now_s)
@@ -605,13 +605,9 @@ class SearchCore:
 
     def _check_limits(self, now_s: float) -> None:
         limit = self._reached_limit(now_s)
-        if limit is not None:
-            self._apply_limit(limit, now_s)
-
-    def _apply_limit(self, limit: Verdict, now_s: float) -> None:
-        if limit.lets_running_finish:
+        if limit is not None and limit.lets_running_finish:
             self._stop_starting(limit.reason)
-        else:
+        elif limit is not None:
             self._halt(limit.reason, now_s)
 
     def _stop_starting(self, reason: str) -> None:

@@ -28,7 +28,7 @@ A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at
 After a crash, later reports of the trial are void. After a pause they remain valid, and the next attempt repeats them.
 """
 
-import heapq
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, final
@@ -408,7 +408,7 @@ class Trials:
 
 @final
 class Deadlines:
-    """At most one deadline per trial, in a heap.
+    """At most one deadline per trial.
 
     Attributes:
         next_s: the earliest deadline, or None. Cached, because it is read after every event.
@@ -420,36 +420,29 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._times: dict[int, tuple[float, int]] = {}  # trial id -> deadline, number of the call of `set`
-        self._heap: list[tuple[float, int, int]] = []  # the same and outdated ones: deadline, number, trial id
+        self._entries: dict[int, tuple[float, int, int]] = {}  # trial id -> time, number of the entry, trial id
+        self._sorted: list[tuple[float, int, int]] = []
         self._num_set = 0
         self.next_s: float | None = None
 
     def set(self, trial_id: int, at_s: float) -> None:
         """Set the deadline of the trial, in place of any earlier one."""
+        self.clear(trial_id)
         self._num_set += 1
-        self._times[trial_id] = at_s, self._num_set
-        heapq.heappush(self._heap, (at_s, self._num_set, trial_id))
-        self._update()
+        self._entries[trial_id] = entry = (at_s, self._num_set, trial_id)
+        insort(self._sorted, entry)
+        self.next_s = self._sorted[0][0]
 
     def clear(self, trial_id: int) -> None:
         """Remove the deadline of the trial, if any."""
-        if self._times.pop(trial_id, None) is not None:
-            self._update()
+        entry = self._entries.pop(trial_id, None)
+        if entry is not None:
+            del self._sorted[bisect_left(self._sorted, entry)]
+            self.next_s = self._sorted[0][0] if self._sorted else None
 
     def take_due(self, now_s: float) -> list[int]:
         """Remove the deadlines that are due and return their trial ids, the earliest first."""
-        trial_ids = []
-        while self.next_s is not None and self.next_s <= now_s:
-            trial_ids.append(self._heap[0][2])
-            self.clear(trial_ids[-1])
+        trial_ids = [trial_id for at_s, _, trial_id in self._sorted if at_s <= now_s]
+        for trial_id in trial_ids:
+            self.clear(trial_id)
         return trial_ids
-
-    def _update(self) -> None:
-        """Remove outdated entries from the top of the heap, or all of them if they are the majority."""
-        heap, times = self._heap, self._times
-        if len(heap) > 64 + 2 * len(times):
-            heap[:] = sorted((at_s, number, trial_id) for trial_id, (at_s, number) in times.items())
-        while heap and times.get(heap[0][2]) != heap[0][:2]:
-            heapq.heappop(heap)
-        self.next_s = heap[0][0] if heap else None

@@ -24,8 +24,8 @@ class _Column(NamedTuple):
     """A column of a table. If not all columns fit, the highest ranks are left out first. Rank 0 is always shown."""
 
     rank: int
-    name: str
-    cells: list[str]
+    width: int
+    cells: list[str]  # the name and the values, right-aligned
 
 
 def search_view(
@@ -38,7 +38,6 @@ def search_view(
         max_rows: maximum number of rows. The best, the running and the latest trials have priority.
         width: maximum width in characters. Columns that do not fit are left out and counted. None: show all columns.
     """
-    from rich.cells import cell_len
     from rich.console import Group
     from rich.text import Text
 
@@ -47,15 +46,13 @@ def search_view(
     rows = sorted(ranked[:max_rows], key=lambda row: row.trial_id)
     all_columns = _columns(snapshot, rows)
     columns = all_columns if width is None else _columns_that_fit(all_columns, width)
-    table = []  # lines of text, because a `rich.table.Table` takes eight times as long
-    widths = [max(map(cell_len, (column.name, *column.cells))) for column in columns]
-    for cells in zip(*((column.name, *column.cells) for column in columns), strict=True):
-        aligned = [" " * (size - cell_len(cell)) + cell for size, cell in zip(widths, cells, strict=True)]
-        table.append(Text((" " * _GAP).join(aligned), no_wrap=True, overflow="ellipsis"))
+    # Lines of text, because a `rich.table.Table` takes eight times as long.
+    cells_by_row = list(zip(*(column.cells for column in columns), strict=True))
+    table = [Text((" " * _GAP).join(cells), no_wrap=True, overflow="ellipsis") for cells in cells_by_row]
     table[0].stylize("bold")
-    status_end = sum(widths[:2]) + _GAP
-    for row, line in zip(rows, table[1:], strict=True):
-        line.stylize(_STYLES.get(row.status, ""), status_end - len(row.status), status_end)
+    for row, line, (trial_id, status, *_) in zip(rows, table[1:], cells_by_row[1:], strict=True):
+        status_end = len(trial_id) + _GAP + len(status)
+        line.stylize(_STYLES.get(row.status, ""), status_end - len(status.lstrip()), status_end)
         line.stylize("bold" if row.trial_id == best_id and not snapshot.violated else "")
     hidden = {"trial": max(len(snapshot.rows), snapshot.total) - len(rows), "column": len(all_columns) - len(columns)}
     notes = [f"{number} more {noun}{'s' if number > 1 else ''}" for noun, number in hidden.items() if number > 0]
@@ -150,26 +147,31 @@ def method_line(scheduler: Mapping[str, Any]) -> str:
 
 def _columns(snapshot: SearchSnapshot, rows: Sequence[TrialRow]) -> list[_Column]:
     columns = [
-        _Column(0, "trial_id", [str(row.trial_id) for row in rows]),
-        _Column(0, "status", [_printable(row.status) for row in rows]),
-        _Column(1, "iter", [_cell(row.iter) for row in rows]),
+        _column(0, "trial_id", [str(row.trial_id) for row in rows]),
+        _column(0, "status", [_printable(row.status) for row in rows]),
+        _column(1, "iter", [_cell(row.iter) for row in rows]),
     ]
     for name in snapshot.config_names:
         cells = [_cell(row.config.get(name)) for row in rows]
-        columns.append(_Column(5 if len(cells) > 1 and len(set(cells)) == 1 else 2, _printable(name), cells))
+        columns.append(_column(5 if len(cells) > 1 and len(set(cells)) == 1 else 2, _printable(name), cells))
     for name in snapshot.value_names:
         cells = [_cell(row.values.get(name)) for row in rows]
-        columns.append(_Column(0 if name == snapshot.metric else 4, _printable(name), cells))
+        columns.append(_column(0 if name == snapshot.metric else 4, _printable(name), cells))
     times = ["-" if row.worker_time_s is None else f"{row.worker_time_s:.2f}" for row in rows]
-    return [*columns, _Column(3, "worker-time", times)]
+    return [*columns, _column(3, "worker-time", times)]
+
+
+def _column(rank: int, name: str, values: list[str]) -> _Column:
+    from rich.cells import cell_len
+
+    width = max(map(cell_len, (name, *values)))
+    return _Column(rank, width, [" " * (width - cell_len(cell)) + cell for cell in (name, *values)])
 
 
 def _columns_that_fit(columns: Sequence[_Column], width: int) -> list[_Column]:
     """Return the columns that fit into the width. Columns of rank 0 are returned even if they do not fit."""
-    from rich.cells import cell_len
-
     remaining = list(columns)
-    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in remaining) - _GAP > width:
+    while sum(column.width + _GAP for column in remaining) - _GAP > width:
         column = max(reversed(remaining), key=lambda column: column.rank)
         if not column.rank:
             break

@@ -169,7 +169,8 @@ class Record:
             raise self._error(error) from error
         self._size += len(data)
         self._lines.clear()
-        self._sync.wake()
+        if not self._sync.written.is_set():  # usually it is set; `set` is slow
+            self._sync.written.set()
 
     def close(self) -> None:
         """Commit the buffered events, sync, and release the lock. Idempotent.
@@ -294,27 +295,22 @@ class _Sync:
     def __init__(self, fd: int) -> None:
         self.failure: BaseException | None = None
         self._fd = fd
-        self._written = threading.Event()
+        self.written = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fanwise-record-sync", daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """Request a sync of the data written so far."""
-        if not self._written.is_set():  # `set` is slow, and most commits find an earlier request pending
-            self._written.set()
-
     def close(self) -> None:
         """Sync once more and end the thread."""
         self._closing.set()
-        self._written.set()
+        self.written.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             while True:
-                self._written.wait()
-                self._written.clear()
+                self.written.wait()
+                self.written.clear()
                 sync_data(self._fd)
                 if self._closing.wait(SYNC_EVERY_S):
                     sync_data(self._fd)

@@ -88,10 +88,6 @@ class QuantileRung:
 class PromotionRung:
     """A rung whose trials pause until they are among the best floor(n / eta); each is promoted once.
 
-    Attributes:
-        promotable: id of the best waiting trial if it is among the best floor(n / eta) entries; otherwise None. It is
-            read at every request for a trial, far more often than the entries change.
-
     >>> rung = PromotionRung(2.0)
     >>> str(rung.enter((0.0, 0.5, 0, 7))), rung.promotable
     ('PAUSE', None)
@@ -107,7 +103,7 @@ class PromotionRung:
         self._eta = eta
         self._entries: list[Key] = []  # sorted
         self._waiting: list[Key] = []  # entries whose trials are paused, sorted
-        self.promotable: int | None = None
+        self.promotable: int | None = None  # the best waiting trial if it is among the best floor(n / eta)
 
     def _update(self) -> None:
         top_size = int(len(self._entries) // self._eta)
@@ -131,12 +127,11 @@ class PromotionRung:
         index = bisect_left(self._waiting, key)
         if self._waiting[index : index + 1] == [key]:
             del self._waiting[index]
-            self._update()
+        self._update()
 
     def remove(self, key: Key, *, continued: bool) -> None:
-        self.withdraw(key)
         del self._entries[bisect_left(self._entries, key)]
-        self._update()
+        self.withdraw(key)
 
 
 @final

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.checks.misuse import hooks
 from fanwise.parallel.process_settings.switches import switched, taken
 from fanwise.parallel.replica.gradients import check_apart
 from fanwise.parallel.rng import begin, kept_streams, restored_streams
+from fanwise.parallel.validation.misuse import hooks
 from fanwise.tensor import Key
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
@@ -141,7 +141,7 @@ def test_an_update_beside_a_step_is_refused_and_another_one_said_once(caplog: py
         run.step(model, optimizer, losses)(X)
         optimizer.step()
 
-    refused(twice, "of an optimizer that belongs to a run.step")
+    refused(twice, "for an optimizer that belongs to a run.step")
 
     def by_hand(run: Run) -> None:
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_an_update_inside_a_backward_pass_is_refused() -> None:
         hook(lambda _: optimizer.step())
         run.step(model, optimizer, losses)(X)
 
-    refused(train, "of an optimizer that belongs to a run.step")
+    refused(train, "for an optimizer that belongs to a run.step")
 
 
 def test_gradients_and_parameters_that_a_step_would_not_see_are_refused() -> None:
@@ -172,30 +172,8 @@ def test_gradients_and_parameters_that_a_step_would_not_see_are_refused() -> Non
     optimizer = sgd(model)
     step = fanwise.here().step(model, optimizer, losses)
     optimizer.add_param_group({"params": nn.Linear(3, 1).parameters()})
-    with pytest.raises(ValueError, match="holds 2 parameters that are not the model's"):
+    with pytest.raises(ValueError, match="holds 2 parameters that the model of the step does not have"):
         step(X)
-
-
-CHANGES: dict[str, tuple[Any, str]] = {  # Any: changes a Sequential
-    "a layer more": (lambda m: m.append(nn.Linear(2, 2)), "'2.weight' is new, and 1 more"),
-    "another layer": (lambda m: m.__setitem__(0, nn.Linear(4, 2)), "'0.weight' is another, and 1 more"),
-    "a parameter": (lambda m: m[1].register_parameter("slope", nn.Parameter(torch.ones(()))), "'1.slope' is new"),
-    "buffers alone": (lambda m: m.append(nn.BatchNorm1d(2, affine=False)), "'2' is new"),
-}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_what_a_model_has_got_since_its_step_was_made_is_named_before_anything_is_done(what: str) -> None:
-    change, said = CHANGES[what]
-    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
-    step = step_of(model)
-    step(X)
-    change(model)
-    before = [param.detach().clone() for param in model.parameters()]
-    with pytest.raises(ValueError, match=rf"the model has changed since step 0 was made: {said}\.(.|\n)*anew"):
-        step(X)
-    assert all(map(torch.equal, before, model.parameters()))
-    step_of(model)(X)
 
 
 def test_layers_without_a_state_may_come_and_go_between_steps() -> None:
@@ -246,7 +224,7 @@ def test_an_operator_that_is_not_deterministic_names_the_way() -> None:
 @pytest.mark.parametrize("name", ["FullyShardedDataParallel", "DistributedDataParallel", "DeepSpeedEngine"])
 def test_wrappers_are_refused_by_name_also_inside_a_model(name: str) -> None:
     wrapper = type(name, (nn.Linear,), {})(4, 2)
-    with pytest.raises(ValueError, match=f"wrapped in {name}, which would spread the work once more"):
+    with pytest.raises(ValueError, match=f"wrapped in {name}, which would spread the work a second time"):
         step_of(wrapper)
     with pytest.raises(ValueError, match=f"wrapped in {name}"):
         step_of(nn.Sequential(wrapper))
@@ -260,14 +238,14 @@ def test_a_model_in_parts_is_refused_by_name() -> None:
     model = nn.Linear(4, 2)
     optimizer = sgd(model)
     model.weight = nn.Parameter(model.weight.detach().as_subclass(DTensor))
-    with pytest.raises(ValueError, match="'weight' of the model is a DTensor, of which each process has a part"):
+    with pytest.raises(ValueError, match="'weight' of the model is a DTensor"):
         fanwise.here().step(model, optimizer, losses)
 
 
 def test_an_optimizer_with_a_group_of_its_own_is_refused_by_name() -> None:
     model = nn.Linear(4, 2)
     optimizer = type("ZeroRedundancyOptimizer", (torch.optim.SGD,), {})(model.parameters(), 0.1)
-    with pytest.raises(ValueError, match="ZeroRedundancyOptimizer spreads its state over a process group"):
+    with pytest.raises(ValueError, match="ZeroRedundancyOptimizer spreads its state over its own process group"):
         fanwise.here().step(model, optimizer, losses)
 
 

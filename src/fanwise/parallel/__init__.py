@@ -8,11 +8,12 @@ teams                        the processes of a run, as a step sees them:
     torch_distributed        started by somebody else
     hosts                    the same, on several hosts with a secret: a loss costs the step
     cluster                  processes that are jobs of a pool on a cluster, and linked as those of `hosts`
-checks, hangs                what would make a result depend on the devices; a training that does not come on
+validation, hangs            checks of arguments and of whether the processes agree; a training that does not come on
 optimizers, batch_norm       updates by slices; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard
-evaluation, ranks            measures over data; what processes tell each other, rank by rank
+evaluation                   run.mean and run.sum
+user_collectives             run.gather, run.all_reduce, run.barrier
 scaling                      rates for larger batches
 devices, defaults            which devices there are; what a run takes where nothing was said
 primitives                   replicate, split_batch, allreduce, on lists of tensors

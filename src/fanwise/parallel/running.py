@@ -21,7 +21,6 @@ from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
 from .checkpoints.places import StrPath, is_of_this_process, place_of
-from .checks.checking import check_name, seconds, whole_number
 from .data.arguments import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
@@ -31,7 +30,6 @@ from .plans import Plan, Reduce
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, PublishedRank
-from .ranks import copy_of_result
 from .runs import Run
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -40,6 +38,8 @@ from .supervisor.supervisor import Supervisor
 from .teams.team import Alone
 from .torch_distributed.launcher import Launched, check_fits, device_of, launched
 from .torch_distributed.team import TorchDistributedTeam, entered
+from .user_collectives import copy_of_result
+from .validation.arguments import check_name, seconds, whole_number
 
 if TYPE_CHECKING:
     from .cluster.supervisor import ClusterSupervisor

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
 
 from ..base.nearest import did_you_mean
-from .checks.checking import whole_number
+from .validation.arguments import whole_number
 
 Rule = Literal["linear", "sqrt", "none"]
 

@@ -536,11 +536,6 @@ def append(model: Any) -> Iterable[nn.Parameter]:  # Any: its parts are of many 
     return list(model[-1].parameters())
 
 
-def append_norm(model: Any) -> Iterable[nn.Parameter]:
-    model.append(nn.BatchNorm1d(3, affine=False))
-    return []
-
-
 def replace(model: Any) -> Iterable[nn.Parameter]:
     model[3] = nn.Linear(8, 3)
     return list(model[3].parameters())
@@ -835,11 +830,6 @@ def a_layer_more_in_the_list(run: Run) -> Result:
 
 
 @refused
-def a_layer_with_buffers_alone_more(run: Run) -> Result:
-    return changed_on_the_way(run, append_norm, anew=False)
-
-
-@refused
 def another_layer(run: Run) -> Result:
     return changed_on_the_way(run, replace, anew=False)
 
@@ -867,20 +857,6 @@ def optimizers_in_the_backward_pass(run: Run) -> Result:
         hook: Any = param.register_post_accumulate_grad_hook
         hook(update)
     return fit(run, model)
-
-
-@refused
-def a_weighting_with_an_optimizer_of_its_own(run: Run) -> Result:
-    model, weighting = net(), nn.Linear(D, 1)
-    optimizer = sgd(weighting)
-    step = run.step(
-        model, sgd(model), lambda m, x, y: classify(m, x, y) * weighting(x)[:, 0].sigmoid(), also=[weighting]
-    )
-    for batch in run.batches((X, Y), B):
-        step(batch)
-        optimizer.step()
-        optimizer.zero_grad()
-    return state(model, weighting)
 
 
 # -- the matrix -------------------------------------------------------------------------------------------------------

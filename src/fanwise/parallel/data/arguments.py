@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from ...pool.current import current, in_job
-from ..checks.checking import whole_number
+from ..validation.arguments import whole_number
 from .reading import Collate
 
 InitFn = Callable[[int], Any]  # Any: its result is not used

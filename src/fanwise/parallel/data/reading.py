@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from ...tensor.random import permutation
 from ...tensor.random.keys import Key
-from ..checks.agreement import first_difference
-from ..checks.checksums import marks_of_batch
 from ..rng import begin, kept_streams
+from ..validation.fingerprints import batch_fingerprints
 from .arrays import is_array, tensor_of
 from .splitting import Content, aligned, samples_in
 
@@ -113,8 +112,8 @@ def collated(collate: Collate, samples: list[Any]) -> Content:  # Any: samples
 
 def _check_same(content: Content, again: Content) -> None:
     """Raises ValueError if a shard that was read twice is not the same."""
-    difference = first_difference([marks_of_batch(each, "the shard") for each in (content, again)])
-    if difference is None:
+    once, twice = (dict(batch_fingerprints(each, "the shard")) for each in (content, again))
+    if once == twice:
         return
     refusal = ValueError(
         "samples of the data set were read twice, and are not the same: they depend on something besides their index "
@@ -123,8 +122,8 @@ def _check_same(content: Content, again: Content) -> None:
         "  wrong:  self.rng = np.random.default_rng(0)       # in __init__; then, in __getitem__: self.rng.normal()\n"
         "  right:  np.random.normal(), torch.randn(1)        # in __getitem__ and collate_fn: from (seed, epoch, index)"
     )
-    first, second = difference.values
-    refusal.add_note(f"{difference.name} was {first}, and then {second}")
+    name = next(name for name in once | twice if once.get(name) != twice.get(name))
+    refusal.add_note(f"{name} was {once.get(name)}, and then {twice.get(name)}")
     raise refusal
 
 

@@ -11,7 +11,7 @@ import torch.optim.optimizer as everywhere
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from ..checks.misuse import hooks
+from ..validation.misuse import hooks
 
 Group = Mapping[str, Any]  # Any: settings of an optimizer
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ..base.errors import NotSendableError
 from ..links.codec import dumps_by_value, dumps_whole, loads
 from ..tensor import aligned_buffer
-from .checks.checking import check_name
 from .shards import Node, total
 from .teams.team import Team
+from .validation.arguments import check_name
 
 T = TypeVar("T")
 Op = Literal["sum", "mean", "min", "max"]

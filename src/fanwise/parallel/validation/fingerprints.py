@@ -41,16 +41,18 @@ def _processes(places: list[str]) -> str:
 
 def have_same_bits(one: Tensor, other: Tensor) -> bool:
     """As torch.equal, but NaN equals NaN, and 0.0 differs from -0.0."""
-    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+    if one.dtype != other.dtype or one.device != other.device:
         return False
     return torch.equal(as_integers(one), as_integers(other))
 
 
 def as_integers(tensor: Tensor) -> Tensor:
     """View the bits of floating-point and complex numbers as integers."""
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    return tensor.resolve_neg().view(_INTEGERS[tensor.element_size()]) if tensor.is_floating_point() else tensor
+    if tensor.dtype.is_floating_point:
+        return tensor.resolve_neg().view(_INTEGERS[tensor.dtype.itemsize])
+    if tensor.dtype.is_complex:
+        return as_integers(torch.view_as_real(tensor.resolve_conj()))
+    return tensor
 
 
 def fingerprint(tensor: Tensor) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from ..rng import forget_spare_normal
 from ..shards import cut
 from .order import Pass
 from .reading import PassReader
@@ -106,6 +107,7 @@ class ShardFetch:
 
     def read(self, batch: int, shard: int, places: range) -> Content:
         """Return a shard. It is read again when it is asked for again, because the loss may have changed it."""
+        forget_spare_normal()
         if batch == self._batch and shard in self._shards:
             return self._shards.pop(shard)()
         return self._transfer.now(self._source.read(places))

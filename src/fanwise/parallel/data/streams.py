@@ -20,7 +20,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ...tensor.random.keys import Key
-from ..rng import begin, kept_streams
+from ..rng import begin, forget_spare_normal, kept_streams
 from ..shards import cut
 from .batches import Batch
 from .order import Pass
@@ -199,6 +199,7 @@ class StreamFetch:
 
     def batch(self, number: int) -> Part:
         """Return the part of this process, when the loop begins a batch."""
+        forget_spare_normal()
         if self._parts is None:
             return self._source.read(self._where(number, ()))
         part = next(self._parts)
@@ -207,6 +208,7 @@ class StreamFetch:
 
     def shard(self, number: int, index: int) -> Content:
         """Return a shard. A second call reads it again, because the loss may have changed it in place."""
+        forget_spare_normal()
         if number == self._number and index in self._shards:
             return self._transfer.now(self._shards.pop(index))
         return self._transfer.now(self._source.read(self._where(number, (index,))).shards[index])

@@ -40,10 +40,14 @@ def test_what_has_no_state_for_its_elements_stays_whole(params: list[nn.Paramete
     assert shared(placements.of(params, Adam(params), in_parts=True), memory).how == "slices"
 
 
-def test_steps_with_the_same_parameters_have_the_same_slices(params: list[nn.Parameter], memory: SliceMemory) -> None:
-    placements, optimizer = Placements(), Adam(params)
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_steps_with_the_same_parameters_share_a_placement(
+    kind: type[SGD | Adam], params: list[nn.Parameter], memory: SliceMemory
+) -> None:
+    placements, optimizer = Placements(), kind(params, 0.1)
     first = shared(placements.of(params, optimizer, in_parts=True), memory)
-    assert placements.of(list(params), optimizer, in_parts=True) is first
+    for in_parts in (True, False, True):
+        assert placements.of(list(params), optimizer, in_parts=in_parts) is first
     assert optimizer in placements and Adam(params) not in placements
 
 

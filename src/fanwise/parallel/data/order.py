@@ -145,6 +145,11 @@ class Progress:
             each.used = each.ahead is not None
 
     @property
+    def is_in_epochs(self) -> bool:
+        """Whether the program is inside a loop over `run.epochs`."""
+        return self.phase % 2 == 1
+
+    @property
     def has_begun(self) -> bool:
         """Whether a loop was entered or a pass begun: too late to resume."""
         return self.phase > 0 or bool(self.passes)

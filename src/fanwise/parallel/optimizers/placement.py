@@ -56,6 +56,7 @@ class Placement:
 
     def make_whole(self) -> None:
         """Another step needs the optimizer. All say so between the same steps."""
+        self._in_parts = False
         if self._sharded is not None:
             self._sharded.end()
             self._sharded = None
@@ -93,19 +94,21 @@ class Placements:
         return id(optimizer) in self._by_optimizer
 
     def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> Placement:
-        """For a new step; that of an earlier one, if both can have the same slices.
+        """Return the placement for a new step. Steps of the same parameters share one, and its memory.
 
         Args:
             in_parts: not with clipping, windows of several batches, a scaled loss, or a loop of the program's own: all
                 need whole gradients.
         """
         earlier = self._by_optimizer.setdefault(id(optimizer), [])
-        for placement in earlier:
-            is_same = len(placement.params) == len(params) and all(map(is_, placement.params, params))
-            if in_parts and placement.how == "slices" and is_same:
-                return placement
-        for placement in earlier:
-            placement.make_whole()
+        same = next(
+            (each for each in earlier if len(each.params) == len(params) and all(map(is_, each.params, params))), None
+        )
+        if same is None or not in_parts:
+            for placement in earlier:
+                placement.make_whole()
+        if same is not None:
+            return same
         made = Placement(params, optimizer, in_parts=in_parts and not earlier)
         earlier.append(made)
         return made

@@ -228,12 +228,20 @@ class Run:
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
-            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an optimizer
-                that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without float16; an
-                unknown `batch_norm`, or "global" for a compiled model or without one shard per process; without
-                `loss_fn` an option that only a step with one has.
+            ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
+                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
+                positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
+                without one shard per process; without `loss_fn` an option that only a step with one has.
         """
         self._loop.check("run.step")
+        if self._plan.progress.is_in_epochs:
+            raise ValueError(
+                "run.step was called inside a loop over run.epochs. A resumed run skips epochs, so it would make fewer "
+                "steps, and its random numbers and checkpoints would be those of other steps.\n"
+                "  wrong:  for epoch in run.epochs(9): step = run.step(model, optimizer, loss_fn); ...\n"
+                "  right:  step = run.step(model, optimizer, loss_fn)\n"
+                "          for epoch in run.epochs(9): ...             # another step before another such loop"
+            )
         if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
             raise TypeError(
                 "run.step got several models and a loss function, which is called with one model.\n"
@@ -510,9 +518,9 @@ class Run:
         For what must not depend on the number of processes see `mean`.
 
         Args:
-            value: anything that can be pickled. A function is called for it, and again, when `run.rank` and
-                `run.world_size` have become others because a process was lost meanwhile; another value is given again
-                as it is, and what the lost one had is missing.
+            value: anything that can be pickled. A function or method is called, and its result is gathered. It is
+                called again if a process is lost meanwhile, as `run.rank` and `run.world_size` then change. Other
+                objects that can be called, such as metrics and `functools.partial`, are gathered themselves.
 
         Blocks until all have come here.
 

@@ -1,17 +1,17 @@
-"""`run.gather`, `run.all_reduce`, `run.barrier`: what the processes of a run tell each other, rank by rank.
+"""`run.gather`, `run.all_reduce` and `run.barrier`: exchanges between the processes of a run, by rank.
 
-What comes of these depends on how many processes there are, unless the program sees to it that it does not. What must
-not depend on them is for `run.mean` and `run.sum`.
+Their results depend on the number of processes, unlike those of `run.mean` and `run.sum`.
 
-When a process is lost meanwhile, all give what they have once more, without it; a function is called once more for
-that, so it can divide the work among those that are left, as `run.mean` does.
+If a process is lost meanwhile, the others exchange again without it. A function is called again for that, so that it
+can divide the work among the remaining processes.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..base.errors import NotSendableError
 from ..links.codec import dumps_by_value, dumps_whole, loads
@@ -30,16 +30,19 @@ _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def gather(team: Team, what: str, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
-    """What all have given, by rank, also to itself, as copies. `what`: this process does."""
-    # A model, and a class, can be called as well, and mean themselves.
-    is_called = callable(value) and not isinstance(value, nn.Module | type)
-    each = team.together(lambda: team.gather(what, _packed(value() if is_called else value)))
-    return [loads(packed) for packed in each]
+def gather(team: Team, operation: str, value: Any) -> list[Any]:  # Any: what can be pickled, or a function
+    """Return copies of the values of all processes, by rank. `operation`: for messages, as "gathers"."""
+    packed = team.together(lambda: team.gather(operation, _packed(_called(value))))
+    return [loads(each) for each in packed]
+
+
+def _called(value: Any) -> Any:  # Any: as given; what the function returns
+    """Call functions and methods. Other objects that can be called, such as modules and metrics, are values."""
+    return value() if inspect.isroutine(value) else value
 
 
 def _packed(value: Any) -> bytes:  # Any: as given
-    """One process needs no pickle, but what several cannot be given is refused in one as well."""
+    """Pickle the value, also for a single process, so that it raises as several do."""
     try:
         return dumps_whole(value)
     except Exception as error:
@@ -49,21 +52,8 @@ def _packed(value: Any) -> bytes:  # Any: as given
         ) from error
 
 
-def _check_type(tensor: Tensor, op: Op) -> None:
-    """Refuse types that torch cannot add or compare, also where one process has nothing to add."""
-    one = torch.empty(1, dtype=tensor.dtype) if tensor.layout is torch.strided else tensor.detach()
-    try:
-        _OPERATORS[op](one, one)
-    except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
-        raise TypeError(
-            f"run.all_reduce(op={op!r}) got a tensor of {tensor.dtype}, layout {tensor.layout}: torch has no "
-            f"{_OPERATORS[op].__name__} for it ({error}).\n"
-            f"Convert it, for example by tensor.float(); run.gather takes it."
-        ) from error
-
-
 def copy_of_result(value: T, name: str) -> T:
-    """What a training function has returned, as several processes would send it back. `name`: of the function."""
+    """Copy the result of a training function as if another process had sent it. `name`: of the function."""
     try:
         head, buffers = dumps_by_value(value)
     except Exception as error:
@@ -82,36 +72,50 @@ def _copied(buffer: memoryview) -> memoryview:
 
 
 def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Tensor:
-    """A new tensor; see `Run.all_reduce`."""
+    """Return a new tensor; see `Run.all_reduce`."""
     check_name("op", op, tuple(_OPERATORS))
-    home = torch.device("cpu")
+    device = torch.device("cpu")
 
-    def given() -> Tensor:
-        nonlocal home
-        mine = tensor() if callable(tensor) else tensor
-        if not isinstance(mine, Tensor):
-            raise TypeError(
-                f"run.all_reduce takes a tensor, or a function that returns one, got {type(mine).__name__}.\n"
-                f"  wrong:  run.all_reduce(0.5)\n"
-                f"  right:  run.all_reduce(torch.tensor(0.5))"
-            )
-        if op == "mean" and not (mine.is_floating_point() or mine.is_complex()):
-            raise TypeError(
-                f"run.all_reduce(op='mean') got a tensor of {mine.dtype}, whose mean is another type.\n"
-                f"  wrong:  run.all_reduce(counts, op='mean')\n"
-                f"  right:  run.all_reduce(counts) / run.world_size"
-            )
-        _check_type(mine, op)
-        home = mine.device
-        return mine.detach().cpu()
+    def operand() -> Tensor:
+        nonlocal device
+        value = _called(tensor)
+        _check_operand(value, op)
+        device = value.device
+        cpu: Tensor = value.detach().cpu()
+        return cpu
 
-    each: list[Tensor] = gather(team, f"reduces tensors by {op}", given)
-    kinds = [f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in each]
+    operands: list[Tensor] = gather(team, f"reduces tensors by {op}", operand)
+    kinds = [f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in operands]
     if len(set(kinds)) > 1:
         raise ValueError(
             f"run.all_reduce got tensors that cannot be reduced, by rank: {', '.join(kinds)}.\n"
             f"Every process gives one of the same type and shape; run.gather takes any."
         )
-    nodes = [Node(rank, rank + 1, one) for rank, one in enumerate(each)]
-    result: Tensor = total(nodes, len(each), _OPERATORS[op])
-    return (result / len(each) if op == "mean" else result).to(home)
+    nodes = [Node(rank, rank + 1, each) for rank, each in enumerate(operands)]
+    result: Tensor = total(nodes, len(operands), _OPERATORS[op])
+    return (result / len(operands) if op == "mean" else result).to(device)
+
+
+def _check_operand(value: Any, op: Op) -> None:  # Any: as given
+    """Raise TypeError for a value that cannot be reduced, also if there is one process and nothing to add."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"run.all_reduce takes a tensor, or a function that returns one, got {type(value).__name__}.\n"
+            f"  wrong:  run.all_reduce(0.5)\n"
+            f"  right:  run.all_reduce(torch.tensor(0.5))"
+        )
+    if op == "mean" and not (value.is_floating_point() or value.is_complex()):
+        raise TypeError(
+            f"run.all_reduce(op='mean') got a tensor of {value.dtype}, whose mean has another type.\n"
+            f"  wrong:  run.all_reduce(counts, op='mean')\n"
+            f"  right:  run.all_reduce(counts) / run.world_size"
+        )
+    one = torch.empty(1, dtype=value.dtype) if value.layout is torch.strided else value.detach()
+    try:
+        _OPERATORS[op](one, one)
+    except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
+        raise TypeError(
+            f"run.all_reduce(op={op!r}) got a tensor of {value.dtype}, layout {value.layout}: torch has no "
+            f"{_OPERATORS[op].__name__} for it ({error}).\n"
+            f"Convert it, for example by tensor.float(); run.gather takes it."
+        ) from error

@@ -12,13 +12,9 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ...base.nearest import did_you_mean
 
 # Names of classes that spread a model or an optimizer over processes.
-_WRAPPERS = frozenset(
-    (
-        *("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "ShardedDataParallel"),
-        *("DeepSpeedEngine", "PipelineModule"),
-    )
-)
-_SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "DistributedOptimizer", "OSS", "DeepSpeedZeroOptimizer")
+_WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "ShardedDataParallel"}
+_WRAPPERS |= {"DeepSpeedEngine", "PipelineModule"}
+_SHARDED_OPTIMIZERS = {"ZeroRedundancyOptimizer", "DistributedOptimizer", "OSS", "DeepSpeedZeroOptimizer"}
 
 
 def check_model(model: nn.Module, device: torch.device) -> None:
@@ -60,9 +56,7 @@ def check_optimizer(
     if type(optimizer).__name__ in _SHARDED_OPTIMIZERS:
         raise ValueError(
             f"{type(optimizer).__name__} spreads its state over its own process group. A run spreads the state of "
-            f"Adam, AdamW, SGD, RMSprop and Adagrad over its processes by itself.\n"
-            f"  wrong:  {type(optimizer).__name__}(model.parameters(), torch.optim.Adam, lr=0.01)\n"
-            f"  right:  torch.optim.Adam(model.parameters(), lr=0.01)"
+            f"torch.optim.Adam and other optimizers over its processes by itself: give that optimizer."
         )
     if isinstance(optimizer, torch.optim.LBFGS) and not has_closure:
         raise ValueError(
@@ -79,8 +73,7 @@ def check_optimizer(
             f"the step was made.\n"
             f"  wrong:  step = run.step(model, optimizer, loss_fn); optimizer.add_param_group(...)\n"
             f"  right:  optimizer.add_param_group(...); step = run.step(model, optimizer, loss_fn)\n"
-            f"  right:  torch.optim.SGD(model.parameters(), ...)    # after model.to(...); for several modules a "
-            f"ModuleList"
+            f"  right:  torch.optim.SGD(model.parameters(), ...)    # after model.to(...)"
         )
 
 
@@ -93,7 +86,6 @@ def check_no_gradients(model: nn.Module) -> None:
                 f"backward passes itself, and leaves no gradients behind.\n"
                 f"  wrong:  loss.backward(); step(batch)\n"
                 f"  right:  step(batch)                                # loss_fn returns the whole loss\n"
-                f"  right:  optimizer.register_step_pre_hook(fn)       # fn sees the gradients, to log or clip them\n"
                 f"  right:  run.step(..., also=[model])                # for another step whose loss calls this model"
             )
 
@@ -114,8 +106,7 @@ def check_compiled(sizes: Sequence[int]) -> None:
             f"process, and so would the last bits of the result.\n"
             f"  wrong:  torch.compile(model)\n"
             f"  right:  torch.compile(model, dynamic=True)\n"
-            f"  right:  run.batches(data, {len(sizes) * max(1, sum(sizes) // len(sizes))}, drop_last=True)   "
-            f"# a multiple of {len(sizes)} shards"
+            f"  right:  run.batches(data, {len(sizes) * max(1, sum(sizes) // len(sizes))}, drop_last=True)"
         )
 
 

@@ -31,10 +31,9 @@ _BATCH_FACTS = _SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "th
 
 
 class Verifier:
-    """The consistency checks of one step.
+    """The consistency checks of step `number`.
 
     Args:
-        number: of the step, for messages.
         every: compare everything every so many batches; 0: never.
         can_repeat: whether a shard can be executed separately from the others.
     """
@@ -66,11 +65,7 @@ class Verifier:
         return self._every > 0 and batch_number % self._every == 0
 
     def check_batch(self, batch_number: int, content: Any, batch: Batch) -> None:  # Any: a Batch, or a tree of tensors
-        """Compare the batch, and with `verify=` the state of the training, with the other processes.
-
-        Raises:
-            ValueError: they differ.
-        """
+        """Compare the batch, and with `verify=` everything, with other processes. Raise ValueError if they differ."""
         if self._team.size == 1:
             return
         facts: dict[str, object] = {_SIZE: len(batch)}
@@ -103,23 +98,22 @@ class Verifier:
             raise ValueError(
                 f"the processes gave other batches to step {self._number}, first in batch {batch_number}: {name} is "
                 f"{values}.\nEvery process calls the step with the whole batch and executes its own shards of it. A "
-                f"DistributedSampler, or a loader that gives each process its own samples, would leave samples out. A "
-                f"data set or stream must give the same samples each time it is read.\n"
+                f"data set must give the same samples each time it is read, so none with a DistributedSampler.\n"
                 f"  wrong:  for batch in DataLoader(data, 32, sampler=DistributedSampler(data)): step(batch)\n"
                 f"  right:  for batch in run.batches(data, 32): step(batch)"
             )
         raise ValueError(
             f"before batch {batch_number} of step {self._number} {name} is not the same in all processes: "
-            f"{values}.\nOne process has changed it: code that depends on run.rank, on the time, or on random "
-            f"numbers that are not from the global functions of torch, numpy or random. A smaller verify= finds it "
-            f"sooner after the change."
+            f"{values}.\nCode that depends on run.rank, on the time, or on other random numbers than those of the "
+            f"global functions of torch, numpy and random has changed it. A smaller verify= finds it sooner."
         )
 
     # -- a shard executed twice ------------------------------------------------------------------------------------
 
     def repeats(self, batch_number: int, *, is_first: bool) -> bool:
         """Return whether this process executes a shard of this batch twice. `is_first`: its first batch."""
-        is_due = is_first and self._team.place == 0 and _is_deterministic(self._replica.device)
+        is_deterministic = self._replica.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+        is_due = is_first and self._team.place == 0 and is_deterministic
         return self._can_repeat and (is_due or self._compares_all(batch_number))
 
     def check_repeats(self, work: ShardWork, key: Key, batch_number: int) -> None:
@@ -141,8 +135,7 @@ class Verifier:
             f"shard {index} of batch {batch_number} of step {self._number} was executed twice, and {result} differs: "
             f"the loss must be a function of model and batch, with random numbers from the global functions of torch, "
             f"numpy or random. This one depends on something else, such as a counter, a running mean, its own random "
-            f"generator, the time, an iterator over other data, or samples that it changes in place. On several "
-            f"devices it would differ between the processes.\n"
+            f"generator, the time, or samples that it changes in place, which are not the same in all processes.\n"
             f"  wrong:  calls[0] += 1; return losses / calls[0]\n"
             f"  right:  put it into the batch, or change it between two steps"
         )
@@ -168,10 +161,5 @@ def check_same_model(team: Team, modules: Mapping[str, nn.Module]) -> None:
     if difference is not None:
         raise ValueError(
             f"the model differs between the processes, first in {difference[0]!r}: {difference[1]}.\n"
-            f"Make it in the same way in every process. Random initial values are the same if they are drawn from "
-            f"torch, numpy or random inside the training function."
+            f"Make it in the training function, in the same way in every process."
         )
-
-
-def _is_deterministic(device: torch.device) -> bool:
-    return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()

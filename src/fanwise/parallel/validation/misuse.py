@@ -7,6 +7,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,15 +17,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 _log = logging.getLogger(__name__)
 
 
-class _ThreadState(threading.local):
-    """`owns`: tells whether an optimizer belongs to the run of this thread; None: there is no run."""
+@dataclass(slots=True)
+class _Watch:
+    """`owns`: whether an optimizer belongs to a step of the run of this thread."""
 
-    owns: Callable[[torch.optim.Optimizer], bool] | None = None
-    is_library_update = False
-    has_warned = False
+    owns: Callable[[torch.optim.Optimizer], bool]
+    is_library_update: bool = False
+    has_warned: bool = False
 
 
-_thread_state = _ThreadState()
+_watch: ContextVar[_Watch | None] = ContextVar("_watch", default=None)
 _lock = threading.Lock()
 _runs = 0  # in progress in this process
 _hook: Any = None  # Any: a handle of torch
@@ -32,25 +35,24 @@ _hook: Any = None  # Any: a handle of torch
 @contextmanager
 def watched(owns: Callable[[torch.optim.Optimizer], bool]) -> Iterator[None]:
     """Watch the updates of this thread during the block. `owns`: whether an optimizer belongs to a step of the run."""
-    state = _thread_state
-    before = state.owns, state.is_library_update, state.has_warned
     _count_runs(1)
-    state.owns, state.is_library_update, state.has_warned = owns, False, False
+    token = _watch.set(_Watch(owns))
     try:
         yield
     finally:
-        state.owns, state.is_library_update, state.has_warned = before
+        _watch.reset(token)
         _count_runs(-1)
 
 
 @contextmanager
 def library_update() -> Iterator[None]:
     """Allow the update that a step makes in this block."""
-    before, _thread_state.is_library_update = _thread_state.is_library_update, True
+    watch = _watch.get() or _Watch(lambda _: False)
+    before, watch.is_library_update = watch.is_library_update, True
     try:
         yield
     finally:
-        _thread_state.is_library_update = before
+        watch.is_library_update = before
 
 
 def hooks() -> int:
@@ -70,10 +72,10 @@ def _count_runs(change: int) -> None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    state = _thread_state
-    if state.owns is None or state.is_library_update:
+    watch = _watch.get()
+    if watch is None or watch.is_library_update:
         return
-    if state.owns(optimizer):
+    if watch.owns(optimizer):
         raise ValueError(
             "optimizer.step() was called for an optimizer that belongs to a run.step: a step makes forward and "
             "backward passes and the update itself.\n"
@@ -82,8 +84,8 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             "  right:  optimizer.register_step_pre_hook(fn)   # fn sees the gradients of the batch, to log or clip\n"
             "  right:  step.update()                          # after a loop over step.shards(batch) of your own"
         )
-    if not state.has_warned:
-        state.has_warned = True
+    if not watch.has_warned:
+        watch.has_warned = True
         _log.warning(
             "the training function calls %s.step() itself: every process makes this update on its own, with its own "
             "gradients, and the work is not spread over the devices. Gradients that the loss of a run.step leaves in "

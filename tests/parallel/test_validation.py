@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.process_settings.switches import switched, taken
+from fanwise.parallel.process_settings.torch_settings import apply_settings, read_settings
 from fanwise.parallel.replica.gradients import check_apart
 from fanwise.parallel.validation.consistency import first_different
 from fanwise.parallel.validation.fingerprints import first_difference, have_same_bits
@@ -256,12 +256,12 @@ def test_sharded_models_and_optimizers_are_refused_by_name() -> None:
 
 
 def test_settings_are_changed_in_the_block_and_restored() -> None:
-    before = taken()
+    before = read_settings()
     wanted = {**before, "default dtype": torch.float64, "oneDNN": False, "path of einsum": False, "gradients": False}
-    with switched(wanted):
-        assert taken() == wanted
+    with apply_settings(wanted):
+        assert read_settings() == wanted
         torch.set_default_dtype(torch.float16)
-    assert taken() == before
+    assert read_settings() == before
 
 
 # -- losses that depend on earlier shards -----------------------------------------------------------------------------

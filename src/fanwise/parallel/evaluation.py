@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
-from .data.batches import ShardFetch
-from .data.splitting import arguments
+from .data.batch import as_arguments
+from .data.loader import ShardFetch
 from .replica.losses import check_rows
 from .rng import begin, kept_streams
 from .shards import assign
@@ -53,10 +53,10 @@ def sums(
                 for number in own:
                     watch((number - own.start) / len(own))
                     places = chunks[number]
-                    fetched.reach(number)
+                    fetched.start_batch(number)
                     content = fetched.read(number, 0, places)
                     begin(key.fold_in(places.start), generators)
-                    results.append(measured(fn(model, *arguments(content)), len(places)))
+                    results.append(measured(fn(model, *as_arguments(content)), len(places)))
         finally:
             watch(1)
         return [result for each in team.gather("measures", results) for result in each]

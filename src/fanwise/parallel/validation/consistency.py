@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...tensor.random.keys import Key
-from ..data.batches import Batch
+from ..data.batch import Batch
 from ..replica.replicas import Replica, ShardWork
 from ..teams.team import Team
 from .fingerprints import (

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.arrays import is_array, tensor_of
-from ..data.splitting import Content
+from ..data.batch import Content, as_tensor, is_array
 
 _SAMPLED_BYTES = 1 << 18
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
@@ -83,7 +82,7 @@ def optimizer_settings(groups: Sequence[Mapping[str, Any]]) -> dict[str, object]
 def batch_fingerprints(content: Content, name: str) -> Iterator[tuple[str, str]]:
     """Fingerprints of all parts of a batch by their path, such as "batch['x'][0]"."""
     if is_array(content):
-        tensor = tensor_of(content).detach()
+        tensor = as_tensor(content).detach()
         yield name, f"{_type(tensor)} with checksum {_checksum(_sampled(_dense(tensor))):08x}"
     elif isinstance(content, Mapping):
         for key, value in content.items():

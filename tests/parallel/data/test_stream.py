@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 import fanwise
 from fanwise.parallel import Batch, Run
@@ -192,12 +192,6 @@ def test_what_a_stream_raises_names_the_place() -> None:
         assert any("while sample 9 of the data set was read" in note for note in caught.value.__notes__)
 
 
-def test_a_loader_of_a_stream_is_understood() -> None:
-    expected = epochs(fanwise.here(), Noisy(), drop_last=True)
-    loader = DataLoader(Noisy(), B, drop_last=True)
-    assert [each for run in [fanwise.here()] for _ in run.epochs(2) for each in seen(run.batches(loader))] == expected
-
-
 @pytest.mark.parametrize(
     "options", [{"shuffle": True}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str
 )
@@ -207,7 +201,7 @@ def test_options_that_a_stream_does_not_support_are_refused(options: Any) -> Non
 
 
 def test_measures_are_not_taken_of_a_stream() -> None:
-    with pytest.raises(TypeError, match=r"got Noisy\.\nOnly run\.batches also takes"):
+    with pytest.raises(TypeError, match=r"got Noisy\.\n.* Only run\.batches takes an IterableDataset"):
         fanwise.here().mean(lambda m, i, x: x, torch.nn.Linear(1, 1), Noisy())
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 import fanwise
 from fanwise.parallel import Run
@@ -92,7 +92,7 @@ def loader(run: Run, workers: int) -> list[Tensor]:
     step = run.step(
         model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x, y: cross_entropy(m(x), y, reduction="none")
     )
-    for batch in run.batches(DataLoader(Augmented(), B, shuffle=True, num_workers=workers)):
+    for batch in run.batches(Augmented(), B, num_workers=workers):
         x, _ = batch  # the whole batch, in every process
         assert len(x) == len(batch)
         step(batch)
@@ -173,7 +173,7 @@ def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
             run.print("saved")
 
     whole = run_in_job(pool, partial(program, workers=1, before=save), 2, 1)
-    assert torch.load(path)["run"]["place"]["passes"][0]["done"] == 2 * B
+    assert torch.load(path)["run"]["position"]["passes"][0]["done"] == 2 * B
     resumed = run_in_job(pool, partial(program, workers=workers), devices, workers, resume=path)
     assert all(map(torch.equal, resumed, whole))
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
@@ -38,7 +38,7 @@ from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
 from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cut_range, iterate_batches
-from .data.stream import StreamRequest, iterate_stream
+from .data.stream import StreamReader, iterate_stream
 from .optim.step_optimizer import StepOptimizer, StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
 from .replica.replicas import Device, LocalDevice, LossFn, Replica
@@ -387,13 +387,13 @@ class Run:
             )
         started = self._plan.position.begin_pass(None)
         self._line.begin_pass(None, started.done)
-        first, num_shards = started.done, self.shards
 
-        def shards_of(number: int, shards: tuple[int, ...]) -> StreamRequest:
-            return StreamRequest(first + number * size, size, drop_last, num_shards, shards)
+        def new_reader() -> StreamReader:
+            collate_fn = options.collate_fn or default_collate
+            return StreamReader(data, collate_fn, started, size=size, drop_last=drop_last, num_shards=self.shards)
 
-        fetch = self._loaders.fetch_stream(data, started, shards_of, self._own_shards, options)
-        return iterate_stream(started, num_shards, fetch, size=size, drop_last=drop_last)
+        fetch = self._loaders.fetch_stream(new_reader, self._own_shards, options)
+        return iterate_stream(started, self.shards, fetch, size=size, drop_last=drop_last)
 
     def _reaching(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypedDict
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ...links.codec import pack_error, unpack_error
 from ...pool.current import current, in_job
@@ -28,7 +28,7 @@ from .batch import Batch, Content
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
 from .device_copy import DeviceCopy
 from .position import Pass
-from .stream import ShardsOf, StreamFetch, StreamReader, StreamShards
+from .stream import StreamFetch, StreamReader, StreamShards
 
 InitFn = Callable[[int], Any]
 Requests = Iterable[Mapping[int, range]]  # per batch: the samples of each shard, in the order of the pass
@@ -232,24 +232,15 @@ class Loaders:
         return reader
 
     def fetch_stream(
-        self,
-        data: "IterableDataset[Any]",
-        started: Pass,
-        shards_of: ShardsOf,
-        own_shards: Callable[[], range],
-        options: LoaderOptions,
+        self, new_reader: Callable[[], StreamReader], own_shards: Callable[[], range], options: LoaderOptions
     ) -> StreamFetch:
         """Start a pass over a stream."""
-
-        def reader() -> StreamReader:
-            return StreamReader(data, options.collate_fn or default_collate, started)
-
         device_copy = self._device_copy(options)
         if not limit_workers(options.num_workers, self._spare_cpus):
-            return StreamFetch(reader(), device_copy, shards_of)
-        dataset = StreamShards(reader(), shards_of, tuple(own_shards()), _failure)
+            return StreamFetch(new_reader(), device_copy)
+        dataset = StreamShards(new_reader(), own_shards(), _failure)
         iterator = _start(_new_loader(dataset, 1, options, self._device, batch_size=None))
-        fetch = StreamFetch(reader(), device_copy, shards_of, map(_raise_failure, iterator), partial(_end, iterator))
+        fetch = StreamFetch(new_reader(), device_copy, map(_raise_failure, iterator), partial(_end, iterator))
         self._open.add(fetch)
         return fetch
 

@@ -192,38 +192,3 @@ def test_bits_are_the_same_when_a_rank_dies(pool: Pool, tmp_path: Path, program:
     found = run_in_job(pool, partial(program, workers=1, before=kill), 3, 1)
     assert (tmp_path / "killed").exists()
     assert all(map(torch.equal, found, expected))
-
-
-def test_a_worker_that_dies_ends_the_run_with_the_error_of_torch(pool: Pool) -> None:
-    class Deadly(Augmented):
-        def __getitem__(self, index: int) -> tuple[Tensor, int]:
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise AssertionError("it was killed")
-
-    def train(run: Run) -> None:
-        for batch in run.batches(Deadly(), B, num_workers=1):
-            batch.shard(run.rank)
-
-    with pytest.raises(RuntimeError, match="DataLoader worker"):
-        run_in_job(pool, train, 2, 1)
-
-
-def test_what_a_sample_raises_is_the_error_of_the_run(pool: Pool) -> None:
-    class Broken(Augmented):
-        def __getitem__(self, index: int) -> tuple[Tensor, int]:
-            if index == 17:
-                raise LookupError("sample 17 is not on the disk")
-            return super().__getitem__(index)
-
-    def train(run: Run) -> None:
-        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-        step = run.step(
-            model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x, y: cross_entropy(m(x), y, reduction="none")
-        )
-        for batch in run.batches(Broken(), B, num_workers=1):
-            step(batch)
-
-    with pytest.raises(LookupError, match="sample 17 is not on the disk") as caught:
-        run_in_job(pool, train, 2, 1)
-    notes = "\n".join(caught.value.__notes__)
-    assert "while sample 17 of the data set was read" in notes and "in worker 0 of a data loader" in notes

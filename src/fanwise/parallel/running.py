@@ -10,12 +10,10 @@ same: it depends on seed, shards, threads and data, not on the number of devices
 import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
-from ..links.shared_secret import read_secret
 from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
@@ -38,12 +36,11 @@ from .supervisor.gpus import places_for
 from .supervisor.settings import Settings
 from .supervisor.supervisor import Supervisor
 from .teams.team import Alone
-from .torch_distributed.launcher import Launched, check_fits, device_of, launched
-from .torch_distributed.team import TorchDistributedTeam, entered
+from .torch_distributed.launcher import check_fits, device_of, launched
+from .torch_distributed.team import entered
 
 if TYPE_CHECKING:
     from .cluster.supervisor import ClusterSupervisor
-    from .hosts.team import HostsTeam
 
 R = TypeVar("R")
 
@@ -95,16 +92,15 @@ def run(
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
             Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
         on_loss: when a process dies, "continue" with the others, which take over its shards, or "stop". The step in
-            which it died is made again from its beginning, so the result has the same bits. Processes of a launcher
-            continue on CPUs if they hold a secret (FANWISE_SECRET); otherwise a loss ends them.
+            which it died is made again from its beginning, so the result has the same bits. A loss ends a run of
+            processes of a launcher.
         step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
             stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and, as `on_loss` says,
             killed as one that died, or the run ends. By default they wait for ever, and a warning names
             it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
             until its first step is done a process has ten times as long, and at least a minute. In the processes of
-            a launcher, each waits this long for the others. Then all raise, or, on CPUs with a secret, continue without
-            it. With one process, as on one device, a warning names where it is, and it is waited for. Time in which a
-            tuner decides on a report does not count.
+            a launcher, each waits this long for the others, and then raises. With one process, as on one device, a
+            warning names where it is, and it is waited for. Time in which a tuner decides on a report does not count.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is. With
             `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each with a GPU of its own or
             on CPUs; a node that is lost costs the step.
@@ -144,7 +140,7 @@ def run(
         own = device_of(others, devices)
         made_of = _shards(shards, others.size, warns=others.rank == 0)
         plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
-        with _entered(others, own, reduce, on_loss, step_timeout_s) as team:
+        with entered(others, own, reduce=reduce, step_timeout_s=step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
             made = Run(plan, (own,), team=team, fixed=fixed, verify=verify, spare_cpus=spare)
@@ -229,18 +225,6 @@ def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> 
     from .cluster.supervisor import ClusterSupervisor
 
     return ClusterSupervisor(cluster, train, settings)
-
-
-def _entered(
-    others: Launched, device: torch.device, reduce: Reduce, on_loss: str, step_timeout_s: float | None
-) -> "AbstractContextManager[TorchDistributedTeam | HostsTeam]":
-    """The processes of the launcher: over links of ours where they hold a secret, else over torch.distributed."""
-    if others.place is None or device.type != "cpu" or read_secret(os.environ) is None:
-        return entered(others, device, reduce=reduce, step_timeout_s=step_timeout_s)
-    from .hosts.meeting import met
-    from .hosts.team import entered as linked
-
-    return linked(met(others.place, goes_on=on_loss != "stop"), reduce=reduce, step_timeout_s=step_timeout_s)
 
 
 def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:

@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run, running
-from fanwise.parallel.shared_memory.memory import AllReduceKind
-from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel.comm.shared_memory import AllReduceKind
+from fanwise.parallel.launch.settings import Settings
 
 WIDTHS = (64, 256, 512, 768)
 OPTIMIZERS = ("SGD", "Adam")

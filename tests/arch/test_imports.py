@@ -65,7 +65,7 @@ QUIET = [
     "parallel/shards.py",
     "parallel/hangs/stalls.py",
     "parallel/hosts/turns.py",
-    "parallel/supervisor/membership.py",
+    "parallel/launch/membership.py",
     "plot/crowds.py",
     "plot/data.py",
     "plot/rung_figure.py",

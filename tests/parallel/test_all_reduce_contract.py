@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fanwise.parallel.all_reduce.contract import AllReduce, AllReducePlan
-from fanwise.parallel.shared_memory.memory import AllReduceKind
+from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.testing.all_reduce_contract import (
     CHECKS,
     Case,

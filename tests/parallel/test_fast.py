@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.all_reduce.sums import TeamSums, one_node
+from fanwise.parallel.comm.fast import BackendAllReduce
+from fanwise.parallel.comm.team import Alone, OwnSums
 from fanwise.parallel.optimizers.placement import Placement
 from fanwise.parallel.replica.gradients import Partial
 from fanwise.parallel.shards import Node
-from fanwise.parallel.teams.team import Alone, OwnSums
-from fanwise.parallel.torch_distributed.backend import BackendAllReduce
 
 
 def partial(*values: float | None, samples: int = 2) -> Partial:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
+from .comm.team import Team
 from .data.batches import ShardFetch
 from .data.splitting import arguments
 from .replica.losses import check_rows
 from .rng import begin, kept_streams
 from .shards import assign
-from .teams.team import Team
 
 Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns values a sample
 

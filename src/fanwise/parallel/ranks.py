@@ -17,8 +17,8 @@ from ..base.errors import NotSendableError
 from ..links.codec import dumps_by_value, dumps_whole, loads
 from ..tensor import aligned_buffer
 from .checks.checking import check_name
+from .comm.team import Team
 from .shards import Node, total
-from .teams.team import Team
 
 T = TypeVar("T")
 Op = Literal["sum", "mean", "min", "max"]

@@ -38,6 +38,7 @@ from .checks.checking import (
     whole_number,
 )
 from .checks.verifying import Verifier
+from .comm.team import Alone, Stateful, Sums, Team
 from .data.arguments import InitFn, Loading, check_stream, settings_of
 from .data.batches import Batch, ShardFetch, batches
 from .data.loader import Loaders
@@ -54,7 +55,6 @@ from .step.loss_scale import LossScale
 from .step.manual import ManualStep
 from .step.open_loop import OpenLoop
 from .step.stepping import Step
-from .teams.team import Alone, Stateful, Sums, Team
 
 _log = logging.getLogger(__name__)
 

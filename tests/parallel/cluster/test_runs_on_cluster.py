@@ -20,9 +20,9 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import ClusterError, LeaseError, WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.cluster.supervisor import ClusterSupervisor
 from fanwise.parallel.devices import devices_on_hosts
-from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel.launch.ray import ClusterSupervisor
+from fanwise.parallel.launch.settings import Settings
 from fanwise.pool.contract import Capacity
 from fanwise.pool.current import current
 from fanwise.pool.engine import LocalEngine

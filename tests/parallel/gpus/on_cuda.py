@@ -25,13 +25,13 @@ from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.cluster.supervisor import ClusterSupervisor
+from fanwise.parallel.comm.shared_memory import SharedMemory, bytes_of
+from fanwise.parallel.comm.staging import _register, _unregister
 from fanwise.parallel.devices import gpus_here
-from fanwise.parallel.shared_memory.memory import SharedMemory, bytes_of
-from fanwise.parallel.shared_memory.staging import _register, _unregister
-from fanwise.parallel.supervisor.pools import own_pool
-from fanwise.parallel.supervisor.settings import Settings
-from fanwise.parallel.supervisor.supervisor import Supervisor
+from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.pools import own_pool
+from fanwise.parallel.launch.ray import ClusterSupervisor
+from fanwise.parallel.launch.settings import Settings
 from fanwise.pool.devices import find_machine
 from fanwise.testing.all_reduce_contract import CHECKS
 from fanwise.testing.memory_hosts import memory_pool

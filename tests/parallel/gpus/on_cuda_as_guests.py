@@ -10,8 +10,8 @@ import torch
 
 import fanwise
 from fanwise.base.errors import WorkerLostError
-from fanwise.parallel.torch_distributed.launcher import launched
-from fanwise.parallel.torch_distributed.team import entered
+from fanwise.parallel.comm.torch_team import entered
+from fanwise.parallel.launch.external import launched
 from fanwise.testing.all_reduce_contract import CHECKS, Peer
 
 

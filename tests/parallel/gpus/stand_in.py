@@ -28,15 +28,15 @@ from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.cluster.supervisor import ClusterSupervisor
+from fanwise.parallel.comm.torch_team import TorchDistributedTeam
 from fanwise.parallel.data.order import Progress
 from fanwise.parallel.data.reading import Data
+from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.pools import own_pool
+from fanwise.parallel.launch.ray import ClusterSupervisor
+from fanwise.parallel.launch.settings import Settings
 from fanwise.parallel.plans import Plan
 from fanwise.parallel.process_settings.applied import surroundings
-from fanwise.parallel.supervisor.pools import own_pool
-from fanwise.parallel.supervisor.settings import Settings
-from fanwise.parallel.supervisor.supervisor import Supervisor
-from fanwise.parallel.torch_distributed.team import TorchDistributedTeam
 from fanwise.testing.memory_hosts import memory_pool
 
 _ATEN = torch.ops.aten

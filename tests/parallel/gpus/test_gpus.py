@@ -9,12 +9,12 @@ import torch
 
 import fanwise
 from fanwise.base.errors import LeaseError
+from fanwise.parallel.comm.torch_group import check_gpus
 from fanwise.parallel.devices import Devices, devices_of
+from fanwise.parallel.launch.external import Launched, device_of
+from fanwise.parallel.launch.gpus import check_leased
 from fanwise.parallel.process_settings.cuda import WORKSPACE, _precision, _workspace
-from fanwise.parallel.running import _spread
-from fanwise.parallel.supervisor.gpus import check_leased
-from fanwise.parallel.torch_distributed.groups import check_gpus
-from fanwise.parallel.torch_distributed.launcher import Launched, device_of
+from fanwise.parallel.run import _spread
 
 CPU = torch.device("cpu")
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import fanwise
-from fanwise.parallel import running
-from fanwise.parallel.shared_memory.memory import AllReduceKind
-from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel.comm.shared_memory import AllReduceKind
+from fanwise.parallel.launch.settings import Settings
 from fanwise.pool import Pool
 
 
@@ -26,5 +25,6 @@ def pool(forked_pools: None) -> Iterator[Pool]:
 def all_reduce(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AllReduceKind:
     """How runs of this test add gradients, as if their models were of the size for it."""
     how: AllReduceKind = request.param
-    monkeypatch.setattr(running, "Settings", functools.partial(Settings, all_reduce=how))
+    run_module = importlib.import_module("fanwise.parallel.run")  # the package has a function of this name
+    monkeypatch.setattr(run_module, "Settings", functools.partial(Settings, all_reduce=how))
     return how

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 import fanwise
 from fanwise.base.errors import LeaseError, NotSendableError
 from fanwise.parallel import Run
-from fanwise.parallel.supervisor.pools import close_own_pool, own_pool
+from fanwise.parallel.launch.pools import close_own_pool, own_pool
 from fanwise.pool import Pool
 from fanwise.testing import within
 

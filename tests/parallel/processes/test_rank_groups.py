@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.shared_memory.rank_groups import RankGroups
-from fanwise.parallel.shared_memory.team import Again
-from fanwise.parallel.supervisor.settings import Settings, all_reduce_of
-from fanwise.parallel.supervisor.supervisor import Supervisor
+from fanwise.parallel.comm.rank_groups import RankGroups
+from fanwise.parallel.comm.shm_team import Again
+from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.settings import Settings, all_reduce_of
 from fanwise.pool import Pool
 from fanwise.testing.kills import kill_some, works_here
 

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.supervisor.settings import Settings
-from fanwise.parallel.supervisor.supervisor import Supervisor
+from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.settings import Settings
 from fanwise.pool import Pool
 from fanwise.testing.kills import kill_some, works_here
 

@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.comm.torch_group import Groups
+from fanwise.parallel.comm.torch_team import TorchDistributedTeam, entered
 from fanwise.parallel.data.order import Progress
+from fanwise.parallel.launch.external import launched
 from fanwise.parallel.plans import Plan
-from fanwise.parallel.torch_distributed.groups import Groups
-from fanwise.parallel.torch_distributed.launcher import launched
-from fanwise.parallel.torch_distributed.team import TorchDistributedTeam, entered
 from fanwise.pool.contract import Decision, Reply
 from fanwise.pool.current import CurrentJob, enter, leave
 from fanwise.testing.all_reduce_contract import CHECKS, Peer

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fanwise.parallel.devices import Devices
-from fanwise.parallel.torch_distributed.launcher import Launched, check_fits, device_of, launched, launched_as
+from fanwise.parallel.launch.external import Launched, check_fits, device_of, launched, launched_as
 from fanwise.pool.launchers import launched_by
 
 COMPLETE = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}

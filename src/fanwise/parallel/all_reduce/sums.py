@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
+from ..comm.node_info import hear, tell, to_device
+from ..comm.team import Team, check_done
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
-from ..teams.node_info import hear, tell, to_device
-from ..teams.team import Team, check_done
 from .contract import AllReduce, AllReducePlan, Found
 
 

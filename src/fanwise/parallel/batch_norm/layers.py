@@ -30,10 +30,10 @@ from torch.overrides import TorchFunctionMode
 from ...base.errors import WorkerLostError
 from ...base.nearest import did_you_mean
 from ...tensor.random.keys import Key
+from ..comm.team import Team
 from ..replica.gradients import Partial
 from ..replica.replicas import Replica, ShardWork, noted
 from ..shards import Node, TreeSum
-from ..teams.team import Team
 from .moments import Moments, along_channels, merge, moments_of, summed, widened
 
 BatchNorm = Literal["shard", "global"]

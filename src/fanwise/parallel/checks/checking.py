@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ...base.nearest import did_you_mean
-from ..teams.team import Team
+from ..comm.team import Team
 from .agreement import first_difference
 from .checksums import marks_of_modules
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ...tensor.random.keys import Key
+from ..comm.team import Team
 from ..replica.replicas import Replica, ShardWork
-from ..teams.team import Team
 from .checksums import marks_of_modules, marks_of_settings
 from .comparing import Comparison
 

@@ -27,8 +27,8 @@ _MOST_LINES = 60
 _NUMBER_BYTES = 8
 # Below the training function, and below what sends its result back; below a sample that is being read.
 _OURS = (
-    "/fanwise/parallel/supervisor/ranks.py",
-    "/fanwise/parallel/running.py",
+    "/fanwise/parallel/launch/worker.py",
+    "/fanwise/parallel/run.py",
     "/fanwise/pool/worker.py",
     "/fanwise/parallel/data/reading.py",
 )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..teams.team import Alone
+from ..comm.team import Alone
 from .stacks import doing_here
 from .stalls import Stalls, limit_s
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from ..all_reduce.contract import AllReducePlan, Found
+from ..comm.flat_layout import Bucket, Layout, flat_gradient
+from ..comm.team import divide
 from ..replica.gradients import add_grads, total_into
 from ..shards import Node, TreeSum
-from ..teams.layout import Bucket, Layout, flat_gradient
-from ..teams.team import divide
 
 T = TypeVar("T")
 

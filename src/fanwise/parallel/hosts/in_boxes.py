@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..all_reduce.contract import AllReducePlan, Found
+from ..comm.flat_layout import Layout, flat_gradient, joined
+from ..comm.team import divide
 from ..replica.gradients import total_into
 from ..shards import Node
-from ..teams.layout import Layout, flat_gradient, joined
-from ..teams.team import divide
 
 
 class ExchangingTeam(Protocol):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..all_reduce.contract import AllReduce, AllReducePlan
-from ..teams.layout import Layout, flat_gradient
-from ..teams.team import divide
+from ..comm.flat_layout import Layout, flat_gradient
+from ..comm.team import divide
 
 
 class ThroughMainMemory:

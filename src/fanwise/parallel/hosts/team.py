@@ -21,14 +21,14 @@ from ...pool.contract import Decision
 from ...pool.reporting import report
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
+from ..comm.agreeing import agreed_seed
+from ..comm.flat_layout import Layout
+from ..comm.team import Attempt, OwnSums, Sums, different_ways
 from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
 from ..plans import Plan, Reduce
 from ..replica.gradients import Partial
 from ..shards import Node
-from ..teams.agreeing import agreed_seed
-from ..teams.layout import Layout
-from ..teams.team import Attempt, OwnSums, Sums, different_ways
 from .by_hosts import ByHosts
 from .in_boxes import InBoxes
 from .main_memory import ThroughMainMemory

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..teams.layout import Bucket, in_order
+from ..comm.flat_layout import Bucket, in_order
 from .elementwise import COUNTED, KEYS, another, is_watched
 from .sliced_state import SlicedState
 

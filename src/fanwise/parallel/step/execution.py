@@ -21,6 +21,7 @@ from ..checks.checking import check_compiled, is_compiled_by_shape
 from ..checks.misuse import passing, updating
 from ..checks.parts import Parts
 from ..checks.verifying import Verifier
+from ..comm.team import NotSame, Sums, Team
 from ..data.batches import Batch, batch_of
 from ..plans import Plan
 from ..progress.line import ProgressLine
@@ -28,7 +29,6 @@ from ..replica.gradients import Partial
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
 from ..shards import Node, assign
-from ..teams.team import NotSame, Sums, Team
 from .loss_scale import LossScale, take_off
 from .open_loop import OpenLoop
 

@@ -23,13 +23,13 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from ..checks.misuse import updating
+from ..comm.team import divide
 from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
 from ..shards import Node, TreeSum
-from ..teams.team import divide
 from .execution import Execution
 from .loss_scale import are_finite
 

@@ -16,12 +16,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..checks.checking import check_no_gradients
 from ..checks.misuse import updating
+from ..comm.team import divide
 from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
-from ..teams.team import divide
 from .execution import Execution
 
 

@@ -20,11 +20,17 @@ from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
 from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checks.checking import check_name, seconds, whole_number
+from .comm.team import Alone
+from .comm.torch_team import entered
 from .data.arguments import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of, devices_on_hosts
 from .hangs.watchdog import watched
+from .launch.external import check_fits, device_of, launched
+from .launch.gpus import places_for
+from .launch.local import Supervisor
+from .launch.settings import Settings
 from .plans import Plan, Reduce
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
@@ -32,15 +38,9 @@ from .progress.published import Published, PublishedRank
 from .ranks import copy_of_result
 from .runs import Run
 from .shards import cut
-from .supervisor.gpus import places_for
-from .supervisor.settings import Settings
-from .supervisor.supervisor import Supervisor
-from .teams.team import Alone
-from .torch_distributed.launcher import check_fits, device_of, launched
-from .torch_distributed.team import entered
 
 if TYPE_CHECKING:
-    from .cluster.supervisor import ClusterSupervisor
+    from .launch.ray import ClusterSupervisor
 
 R = TypeVar("R")
 
@@ -222,7 +222,7 @@ def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> 
     """Of processes on this machine, or on the hosts of a cluster."""
     if (cluster := pool.cluster) is None:
         return Supervisor(pool, train, settings)
-    from .cluster.supervisor import ClusterSupervisor
+    from .launch.ray import ClusterSupervisor
 
     return ClusterSupervisor(cluster, train, settings)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import distributed
 
+from ..comm.shared_memory import AllReduceKind
 from ..plans import Reduce
-from ..shared_memory.memory import AllReduceKind
 
 
 @dataclass(frozen=True, slots=True)

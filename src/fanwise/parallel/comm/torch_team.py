@@ -21,15 +21,15 @@ from ...pool.reporting import report
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
+from ..launch.external import Launched
 from ..optimizers.placement import Placement
 from ..plans import Plan
-from ..teams.agreeing import agreed_seed
-from ..teams.team import Attempt, Sums, different_ways
-from . import neighbours
-from .backend import BackendAllReduce
-from .groups import Groups
-from .launcher import Launched
-from .messages import Messages
+from . import neighbors as neighbours
+from .agreeing import agreed_seed
+from .exact import Messages
+from .fast import BackendAllReduce
+from .team import Attempt, Sums, different_ways
+from .torch_group import Groups
 
 T = TypeVar("T")
 

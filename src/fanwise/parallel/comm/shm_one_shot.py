@@ -19,9 +19,9 @@ from torch import Tensor
 from ..all_reduce.contract import AllReducePlan, Found
 from ..replica.gradients import total_into
 from ..shards import Node
-from ..teams.layout import check_strided, joined
-from ..teams.team import divide
-from .areas import Areas
+from .flat_layout import check_strided, joined
+from .shm_areas import Areas
+from .team import divide
 
 
 class OneShot:

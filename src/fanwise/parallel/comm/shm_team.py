@@ -27,17 +27,17 @@ from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
 from ..optimizers.placement import Placement
 from ..optimizers.sharded import SliceMemory
-from ..teams.layout import Layout
-from ..teams.team import Attempt, Sums, different_ways
-from ..torch_distributed.backend import BackendAllReduce
-from .areas import Areas
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
-from .direct import Direct
-from .memory import SharedMemory
-from .one_shot import OneShot
+from .fast import BackendAllReduce
+from .flat_layout import Layout
 from .pipes import MessageSink
 from .rank_groups import RankGroups
+from .shared_memory import SharedMemory
+from .shm_areas import Areas
+from .shm_exact import Direct
+from .shm_one_shot import OneShot
 from .staging import Staged
+from .team import Attempt, Sums, different_ways
 
 T = TypeVar("T")
 

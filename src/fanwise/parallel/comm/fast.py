@@ -1,6 +1,6 @@
 """`reduce="fast"` over process groups: each process adds its own shards, the back end's allreduce adds the processes.
 
-The groups are those of a launcher (groups.py), or of ranks of ours (shared_memory/rank_groups.py).
+The groups are those of a launcher (torch_group.py), or of ranks of ours (rank_groups.py).
 
 In which order the back end adds is its own matter and depends on the number of processes, so the last bits of the
 result do, too. A process without a gradient of a parameter brings zeros; parameters that no process reached, such as
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..all_reduce.contract import AllReducePlan
-from ..teams.layout import Bucket, Layout, check_strided, joined
-from ..teams.team import divide
+from .flat_layout import Bucket, Layout, check_strided, joined
+from .team import divide
 
 # As large as DistributedDataParallel has them.
 _BUCKET_BYTES = 25 << 20

@@ -16,11 +16,11 @@ The order of two writes holds for a reader that looks in the other order, as the
 are used on here; each write is followed by a system call.
 
 Waits may wake spuriously and are bounded, because a peer can die between its store and the wake-up. Callers re-check in
-a loop. How views are decided is in `supervisor/membership.py`.
+a loop. How views are decided is in `launch/membership.py`.
 """
 
 from . import futex
-from .memory import SharedMemory
+from .shared_memory import SharedMemory
 
 MAX_RANKS = 1024
 NOT_ENDING, FAILED, STOPPED = 0, 1, 2

@@ -29,8 +29,8 @@ from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
 from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
-from ..supervisor.settings import Settings
-from ..supervisor.speaking import Forwarding, ReportingJob
+from .settings import Settings
+from .speaking import Forwarding, ReportingJob
 from .talking import Talking
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..all_reduce.contract import AllReducePlan, Found
-from ..teams.layout import Bucket, Layout, flat_gradient, joined
-from .groups import Groups
+from .flat_layout import Bucket, Layout, flat_gradient, joined
+from .torch_group import Groups
 
 
 class Messages:

@@ -29,8 +29,8 @@ from torch.distributed.rendezvous import rendezvous
 from ...base.errors import WorkerLostError
 from ...links.codec import dumps, loads
 from ..hangs.stalls import limit_s
-from .launcher import Launched
-from .neighbours import Neighbours
+from ..launch.external import Launched
+from .neighbors import Neighbours
 
 # What fits into the first message needs no second one; most does.
 _FIRST_BYTES = 4096

@@ -36,8 +36,8 @@ from ..process_settings import switches
 from ..progress.line import Screen, name_of, screen_for
 from ..progress.published import Published, PublishedRank
 from ..runs import Run
-from ..supervisor.settings import Settings
-from .rank import Orders, main
+from .ray_worker import Orders, main
+from .settings import Settings
 from .talking import as_peers
 
 _log = logging.getLogger(__name__)

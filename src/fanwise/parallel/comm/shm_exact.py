@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..all_reduce.contract import AllReducePlan, Found
-from ..teams.layout import Bucket, flat_gradient
-from .areas import Areas
-from .memory import bytes_of
+from .flat_layout import Bucket, flat_gradient
+from .shared_memory import bytes_of
+from .shm_areas import Areas
 
 
 class Direct:

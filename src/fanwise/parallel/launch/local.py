@@ -26,20 +26,20 @@ from ...pool import Pool
 from ...pool.contract import Reply
 from ...pool.current import Reported, in_job
 from ...pool.reporting import begin_report
+from ..comm.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
+from ..comm.pipes import MessageReceiver
+from ..comm.shared_memory import SharedMemory
+from ..comm.shm_team import pack
 from ..hangs.stacks import Stacks, doing
 from ..hangs.stalls import Late, Stalls, limit_s
 from ..process_settings import switches
 from ..progress.line import name_of, screen_for
 from ..progress.published import Published, PublishedRank
 from ..runs import Run
-from ..shared_memory.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
-from ..shared_memory.memory import SharedMemory
-from ..shared_memory.pipes import MessageReceiver
-from ..shared_memory.team import pack
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
-from .ranks import Orders, main
 from .settings import Settings
+from .worker import Orders, main
 
 _log = logging.getLogger(__name__)
 

@@ -20,6 +20,10 @@ from ...links.codec import pack_error
 from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
+from ..comm.control_block import ControlBlock
+from ..comm.pipes import MessageSender
+from ..comm.shared_memory import SharedMemory
+from ..comm.shm_team import Over, SharedMemoryTeam
 from ..data.order import Progress
 from ..hangs.stacks import told_on_request
 from ..plans import Plan
@@ -27,10 +31,6 @@ from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
 from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
-from ..shared_memory.control_block import ControlBlock
-from ..shared_memory.memory import SharedMemory
-from ..shared_memory.pipes import MessageSender
-from ..shared_memory.team import Over, SharedMemoryTeam
 from .settings import Settings, all_reduce_of
 from .speaking import Forwarding, ReportingJob
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ..all_reduce.contract import AllReducePlan, Found
-from ..teams.layout import Bucket, extent, flat_gradient, joined
-from .areas import Areas
+from .flat_layout import Bucket, extent, flat_gradient, joined
+from .shm_areas import Areas
 
 _log = logging.getLogger(__name__)
 

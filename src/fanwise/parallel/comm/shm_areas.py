@@ -13,8 +13,8 @@ from typing import Protocol
 from torch import Tensor
 
 from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
-from ..teams.layout import Bucket, Layout
-from .memory import SharedMemory, bytes_of, pages
+from .flat_layout import Bucket, Layout
+from .shared_memory import SharedMemory, bytes_of, pages
 
 # Of the shared memory; what is below are numbers and boxes.
 _FIRST = 1 << 40

@@ -2,7 +2,7 @@
 
     0           the control block: a few numbers for each process    control_block.py
     1 MiB ...   two boxes for each process, for messages             control_block.py
-    1 TiB ...   gradients, as the steps of the run ask for them      areas.py
+    1 TiB ...   gradients, as the steps of the run ask for them      shm_areas.py
 
 The file is 16 TiB long and empty: only what was written takes memory. It is made by the process that starts the others,
 and they open it through that process's entry in /proc, which the system allows to the same user only. There is no name

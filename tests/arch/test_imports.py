@@ -64,7 +64,6 @@ QUIET = [
     "parallel/plans.py",
     "parallel/shards.py",
     "parallel/hangs/stalls.py",
-    "parallel/hosts/turns.py",
     "parallel/launch/membership.py",
     "plot/crowds.py",
     "plot/data.py",

@@ -10,27 +10,31 @@ same: it depends on seed, shards, threads and data, not on the number of devices
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
+from ..base.errors import WorkerLostError
+from ..base.text import counted
 from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
+from ..pool.leases import Resources
 from ..pool.seeds import seed_everything
 from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checks.checking import check_name, seconds, whole_number
 from .comm.team import Alone
-from .comm.torch_team import entered
+from .comm.torch_team import joined
 from .data.arguments import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of, devices_on_hosts
 from .hangs.watchdog import watched
 from .launch.external import check_fits, device_of, launched
-from .launch.gpus import places_for
 from .launch.local import Supervisor
-from .launch.settings import Settings
+from .launch.pools import lease_for
+from .launch.settings import Settings, default_backend
 from .plans import Plan, Reduce
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
@@ -40,7 +44,8 @@ from .runs import Run
 from .shards import cut
 
 if TYPE_CHECKING:
-    from .launch.ray import ClusterSupervisor
+    from ..pool.cluster.engine import ClusterEngine
+    from .launch.ray import RaySupervisor
 
 R = TypeVar("R")
 
@@ -62,6 +67,7 @@ def run(
     resume: StrPath | None = None,
     processes: int | None = None,
     on_loss: str = "continue",
+    restarts: int = 0,
     step_timeout_s: float | None = None,
     pool: Pool | None = None,
     verify: int = 0,
@@ -89,21 +95,24 @@ def run(
             number of processes.
         resume: a checkpoint of `run.save` to go on from: a file, or any URL that fsspec knows.
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
-            everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
-            Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
-        on_loss: when a process dies, "continue" with the others, which take over its shards, or "stop". The step in
-            which it died is made again from its beginning, so the result has the same bits. A loss ends a run of
-            processes of a launcher.
+            everything runs here, and devices take turns, unless `pool` is given. Else `train` runs in each of them,
+            warm jobs of a pool. Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
+        on_loss: what CPU processes of one machine do if one of them dies: "continue" repeats the step with the
+            others, which take over its shards, so the result has the same bits; "stop" raises WorkerLostError. On
+            GPUs, on a cluster and under a launcher, a loss always ends the attempt.
+        restarts: how many times the run may start again after an attempt has ended by a loss. It continues from the
+            last checkpoint that `run.save` has written, or else from the beginning, with the same bits. On a cluster
+            it uses the hosts that are left. Reports that were made are not repeated. Under a launcher, restarting is
+            the launcher's task.
         step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
-            stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and, as `on_loss` says,
-            killed as one that died, or the run ends. By default they wait for ever, and a warning names
-            it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
-            until its first step is done a process has ten times as long, and at least a minute. In the processes of
-            a launcher, each waits this long for the others, and then raises. With one process, as on one device, a
-            warning names where it is, and it is waited for. Time in which a tuner decides on a report does not count.
-        pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is. With
-            `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each with a GPU of its own or
-            on CPUs; a node that is lost costs the step.
+            stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and treated as lost.
+            By default they wait forever, and a warning names it after a minute. Choose a time well above the longest
+            step, evaluation, and what `train` does between steps. Until its first step is done a process has ten
+            times as long, at least a minute. With one process, as on one device, a warning says where it is, and it
+            is waited for. Time in which a tuner decides on a report does not count.
+        pool: whose jobs the processes are, also on one device; by default one of this library's own, or that of the
+            job that this is. With `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each
+            with a GPU of its own or on CPUs.
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
             error: it costs about a step each time. By default only the first batches are compared.
@@ -118,7 +127,7 @@ def run(
         ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them, or has
             another `reduce`.
         FileNotFoundError: there is no file `resume`. CheckpointError: it is at a URL whose file system refuses.
-        WorkerLostError: processes died, and the run cannot go on without them.
+        WorkerLostError: processes were lost, the run cannot continue without them, and there are no restarts left.
         NotSendableError: what `train` returns cannot be pickled.
         LeaseError: the pool, or the job, has not as many CPUs as devices times threads, or not as many GPUs.
         What `train` raises, in its own type; of several processes, the error of the one that failed first.
@@ -133,14 +142,15 @@ def run(
     if step_timeout_s is not None:
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
     verify = whole_number("verify", verify, least=0)
+    restarts = whole_number("restarts", restarts, least=0)
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     if (others := launched()) is not None:
-        check_fits(others, devices, processes, has_pool=pool is not None)
+        check_fits(others, devices, processes, has_pool=pool is not None, restarts=restarts)
         own = device_of(others, devices)
         made_of = _shards(shards, others.size, warns=others.rank == 0)
         plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
-        with entered(others, own, reduce=reduce, step_timeout_s=step_timeout_s) as team:
+        with joined(others.world, own, reduce=reduce, step_timeout_s=step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
             made = Run(plan, (own,), team=team, fixed=fixed, verify=verify, spare_cpus=spare)
@@ -161,12 +171,13 @@ def run(
     spread = _spread(found, processes, are_named=cluster is None)
     # A checkpoint has its own numbers, which were chosen when its run began.
     line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
-    if len(spread) > 1 or cluster is not None:
-        places = places_for(found, is_named=not isinstance(devices, int | str), pool=pool)
+    if len(spread) > 1 or pool is not None:
+        lease = lease_for(found, is_named=not isinstance(devices, int | str), pool=pool)
         settings = Settings(
-            devices=tuple(places.names[part.start : part.stop] for part in spread),
-            gpus=places.gpus,
-            called=places.called,
+            devices=tuple(lease.names[part.start : part.stop] for part in spread),
+            backend=default_backend(found[0].type, len(spread), lease.gpu_names),
+            gpus=lease.gpus,
+            gpu_names=lease.gpu_names,
             shards=plan.shards,
             threads=plan.threads,
             seed=plan.seed,
@@ -180,7 +191,7 @@ def run(
             notice=line,
             spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(spread)),
         )
-        result: R = _supervisor(places.pool, train, settings).run()
+        result: R = run_attempts(lambda settings: _supervisor(lease.pool, train, settings), settings, restarts)
         return result
     alone = Alone()
     spare = spare_cpus(plan.threads)
@@ -218,13 +229,46 @@ def _published(screen: Screen, made: Run) -> Published:
     return Published(screen, ranks)
 
 
-def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> "Supervisor | ClusterSupervisor":
-    """Of processes on this machine, or on the hosts of a cluster."""
-    if (cluster := pool.cluster) is None:
+def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> "Supervisor | RaySupervisor":
+    if pool.cluster is None:
         return Supervisor(pool, train, settings)
-    from .launch.ray import ClusterSupervisor
+    return ray_supervisor(pool.cluster, train, settings)
 
-    return ClusterSupervisor(cluster, train, settings)
+
+def ray_supervisor(engine: "ClusterEngine", train: Callable[[Run], Any], settings: Settings) -> "RaySupervisor":
+    """An attempt on a cluster. A restart uses the hosts that are left."""
+    from .launch.ray import RaySupervisor
+
+    room = engine.capacity().fits(Resources(cpus=settings.threads, gpus=settings.gpus))
+    if settings.is_restart and 0 < room < len(settings.devices):
+        settings = replace(settings, devices=settings.devices[:room])
+    return RaySupervisor(engine, train, settings)
+
+
+def run_attempts(
+    start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int
+) -> Any:  # Any: what the training function returns
+    """Run attempts until one is not ended by a loss. Each continues from the last checkpoint of those before.
+
+    Raises:
+        WorkerLostError: processes were lost more than `restarts` times.
+    """
+    for left in range(restarts, -1, -1):
+        attempt = start(settings)
+        try:
+            return attempt.run()
+        except WorkerLostError as lost:
+            if not attempt.is_lost or not restarts:
+                raise
+            checkpoint = attempt.checkpoint or settings.resume
+            where = "from the beginning" if checkpoint is None else f"from the checkpoint {checkpoint}"
+            if not left:
+                raise WorkerLostError(
+                    f"{lost.message}\nrestarts={restarts} are used up. The run could start again {where}."
+                ) from lost
+            _log.warning("%s\nThe run starts again %s; %s left.", lost.message, where, counted(left - 1, "restart"))
+            settings = replace(settings, resume=checkpoint, reports_made=attempt.reports_made, is_restart=True)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:

@@ -91,7 +91,7 @@ class Run:
         self._replicas: list[Replica] = []  # of steps
         self._placements = Placements()
         self._step_sums: dict[Placement, Sums] = {}  # of steps
-        self.writer = Writer(self._team.set_writing)
+        self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
         self._loaders = Loaders(self.device, spare_cpus)

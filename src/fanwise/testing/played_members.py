@@ -248,8 +248,7 @@ class PlayedRun:
             life.done.append(number)
             _, turn = self._control.arrived(life.rank)
             self.places.setdefault(number, set()).add(turn)
-        if not member.done():
-            member.wait_for_end()
+        member.finish()
         sender.say("returns")
         life.returns = True
 

@@ -33,7 +33,7 @@ def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a tr
             devices=(("cpu",),) * len(gpus),
             shards=len(gpus),
             gpus=1,
-            called=(("GPU-a", "cuda:0"), ("GPU-b", "cuda:1"), ("GPU-c", "cuda:2")),
+            gpu_names=(("GPU-a", "cuda:0"), ("GPU-b", "cuda:1"), ("GPU-c", "cuda:2")),
             **settings,
         ),
     ).run()

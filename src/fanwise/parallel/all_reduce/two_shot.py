@@ -7,7 +7,7 @@
 So a process gets and adds 1/k of what there is, whatever the number of shards, and bytes move once each way: the
 traffic of a ring (D2L 13.5, exercise 3). The tree is that of `shards`, and every element is added in its order, so the
 bits do not depend on who owns it, nor on how slices travel, which is a `Transport`'s matter: through memory that
-all share (comm/shm_exact.py, comm/staging.py) or as messages (comm/exact.py).
+all share (comm/shm_exact.py) or over a process group (comm/exact.py).
 """
 
 from collections.abc import Callable, Sequence

@@ -136,10 +136,16 @@ class Writer:
 
     Args:
         told: is called with True when there is something to write, and with False when all of it is on the disk.
+        written: is called with each path, or URL, when its file is on the disk. Both are called from any thread.
     """
 
-    def __init__(self, told: Callable[[bool], None] = lambda is_writing: None) -> None:
+    def __init__(
+        self,
+        told: Callable[[bool], None] = lambda is_writing: None,
+        written: Callable[[str], None] = lambda path: None,
+    ) -> None:
         self._told = told
+        self._written = written
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._waiting: dict[Place, Mapping[str, Any]] = {}  # Any: as `write` above
@@ -179,7 +185,9 @@ class Writer:
         self.wait()
         self._told(True)
         try:
-            write(place_of(path), content)
+            place = place_of(path)
+            write(place, content)
+            self._written(os.fspath(place))
         finally:
             self._told(False)
 
@@ -238,6 +246,7 @@ class Writer:
         while (work := self._next()) is not None:
             try:
                 write(*work)
+                self._written(os.fspath(work[0]))
             except BaseException as error:
                 error.add_note(f"when the checkpoint {work[0]} was written in the background")
                 traceback.clear_frames(error.__traceback__)  # they hold the content

@@ -24,6 +24,7 @@ from .shared_memory import SharedMemory
 
 MAX_RANKS = 1024
 NOT_ENDING, FAILED, STOPPED = 0, 1, 2
+FIRST_VIEW = 2  # of launch/membership.py
 
 _VIEW, _COMMITTED, _COUNT, _ENDING, _ANSWERED, _DECIDED = range(6)
 _MEMBERS = 8

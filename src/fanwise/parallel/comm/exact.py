@@ -1,10 +1,10 @@
-"""Slices of gradients as messages between the processes of torch.distributed: the transport of reduce="exact".
+"""Gradients in slices over a process group: how `all_reduce.two_shot` exchanges them for `reduce="exact"`.
 
-    all to all      each sends every owner its slice of the nodes of the tree, in the order of the nodes
-    broadcasts      each owner sends its slice of the sum to all
+    all_to_all    each process sends every owner its slice of the process's nodes of the tree, in the order of the nodes
+    all_gather    each owner sends its slice of the sum to all
 
-The bytes are those of a ring. Parameters that no shard reached, such as frozen ones, do not travel; which those are is
-known when all have met, so nothing is sent before.
+Parameters that no shard reached, such as frozen ones, are not sent. Which ones those are is known only after all
+processes have met, so nothing is sent before.
 """
 
 from collections.abc import Sequence
@@ -14,27 +14,26 @@ from torch import Tensor, nn
 
 from ..all_reduce.contract import AllReducePlan, Found
 from .flat_layout import Bucket, Layout, flat_gradient, joined
-from .torch_group import Groups
+from .torch_group import TorchGroup
 
 
-class Messages:
+class GroupTransport:
     """See the module and all_reduce/two_shot.py."""
 
-    def __init__(self, groups: Groups, params: Sequence[nn.Parameter], device: torch.device) -> None:
-        self._groups = groups
+    def __init__(self, group: TorchGroup, params: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._group = group
         self._params = list(params)
         self._device = device
-        self._own: dict[tuple[int, int], Tensor] = {}
-        self._room: dict[str, Tensor] = {}
+        self._own: dict[tuple[int, int], Tensor] = {}  # flat gradients by node and parameter
+        self._memory: dict[str, Tensor] = {}
         self._rows: dict[tuple[int, int], Tensor] = {}
         self._lay_out([])
 
     def _lay_out(self, reached: Sequence[bool]) -> None:
         self._reached = reached
         self._layout = Layout(self._params, [place for place, is_reached in enumerate(reached) if is_reached])
-        self._slice = self._layout.slice_bytes(self._groups.size)
-        self._begin = self._groups.place * self._slice
-        self._sum = self._memory("sum", self._slice * self._groups.size)
+        self._slice_bytes = self._layout.slice_bytes(self._group.size)
+        self._sum = self._flat_memory("sum", self._slice_bytes * self._group.size)
         self._grads = self._layout.shaped(self._sum)
 
     def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
@@ -43,46 +42,48 @@ class Messages:
                 self._own[number, place] = flat_gradient(self._params[place], grad)
 
     def wait(self) -> None:
-        """Nothing was sent."""
+        """Nothing was sent yet."""
 
     def bring(self, met: AllReducePlan) -> list[Bucket]:
         if met.reached != self._reached:
             self._lay_out(met.reached)
-        groups, each = self._groups, self._slice
-        with_samples = [found for found in met.found if found.node.reached]
-        own = [found.number for found in with_samples if found.place == groups.place]
-        counts = [sum(found.place == place for found in with_samples) for place in range(groups.size)]
-        send = self._memory("send", groups.size * len(own) * each).view(groups.size, len(own), each)
+        group, size = self._group, self._slice_bytes
+        nodes = [found for found in met.found if found.node.reached]
+        own = [found.number for found in nodes if found.place == group.place]
+        counts = [sum(found.place == place for found in nodes) for place in range(group.size)]
+        send = self._flat_memory("send", group.size * len(own) * size).view(group.size, len(own), size)
         self._fill(send, own)
-        rows = self._memory("rows", len(with_samples) * each).view(len(with_samples), each)
-        groups.all_to_all(list(send), list(torch.split(rows, counts)))
-        self._rows = {found[:2]: row for found, row in zip(with_samples, rows, strict=True)}
-        return joined(self._layout.owned(groups.place, groups.size), met.flags())
+        rows = self._flat_memory("rows", len(nodes) * size).view(len(nodes), size)
+        group.all_to_all(
+            send.view(-1), rows.view(-1), [len(own) * size] * group.size, [count * size for count in counts]
+        )
+        self._rows = {found[:2]: row for found, row in zip(nodes, rows, strict=True)}
+        return joined(self._layout.owned(group.place, group.size), met.flags())
 
     def _fill(self, send: Tensor, own: Sequence[int]) -> None:
-        """With what each process is to have of own nodes."""
-        to: list[Tensor] = []
-        of: list[Tensor] = []
+        """Write each owner's slice of the nodes `own`."""
+        copies: list[Tensor] = []
+        sources: list[Tensor] = []
         for owner, rows in enumerate(send):
             for bucket in self._layout.owned(owner, len(send)):
                 for number, row in zip(own, rows, strict=True):
                     if (flat := self._own.get((number, bucket.param))) is not None:
-                        to.append(bucket.of(row, owner * self._slice))
-                        of.append(bucket.of_flat(flat))
-        if to:
-            torch._foreach_copy_(to, of)
+                        copies.append(bucket.of(row, owner * self._slice_bytes))
+                        sources.append(bucket.of_flat(flat))
+        if copies:
+            torch._foreach_copy_(copies, sources)
 
     def operand(self, each: Found, bucket: Bucket) -> Tensor:
-        return bucket.of(self._rows[each[:2]], self._begin)
+        return bucket.of(self._rows[each[:2]], self._group.place * self._slice_bytes)
 
     def sum(self, bucket: Bucket) -> Tensor:
         return bucket.of(self._sum)
 
     def publish(self) -> None:
-        """It is sent when all have."""
+        """The sum is sent once all processes have added their slices."""
 
     def meet(self) -> None:
-        self._groups.all_gather(self._sum)
+        self._group.all_gather(self._sum)
 
     def collect(self) -> list[Tensor | None]:
         return self._grads
@@ -93,8 +94,8 @@ class Messages:
     def abort(self) -> None:
         self._own.clear()
 
-    def _memory(self, name: str, size_bytes: int) -> Tensor:
-        """Flat memory for one purpose, kept for the next step."""
-        if name not in self._room or len(self._room[name]) < size_bytes:
-            self._room[name] = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
-        return self._room[name][:size_bytes]
+    def _flat_memory(self, name: str, size_bytes: int) -> Tensor:
+        """Memory for one purpose, which is kept for the next step."""
+        if name not in self._memory or len(self._memory[name]) < size_bytes:
+            self._memory[name] = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
+        return self._memory[name][:size_bytes]

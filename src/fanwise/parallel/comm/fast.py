@@ -1,10 +1,8 @@
-"""`reduce="fast"` over process groups: each process adds its own shards, the back end's allreduce adds the processes.
+"""Gradients by the group's own all-reduce, for `reduce="fast"`: each process adds its shards before.
 
-The groups are those of a launcher (torch_group.py), or of ranks of ours (rank_groups.py).
-
-In which order the back end adds is its own matter and depends on the number of processes, so the last bits of the
-result do, too. A process without a gradient of a parameter brings zeros; parameters that no process reached, such as
-frozen ones, do not travel.
+The order in which the backend adds depends on the number of processes, and so do the last bits of the sum. A process
+without a gradient of a parameter contributes zeros. Parameters that no process reached, such as frozen ones, are not
+sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,23 +15,22 @@ from ..all_reduce.contract import AllReducePlan
 from .flat_layout import Bucket, Layout, check_strided, joined
 from .team import divide
 
-# As large as DistributedDataParallel has them.
-_BUCKET_BYTES = 25 << 20
+_BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
 
 
 class AllReducing(Protocol):
-    """What it needs of process groups."""
+    """What `FastAllReduce` needs of a process group."""
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """The sums over all processes, in place."""
+        """Replace these tensors by their sums over all processes."""
         ...
 
 
-class BackendAllReduce:
-    """The `AllReduce` of processes that each have one node, at most."""
+class FastAllReduce:
+    """The `AllReduce` of processes that have at most one node each."""
 
-    def __init__(self, groups: AllReducing, params: Sequence[nn.Parameter], device: torch.device) -> None:
-        self._groups = groups
+    def __init__(self, group: AllReducing, params: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._group = group
         self._params = list(params)
         self._device = device
         self._own: dict[int, Tensor] = {}
@@ -64,7 +61,7 @@ class BackendAllReduce:
             if grad is not None:
                 own = self._own.get(place)
                 grad.zero_() if own is None else grad.copy_(own)
-        self._groups.all_reduce(self._buckets)
+        self._group.all_reduce(self._buckets)
         if met.count is not None:
             divide(self._buckets, met.count)
         return self._grads
@@ -74,4 +71,4 @@ class BackendAllReduce:
 
     def abort(self) -> None:
         self._own.clear()
-        self._lay_out([])  # in other memory: what was under way may still write into this one
+        self._lay_out([])  # new memory, because an exchange under way may still write into the old one

@@ -1,10 +1,8 @@
-"""The processes of a launcher that are on this machine: how far each has come, and what the late ones are doing.
+"""Which processes of this machine are late for an exchange, and what they are doing.
 
-    each:  process_info() --told to all--> comes_to(number) at every exchange --a number in a file in memory-->
-    whoever has waited too long:  late(number): who has not come to it, with its state or stack
-
-The file is read through the other process's entry in /proc, so it says something also when that is stopped, and costs
-one small write an exchange. Of processes on other machines nothing is known here.
+Each process publishes a `ProcessInfo` once, and writes the number of each exchange into a file in memory. Others read
+that file through /proc, which also works while the process is stopped. The state of processes on other machines is not
+known.
 """
 
 import os
@@ -18,7 +16,7 @@ from ..hangs.stacks import Stacks, doing, told_on_request
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """Where a process is. `path`, `name`: of its file. `host`: for people."""
+    """A process, and the path and name of its file."""
 
     host: str
     pid: int
@@ -26,13 +24,13 @@ class ProcessInfo:
     name: str
 
 
-# Of this process, for its life: who asks when a run has just ended would end the process otherwise.
+# Kept as long as this process lives: a signal that asks for its stacks after the end of a run would kill it otherwise.
 _own: Stacks | None = None
 _pid = 0
 
 
 def process_info() -> ProcessInfo:
-    """Of this process, which answers from now on."""
+    """Return that of this process, which answers requests for its stacks from now on."""
     own = _stacks()
     return ProcessInfo(os.uname().nodename, os.getpid(), own.path, own.name)
 
@@ -45,8 +43,8 @@ def _stacks() -> Stacks:
     return _own
 
 
-class Neighbours:
-    """See the module. `processes`: all of them, by place."""
+class Neighbors:
+    """The processes of a run, as one of them sees them. `processes`: all of them, by place."""
 
     def __init__(self, place: int, processes: Sequence[ProcessInfo]) -> None:
         self._place = place
@@ -54,36 +52,38 @@ class Neighbours:
         self._own = _stacks()
         self._own.note(0)
 
-    def comes_to(self, number: int) -> None:
-        """This process is at an exchange; all have the same numbers for them."""
+    def note(self, number: int) -> None:
+        """This process is at an exchange. All processes number them alike."""
         self._own.note(number)
 
     def late(self, number: int) -> tuple[list[str], list[str]]:
-        """Who has not come to it, with what each is doing; and the others of whom nothing is known."""
+        """Return the processes that have not come to this exchange, with what each does, and the unknown ones."""
         late, unknown = [], []
-        for place, its in enumerate(self._processes):
+        for place, process in enumerate(self._processes):
             if place == self._place:
                 continue
-            called = f"process {place} of {len(self._processes)} (pid {its.pid} on {its.host})"
-            stacks = Stacks.open(its.path, its.name)
+            name = f"process {place} of {len(self._processes)} (pid {process.pid} on {process.host})"
+            stacks = Stacks.open(process.path, process.name)
             if stacks is None:
-                unknown.append(called)
+                unknown.append(name)
                 continue
             with closing(stacks):
                 if stacks.noted() < number:
-                    late.append(f"{called} hangs.\n{self._doing(its, stacks)}")
+                    late.append(f"{name} hangs.\n{_doing(process, stacks)}")
         return late, unknown
 
-    def _doing(self, its: ProcessInfo, stacks: Stacks) -> str:
-        def send(number: int) -> None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, number)
 
-        try:
-            pidfd = os.pidfd_open(its.pid)
-        except ProcessLookupError:
-            return "It is gone."
-        try:
-            return doing(its.pid, stacks, send)
-        finally:
-            os.close(pidfd)
+def _doing(process: ProcessInfo, stacks: Stacks) -> str:
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return "It is gone."
+
+    def send(number: int) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, number)
+
+    try:
+        return doing(process.pid, stacks, send)
+    finally:
+        os.close(pidfd)

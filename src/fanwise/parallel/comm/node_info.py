@@ -5,7 +5,7 @@
 Told once a step by every process, so it is made of what is pickled quickly.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,24 +52,30 @@ class NodeInfo:
         return Node(self.start, self.stop, Partial([], loss, self.count, self.samples, buffers, self.executed, sparse))
 
 
-def tell(nodes: Iterable[Node[Partial]]) -> Plain:
-    """What these nodes hold besides their gradients, for another process; tensors in main memory."""
-    return [_told(node.start, node.stop, node.value) for node in nodes]
+def tell(nodes: Sequence[Node[Partial]]) -> Plain:
+    """Return what these nodes hold besides their gradients, in main memory, for another process.
+
+    Waits for the device once for each type of loss and buffers.
+    """
+    values = [node.value for node in nodes if node.value is not None]
+    tensors = [value.loss for value in values]
+    tensors += [changed.value for value in values for changed in value.buffers.values()]
+    on_host = in_main_memory(tensors)
+    losses, buffers = iter(on_host[: len(values)]), iter(on_host[len(values) :])
+    return [
+        (node.start, node.stop)
+        if node.value is None
+        else (node.start, node.stop, *_told(node.value, next(losses), buffers))
+        for node in nodes
+    ]
 
 
-def _told(start: int, stop: int, value: Partial | None) -> tuple[Any, ...]:  # Any: of a NodeInfo
-    if value is None:
-        return start, stop
+def _told(value: Partial, loss: Tensor, buffers_on_host: Iterator[Tensor]) -> tuple[Any, ...]:  # Any: of a NodeInfo
     reached = bytes([grad is not None for grad in value.grads])
-    values = in_main_memory([changed.value for changed in value.buffers.values()]) if value.buffers else []
-    both = zip(value.buffers.items(), values, strict=True)
-    buffers = [(place, buffer.numpy(), *changed[1:]) for (place, changed), buffer in both]
-    loss_type = str(value.loss.dtype).removeprefix("torch.")
-    loss = value.loss.item()
-    told = start, stop, reached, loss, loss_type, value.count, value.samples, buffers, value.executed
-    if not value.sparse:
-        return told
-    return *told, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]
+    buffers = [(place, next(buffers_on_host).numpy(), *changed[1:]) for place, changed in value.buffers.items()]
+    loss_type = str(loss.dtype).removeprefix("torch.")
+    told = reached, loss.item(), loss_type, value.count, value.samples, buffers, value.executed
+    return (*told, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]) if value.sparse else told
 
 
 def _parts(place: int, grad: Tensor) -> tuple[int, Tensor, Tensor, tuple[int, ...], bool]:

@@ -4,7 +4,7 @@
     1 MiB ...   two boxes for each process, for messages             control_block.py
     1 TiB ...   gradients, as the steps of the run ask for them      shm_areas.py
 
-The file is 16 TiB long and empty: only what was written takes memory. It is made by the process that starts the others,
+The file is 1 EiB long and empty: only what was written takes memory. It is made by the process that starts the others,
 and they open it through that process's entry in /proc, which the system allows to the same user only. There is no name
 that could be left behind, and nothing to clean up after a kill.
 """
@@ -18,11 +18,10 @@ from torch import Tensor
 
 from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 
-_SIZE_BYTES = 1 << 44
+_SIZE_BYTES = 1 << 60
 
-# Each process adds all, or its slice, whichever is quicker for the model (auto); slices by copies to the device and
-# back, as a GPU needs them; not through this memory, but by a back end of torch.distributed, for reduce="fast".
-AllReduceKind = Literal["auto", "one-shot", "two-shot", "staged", "back end"]
+# Each process adds everything, or only its slice; "auto" takes whichever is quicker for the model.
+AllReduceKind = Literal["auto", "one-shot", "two-shot"]
 
 
 class SharedMemory:
@@ -58,7 +57,16 @@ class SharedMemory:
             offset, view = offset + written, view[written:]
 
     def map(self, offset: int, size: int, *, private: bool = False) -> FileMap:
-        """A mapping of a range; `offset` at a page. Private: what is written into it stays in this process."""
+        """Map a range that starts at a page. With `private`, what is written into it stays in this process.
+
+        Raises:
+            MemoryError: the range is beyond the end of the file.
+        """
+        if offset + size > _SIZE_BYTES:
+            raise MemoryError(
+                f"the steps of this run need more than {_SIZE_BYTES >> 40} TiB of addresses for their gradients.\n"
+                f"Use fewer processes, or call run.step once and not in every epoch."
+            )
         return FileMap(self._fd, size, offset, private=private)
 
     def close(self) -> None:

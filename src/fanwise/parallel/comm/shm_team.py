@@ -28,16 +28,13 @@ from ..all_reduce.two_shot import TwoShot
 from ..optimizers.placement import Placement
 from ..optimizers.sharded import SliceMemory
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
-from .fast import BackendAllReduce
 from .flat_layout import Layout
 from .pipes import MessageSink
-from .rank_groups import RankGroups
 from .shared_memory import SharedMemory
 from .shm_areas import Areas
 from .shm_exact import Direct
 from .shm_one_shot import OneShot
-from .staging import Staged
-from .team import Attempt, Sums, different_ways
+from .team import Attempt, OwnSums, Sums, different_ways
 
 T = TypeVar("T")
 
@@ -47,6 +44,7 @@ _CPUS = os.cpu_count() or 1
 # Up to so many bytes of gradients, in all processes together, each adds the whole instead of a slice: about where two
 # processes were as quick one way as the other.
 _ONE_SHOT_BYTES = 1 << 21
+_CPU = torch.device("cpu")
 
 
 class Again(BaseException):
@@ -86,7 +84,7 @@ class SharedMemoryTeam:
         self._turn = 0
         self._is_within = False
         self._has_stepped = False
-        self._bytes_asked = self._requests = self._saves = 0
+        self._bytes_asked = self.num_reports = self._saves = 0
         self._enter_first_view()
 
     def _enter_first_view(self) -> None:
@@ -154,7 +152,7 @@ class SharedMemoryTeam:
         slot = self.next_turn % 2
         self._control.put(self.rank, slot, pack((what, content)))
         self.barrier()
-        said = [pickle.loads(self._control.get(rank, slot)) for rank in self._members]
+        said = [unpack(self._control.get(rank, slot)) for rank in self._members]
         if (error := different_ways(self.rank, self._members, what, [its for its, _ in said])) is not None:
             raise error
         return [content for _, content in said]
@@ -216,37 +214,28 @@ class SharedMemoryTeam:
             raise Again
 
     def _look_for_the_end(self) -> None:
-        ending = self._control.ending
-        if ending == FAILED:
-            raise Over
-        if ending == STOPPED:
-            raise TrialStopped("the run was stopped")
+        check_ending(self._control)
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+        if self.ranks == 1:
+            return OwnSums()
         made, memory = self.all_reduce(params)
         if memory is not None:
             placement.share(memory)
-        device = params[0].device if params else torch.device("cpu")
-        return TeamSums(self, made, placement, device, by_process=self._reduce == "fast")
+        return TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
-        """What adds their gradients; where each process adds a slice in memory of all, it may update it there."""
+        """Return what adds their gradients, and the memory in which each process may update its slice, if any."""
         layout, how = Layout(params), self.memory.all_reduce
-        on_cpu = all(param.device.type == "cpu" for param in params)
         if how == "auto":
-            how = "one-shot" if on_cpu and self.ranks * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
-        if how == "back end":
-            assert self._reduce == "fast", "each process brings one node"
-            return BackendAllReduce(RankGroups(self, params[0].device), params, params[0].device), None
+            how = "one-shot" if self.ranks * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
         areas = Areas(self, layout, self._bytes_asked, versions=2 if how == "one-shot" else 1)
         self._bytes_asked += areas.size_bytes
         if how == "one-shot":
             return OneShot(areas), None
-        if on_cpu and how == "two-shot":
-            return TwoShot(Direct(areas)), areas
-        return TwoShot(Staged(areas, params[0].device)), None
+        return TwoShot(Direct(areas)), areas
 
     def step_ends(self) -> None:
         if not self._has_stepped:
@@ -256,13 +245,13 @@ class SharedMemoryTeam:
     # -- the end, and reports --------------------------------------------------------------------------------------
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        self._requests += 1
+        self.num_reports += 1
         return self.together(lambda: self._report(values))
 
     def _report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         decision = None
         if self.place == 0:
-            decision = self.ask("report", self._requests, dict(values))
+            decision = self.ask("report", self.num_reports, dict(values))
         found: Decision | BaseException = self.gather("reports", decision)[0]
         if isinstance(found, BaseException):
             raise found
@@ -275,7 +264,7 @@ class SharedMemoryTeam:
         while (seen := control.answered) < message[1]:
             self.look()
             control.wait_answered(seen)
-        return pickle.loads(control.get(SUPERVISOR, message[1] % 2))
+        return unpack(control.get(SUPERVISOR, message[1] % 2))
 
     def saved(self) -> None:
         self._saves += 1
@@ -284,17 +273,26 @@ class SharedMemoryTeam:
     def set_writing(self, is_writing: bool) -> None:
         self._control.set_writing(self.rank, is_writing)
 
-    def done(self) -> bool:
-        """The training function has returned here. Whether this process is the one whose result counts."""
+    def checkpoint_written(self, path: str) -> None:
+        self._sender.say("checkpoint", path)
+
+    def finish(self) -> bool:
+        """Block until the training function has returned everywhere. Return True if its result here is the run's.
+
+        The others block until the result of the first has arrived, and then raise `Over`.
+        """
         self.together(lambda: self.gather("has returned", None))
         self._take_next_view()
-        return self.place == 0
+        self._wait_until_first()
+        return True
 
-    def wait_for_end(self) -> None:
-        """Block until the result of another is there: raises Over. Returns when this one has become the first.
+    def _wait_until_first(self) -> None:
+        """Return when this process has become the first. Raises `Over` when the result of another has arrived.
 
-        All have returned by now, so no more is exchanged: some may know of a change that others have not yet seen.
+        All have returned, so nothing is exchanged anymore: some may know of a change that others have not seen yet.
         """
+        if self.place == 0:
+            return
         control = self._control
         with self._idle():
             while self.place != 0:
@@ -314,6 +312,19 @@ class SharedMemoryTeam:
         self._control.set_idle(self.rank, False)
 
 
+def check_ending(control: ControlBlock) -> None:
+    """Raise `Over` or TrialStopped if the supervisor is ending the run."""
+    if control.ending == FAILED:
+        raise Over
+    if control.ending == STOPPED:
+        raise TrialStopped("the run was stopped")
+
+
 def pack(content: Any) -> bytes:  # Any: anything that can be pickled
-    """For a box."""
+    """Encode the content of a box."""
     return pickle.dumps(content, protocol=5)
+
+
+def unpack(data: bytes) -> Any:  # Any: what was packed
+    """Decode the content of a box."""
+    return pickle.loads(data)

@@ -109,7 +109,11 @@ class Team(Protocol):
         ...
 
     def set_writing(self, is_writing: bool) -> None:
-        """Whether this process writes checkpoints now. Called from any thread."""
+        """Note whether this process is writing checkpoints. Called from any thread."""
+        ...
+
+    def checkpoint_written(self, path: str) -> None:
+        """Note that the checkpoint is on the disk. Called from any thread."""
         ...
 
 
@@ -159,6 +163,9 @@ class Alone:
         pass
 
     def set_writing(self, is_writing: bool) -> None:
+        pass
+
+    def checkpoint_written(self, path: str) -> None:
         pass
 
 

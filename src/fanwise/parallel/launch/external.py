@@ -1,9 +1,9 @@
-"""Whether somebody else has started several processes for this program, and which of them this one is.
+"""Processes that a launcher has started: whether there are any, which of them this is, and its device.
 
-torch.distributed is initialised                      -> its world
-torchrun, srun or mpirun have started this process    -> the launcher's world (pool/launchers.py)
-neither, or a world of one process                    -> None: `fanwise.run` starts what it needs
-a job of a pool                                       -> None: it may have inherited a launcher's variables
+torch.distributed is initialized                      its world
+torchrun, srun or mpirun has started this process     the launcher's world (pool/launchers.py)
+neither, or a world of one process                    None: `fanwise.run` starts the processes it needs
+a job of a pool                                       None, since it may have inherited a launcher's variables
 """
 
 import os
@@ -11,17 +11,27 @@ from dataclasses import dataclass
 
 import torch
 from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from ...pool import LaunchedProcess, from_environment
+from ..comm.torch_group import World
 from ..devices import Devices, devices_of, gpus_here
+
+# The launcher's rendezvous, and how many runs have used it. The process of rank 0 may serve it, so it is kept open for
+# the next run: a process that connected again could reach it while it closes.
+_store: Store | None = None
+_runs = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
     """This process among those that were started: `rank` of `size`.
 
-    `local_rank`: of those on its machine; None: not known. `is_joined`: torch.distributed is initialised already.
-    `init_method`: where torch.distributed finds the others. `place`: as the launcher has told it, if one has.
+    Attributes:
+        local_rank: among those of its machine; None: not known.
+        is_joined: torch.distributed is initialized already.
+        init_method: where torch.distributed finds the others.
     """
 
     rank: int
@@ -29,7 +39,18 @@ class Launched:
     local_rank: int | None
     is_joined: bool
     init_method: str = "env://"
-    place: LaunchedProcess | None = None
+
+    @property
+    def world(self) -> World:
+        return World(self.rank, self.size, None if self.is_joined else self._make_store)
+
+    def _make_store(self) -> Store:
+        global _store, _runs
+        if _store is None:
+            _store, _, _ = next(iter(rendezvous(self.init_method, self.rank, self.size)))
+        _runs += 1
+        # A run must not find the addresses of the run before.
+        return PrefixStore(f"fanwise/{_runs}", _store)
 
 
 def launched() -> Launched | None:
@@ -41,40 +62,36 @@ def launched() -> Launched | None:
     if distributed.is_available() and distributed.is_initialized():
         rank, size = distributed.get_rank(), distributed.get_world_size()
         local_rank = os.environ.get("LOCAL_RANK", "")
-        own = int(local_rank) if local_rank.isdecimal() else None
-        return Launched(rank, size, own, is_joined=True) if size > 1 else None
+        return Launched(rank, size, int(local_rank) if local_rank.isdecimal() else None, True) if size > 1 else None
     return launched_as(from_environment())
 
 
-def launched_as(found: LaunchedProcess) -> Launched | None:
+def launched_as(process: LaunchedProcess) -> Launched | None:
     """What a launcher has started, if that is more than one process."""
-    if found.world_size == 1:
+    if process.world_size == 1:
         return None
-    # torchrun may serve the address itself, and says so in variables that torch reads.
-    method = "env://" if found.launcher == "torchrun" else found.init_method
-    return Launched(found.rank, found.world_size, found.local_rank, is_joined=False, init_method=method, place=found)
+    # torchrun may serve the address itself, which torch reads from other variables.
+    method = "env://" if process.launcher == "torchrun" else process.init_method
+    return Launched(process.rank, process.world_size, process.local_rank, is_joined=False, init_method=method)
 
 
-def check_fits(launched: Launched, devices: Devices, processes: int | None, *, has_pool: bool) -> None:
-    """Raises ValueError when the user asks for other processes than were started."""
-    named = _count_of(devices)
-    if named not in (None, launched.size):
-        _contradict(f"devices={devices!r} asks for {named} of them", launched)
+def check_fits(
+    launched: Launched, devices: Devices, processes: int | None, *, has_pool: bool = False, restarts: int = 0
+) -> None:
+    """Raise ValueError if the arguments of `fanwise.run` contradict the launcher."""
+    count = None if isinstance(devices, str) else devices if isinstance(devices, int) else len(devices)
+    if count not in (None, launched.size):
+        _contradict(f"devices={devices!r} asks for {count} of them", launched)
     if processes not in (None, launched.size):
         _contradict(f"processes={processes!r} asks for another number", launched)
     if has_pool:
         _contradict("pool= asks for jobs of a pool", launched)
-
-
-def _count_of(devices: Devices) -> int | None:
-    """How many devices were asked for; None: as many as there are processes."""
-    if isinstance(devices, str):
-        return None
-    return devices if isinstance(devices, int) else len(devices)
+    if restarts:
+        _contradict(f"restarts={restarts} cannot start them again, which the launcher must do", launched)
 
 
 def _contradict(wish: str, launched: Launched) -> None:
-    who = "torch.distributed was initialised with" if launched.is_joined else "a launcher has set"
+    who = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
     raise ValueError(
         f"{who} WORLD_SIZE={launched.size}, and each of these processes is one device of the run; {wish}.\n"
         f"Leave it out, or start the program without the launcher. fanwise.here() trains in this process alone."
@@ -82,13 +99,13 @@ def _contradict(wish: str, launched: Launched) -> None:
 
 
 def device_of(launched: Launched, devices: Devices, gpus: int | None = None) -> torch.device:
-    """The device of this process: what `devices` names for it, else a GPU of its own, or the CPU where there is none.
+    """Return the device that `devices` names for this process, else a GPU of its own, or the CPU if there is none.
 
     Args:
-        gpus: how many this process sees; None: look.
+        gpus: how many GPUs this process sees; None: look.
 
     Raises:
-        ValueError: no device of that name; or more processes than GPUs.
+        ValueError: there is no device of that name, or there are more processes than GPUs.
     """
     gpus = len(gpus_here()) if gpus is None else gpus
     if isinstance(devices, str) and devices not in ("auto", "cuda"):
@@ -101,7 +118,7 @@ def device_of(launched: Launched, devices: Devices, gpus: int | None = None) -> 
 
 
 def _own_gpu(launched: Launched, gpus: int) -> int:
-    """The number of the GPU of this process, of those that it sees."""
+    """Return the number of the GPU of this process among those that it sees."""
     if gpus <= 1:
         return 0  # a batch system has shown each process its own
     number = launched.rank % gpus if launched.local_rank is None else launched.local_rank

@@ -1,10 +1,9 @@
-"""The process that starts the others and outlives them: it sees deaths, changes views, and takes messages.
+"""The supervisor of a run on this machine: it starts the ranks, trains nothing, and outlives them.
 
-    Supervisor(pool, train, settings).run() --> what train returns in the first process, or the error that came first
+    Supervisor(pool, train, settings).run() --> what `train` returns in the first rank, or the first error
 
-It does no training. Deaths come as the end of a process (pidfd), failures as a message on its pipe before the process
-ends, so the error that is raised is that of the rank that failed first, in its original type. Whatever happens, when
-`run` returns or raises, every process of the run is gone; the memory goes with the last of them.
+It sees deaths through pidfds, and failures as messages on a pipe, so it raises the error of the rank that failed first,
+in its own type. When `run` returns or raises, all processes of the run have ended. The shared memory ends with them.
 """
 
 import logging
@@ -19,6 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
 
 from ...base.errors import LeaseError, TrialStopped, WorkerLostError
 from ...links.codec import unpack_error
@@ -39,37 +40,51 @@ from ..runs import Run
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
 from .settings import Settings
-from .worker import Orders, main
+from .worker import Channels, RankTask, main
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S = 0.05
-# What the others get to say why they failed too, when one has: the earliest is the cause.
+_POLL_S = 0.05
+# Time for the other ranks to fail too. The first error counts.
 _ECHO_S = 0.1
-# What a stopped training function gets for its `finally`.
+# Time to see what ended the rank whose lost connection the others report.
+_CAUSE_S = 5.0
+# Time for the `finally` blocks of a stopped training function.
 _GRACE_S = 2.0
-# What checkpoints get that were asked for before the run failed.
+# Time for checkpoints that were requested before the run failed.
 _SAVING_S = 30.0
-# What killed processes get to be gone.
+# Time for killed processes to end.
 _DYING_S = 10.0
-# Deaths in one and the same place: by then the work, and not chance, kills.
-_MOST_DEATHS = {"crash": 2, "kill": 4, "hang": 2}
+# After so many deaths without a finished step between them, the work kills the processes, and not chance.
+_MAX_DEATHS = {"crash": 2, "kill": 4, "hang": 2}
 
-# When it is said that processes wait for places of the pool; where that is not known, as inside a job, only guessed.
+# When to warn that processes wait for places of the pool; inside a job this can only be guessed.
 _QUEUED_S = 2.0
-_PERHAPS_QUEUED_S = 20.0
+_MAYBE_QUEUED_S = 20.0
 
-# A pool serves first who comes first. So the jobs of one run come one after another: two runs that each had some of
-# their processes, and waited for the places of the other, would wait for ever. As it is, whoever waits waits for a run
-# that has all of its places, or for jobs before it, and these end.
+# A pool serves requests in order. The jobs of one run are submitted together, because two runs that each had a part of
+# their processes would wait for each other forever.
 _starting = threading.Lock()
 
 
 @dataclass(slots=True, eq=False)
-class _Rank:
-    """One process. `pidfd`: -1 until it has said where it is. `gpu`: which, for people; empty on CPUs.
+class _Failure:
+    """What a rank has raised. `is_lost_peer`: it has only lost the connection to another one."""
 
-    `has_stepped`: its first step is done. `hung`: what was said when it was killed because it did; empty: it was not.
+    is_lost_peer: bool
+    at_s: float
+    packed: bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Rank:
+    """One process.
+
+    Attributes:
+        pidfd: -1 until the process has said where it is.
+        gpu: its name for people; empty on CPUs.
+        hung: the message with which it was killed because it hung; empty: it was not.
+        has_returned: its training function has. is_first: its result is that of the run.
     """
 
     number: int
@@ -83,16 +98,17 @@ class _Rank:
     has_stepped: bool = False
     hung: str = ""
     killed_s: float = 0.0
-    returns: bool = False
-    stopped: bool = False
-    failed: tuple[float, bytes] | None = None
+    has_returned: bool = False
+    is_first: bool = False
+    is_stopped: bool = False
+    failure: _Failure | None = None
 
     def is_gone(self) -> bool:
         """Whether its process has ended, and the pool knows how."""
         if self.pidfd >= 0:
-            looked = select.poll()
-            looked.register(self.pidfd, select.POLLIN)
-            if not looked.poll(0):
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            if not poll.poll(0):
                 return False
         return self.job.is_over(is_dead=self.pidfd >= 0)
 
@@ -103,7 +119,7 @@ class _Rank:
             self.job.kill()
 
     def send(self, number: int) -> None:
-        """A signal, once it has said where it is."""
+        """Send a signal, once the process has said where it is."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 
@@ -123,7 +139,13 @@ class _Result(Exception):
 
 
 class Supervisor:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        is_lost: `run` raised WorkerLostError because processes were lost, so the run may start again.
+        checkpoint: the last one that is on the disk; None: there is none.
+        reports_made: reports that were made so far.
+    """
 
     def __init__(self, pool: Pool, train: Callable[[Run], Any], settings: Settings) -> None:  # Any: its result
         self._pool = pool
@@ -131,15 +153,21 @@ class Supervisor:
         self._settings = settings
         self._count = len(settings.devices)
         self._check_lease()
+        self.is_lost = False
+        self.checkpoint: str | None = None
+        self.reports_made = settings.reports_made
         self._memory = SharedMemory.create()
         self._control = ControlBlock(self._memory)
+        self._store: Any = None  # Any: a TCPStore, which torch has not annotated
+        if settings.backend != "shared memory":
+            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._ranks: dict[int, _Rank] = {}
         self._views = Membership(tuple(range(self._count)), self._control.arrived)
         self._stalls = Stalls()
         self._began_s = time.monotonic()
         self._is_placed = False
         self._deaths: Counter[tuple[str, int]] = Counter()
-        self._asked: tuple[int, int] | None = None  # the report that is to be decided: its number, and who asks
+        self._asked: tuple[int, int] | None = None  # the report that is to be decided: its number, and the rank
         self._reported: Reported | None = None
         self._answered = 0
         self._poll = select.poll()
@@ -147,7 +175,7 @@ class Supervisor:
         self._switches = switches.taken()
 
     def _check_lease(self) -> None:
-        """Raises LeaseError when the processes could never all be there: those that are would wait for ever."""
+        """Raise LeaseError if the processes can never all run at once: those that do would wait forever."""
         threads, cpus = self._settings.threads, self._pool.machine.cpus
         if self._count * threads > cpus:
             raise LeaseError(
@@ -160,8 +188,8 @@ class Supervisor:
         """Block until the run is over.
 
         Raises:
-            What the training function raised, in the rank where that happened first; WorkerLostError when processes
-            died and the run cannot go on; TrialStopped when it was stopped.
+            What the training function raised first in any rank. WorkerLostError: processes were lost, and the run
+            cannot continue. TrialStopped: it was stopped.
         """
         grace_s = 0.0
         try:
@@ -183,20 +211,13 @@ class Supervisor:
 
     def _start(self, number: int) -> None:
         settings, receiver, stacks = self._settings, MessageReceiver(), Stacks.create()
-        orders = Orders(
-            settings=settings,
-            memory=self._memory.path,
-            pipe=receiver.path,
-            stacks=stacks.path,
-            rank=number,
-            devices=("cuda:0",) if settings.devices[number][0].startswith("cuda") else settings.devices[number],
-            drawn=(self._screen.first_s, self._screen.every_s),
-            name=name_of(self._train),
-            switches=self._switches,
-        )
+        progress_s = self._screen.first_s, self._screen.every_s
+        task = RankTask(settings, number, progress_s, name_of(self._train), self._switches)
+        store_port = None if self._store is None else self._store.port
+        channels = Channels(self._memory.path, receiver.path, stacks.path, store_port)
         try:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)
-            handle = needs.submit(main, self._train, orders)
+            handle = needs.submit(main, self._train, task, channels)
         except BaseException:
             receiver.close()
             stacks.close()
@@ -208,19 +229,22 @@ class Supervisor:
 
     def _until_over(self) -> NoReturn:
         while True:
-            self._listen(_LOOK_S if self._asked is None else 0)
-            self._look_for_decision(_LOOK_S)
+            self._listen(_POLL_S if self._asked is None else 0)
+            self._look_for_decision(_POLL_S)
             self._look_for_failures()
-            for rank in list(self._ranks.values()):
-                if not rank.is_over and rank.is_gone():
-                    self._listen_to(rank)
-                    self._look_for_failures()
-                    self._over(rank)
+            self._look_for_ends()
             self._look_for_places()
             self._look_for_hangs()
 
+    def _look_for_ends(self) -> None:
+        for rank in list(self._ranks.values()):
+            if not rank.is_over and rank.is_gone():
+                self._listen_to(rank)
+                self._look_for_failures()
+                self._over(rank)
+
     def _listen(self, within_s: float) -> None:
-        """Take what was said, and wait for it a little."""
+        """Receive messages, and wait a little for them."""
         fds = {fd for fd, _ in self._poll.poll(within_s * 1000)}
         for rank in self._ranks.values():
             if rank.receiver.fd in fds:
@@ -241,39 +265,45 @@ class Supervisor:
                     self._obey(self._views.agreed(rank.number, content[0]))
                 case "report":
                     self._report(rank, *content)
+                case "checkpoint":
+                    self.checkpoint = content[0]
                 case "failed":
-                    rank.failed = (content[0], content[1])
+                    rank.failure = _Failure(*content)
                 case "stopped":
-                    rank.stopped = True
-                    self._control.end(STOPPED, self._count)  # so the others are, too, wherever they wait
+                    rank.is_stopped = True
+                    self._control.end(STOPPED, self._count)  # stops the others, wherever they wait
                 case "returns":
-                    rank.returns = True
+                    rank.has_returned, rank.is_first = True, content[0]
                 case "stepped":
                     rank.has_stepped = True
 
     def _is_here(self, rank: _Rank, pid: int, gpus: Sequence[str]) -> None:
-        called = dict(self._settings.called)
-        rank.gpu = " ".join(called.get(visible, visible) for visible in gpus)
+        names = dict(self._settings.gpu_names)
+        rank.gpu = " ".join(names.get(visible, visible) for visible in gpus)
         with suppress(ProcessLookupError):
             rank.pidfd, rank.pid = os.pidfd_open(pid), pid
             self._poll.register(rank.pidfd, select.POLLIN)
 
     def _report(self, rank: _Rank, request: int, values: dict[str, Any]) -> None:  # Any: numbers
-        """Report for all, once: a second request of the same number comes from one who asks for the dead."""
+        """Report for all, once: a second request of the same number comes from a rank that took over for a lost one."""
         if request <= self._answered:
             return
         is_new, self._asked = self._asked is None, (request, rank.number)
         if not is_new:
             return
+        if request <= self.reports_made:  # by an attempt before this one
+            self._answer("CONTINUE")
+            return
+        self.reports_made = request
         try:
             self._reported = begin_report(values)
         except Exception as error:
             self._answer(error)
             return
-        self._look_for_decision(_LOOK_S)
+        self._look_for_decision(_POLL_S)
 
     def _look_for_decision(self, within_s: float) -> None:
-        """Of the submitter of this job, which may take its time: meanwhile a process may die, or hang."""
+        """The submitter of this job may take its time to decide; meanwhile a process may die, or hang."""
         if self._asked is None:
             return
         try:
@@ -290,7 +320,7 @@ class Supervisor:
         assert self._asked is not None, "it was asked for"
         request, _ = self._asked
         self._asked = self._reported = None
-        self._stalls = Stalls()  # who has asked was waiting for us
+        self._stalls = Stalls()  # the rank that asked was waiting for this process
         self._control.put(SUPERVISOR, request % 2, pack(answer))
         self._answered = request
         self._control.set_answered(request)
@@ -299,68 +329,106 @@ class Supervisor:
 
     def _look_for_failures(self) -> None:
         """Raise what a rank has raised; of several, the first."""
-        if not any(rank.failed for rank in self._ranks.values()):
+        if not any(rank.failure for rank in self._ranks.values()):
             return
         until_s = time.monotonic() + _ECHO_S
         while (left_s := until_s - time.monotonic()) > 0:
             self._listen(left_s)
-        failed = [rank for rank in self._ranks.values() if rank.failed is not None]
-        first = min(failed, key=lambda rank: rank.failed or (0.0, b""))
-        assert first.failed is not None, "only those"
-        error = unpack_error(first.failed[1])
+        first = self._first_failure()
+        if first.failure is not None and first.failure.is_lost_peer:
+            self._find_lost_peer()
+            first = self._first_failure()
+        assert first.failure is not None, "only ranks that have failed"
+        self.is_lost = first.failure.is_lost_peer
+        if self.is_lost and any(rank.is_stopped for rank in self._ranks.values()):
+            raise TrialStopped("the run was stopped")
+        error = unpack_error(first.failure.packed)
         error.add_note(self._where(first) + first.job.said())
         raise error
 
+    def _first_failure(self) -> _Rank:
+        """Of several, one that is not the consequence of another's."""
+        failed = [(rank.failure.is_lost_peer, rank.failure.at_s, rank) for rank in self._ranks.values() if rank.failure]
+        return min(failed, key=lambda each: each[:2])[2]
+
+    def _find_lost_peer(self) -> None:
+        """Raise WorkerLostError for the rank that is gone. Return if another one has failed or stopped, or none has."""
+        until_s = time.monotonic() + _CAUSE_S
+        ranks = self._ranks.values()
+        while time.monotonic() < until_s and not any(rank.is_stopped for rank in ranks):
+            if any(rank.failure is not None and not rank.failure.is_lost_peer for rank in ranks):
+                return
+            self._listen(_POLL_S)
+            for rank in self._living():
+                if rank.failure is None and rank.is_gone():
+                    self._listen_to(rank)
+                    if rank.failure is None and not rank.is_stopped:
+                        self._over(rank)
+
+    def _living(self) -> list[_Rank]:
+        return [rank for rank in self._ranks.values() if not rank.is_over]
+
     def _where(self, rank: _Rank) -> str:
-        return f"in {self._called(rank)}"
+        return f"in {self._describe(rank)}"
 
     def _shown_ranks(self) -> list[PublishedRank]:
-        """For those who look from other programs."""
-        found = []
+        """The processes for other programs, such as the board."""
+        shown = []
         for rank in self._ranks.values():
             state = "lost" if rank.is_over else "hangs" if rank.hung else "running" if rank.pid else "starting"
             devices = (rank.gpu,) if rank.gpu else self._settings.devices[rank.number]
-            found.append(PublishedRank(rank.number, rank.pid, devices, state))
-        return found
+            shown.append(PublishedRank(rank.number, rank.pid, devices, state))
+        return shown
 
-    def _called(self, rank: _Rank) -> str:
+    def _describe(self, rank: _Rank) -> str:
         on = f" on {rank.gpu}" if rank.gpu else ""
         return f"rank {rank.number} of {self._count} (pid {rank.pid}){on}"
 
     def _over(self, rank: _Rank) -> None:
-        """Its process is gone, and it was heard to the end."""
+        """Its process has ended, and all its messages were received."""
         rank.is_over = True
         self._silence(rank)
         ended = rank.job.ended()
-        if rank.returns and ended.is_returned:
+        if rank.is_first and ended.is_returned:
             raise _Result(ended.value)
         if ended.error is not None and not ended.is_lost:
             ended.error.add_note(self._where(rank) + rank.job.said())
             raise ended.error
-        if any(other.stopped for other in self._ranks.values()):
+        if any(other.is_stopped for other in self._ranks.values()):
             if all(other.is_over for other in self._ranks.values()):
                 raise TrialStopped("the run was stopped")
+            return
+        if rank.has_returned and ended.is_returned:
             return
         self._lost(rank, ended)
 
     def _lost(self, rank: _Rank, ended: Ended) -> None:
-        text = rank.hung or f"{self._called(rank)} {ended.text or 'left the run before its end'}"
-        if self._settings.on_loss == "stop":
-            raise WorkerLostError(f"{text}\non_loss='stop' ends the run with it.")
-        if not rank.hung:  # else it was looked at when it was killed
-            self._check_place(text, "crash" if ended.is_crash else "kill")
+        text = rank.hung or f"{self._describe(rank)} {ended.text or 'left the run before its end'}"
+        if not self._settings.survives_losses:
+            self._end_as_lost(f"{text}\n{self._why_it_ends()}")
+        if not rank.hung:  # else this was done when it was killed
+            self._check_deaths(text, "crash" if ended.is_crash else "kill")
         self._obey(self._views.lost(rank.number))
         if not self._views.living:
-            raise WorkerLostError(f"{text}\nNo other process of the run is left.")
+            self._end_as_lost(f"{text}\nNo other process of the run is left.")
         left = len(self._views.living)
         _log.warning("%s; %d %s over its shards", text, left, "process takes" if left == 1 else "processes take")
 
-    def _check_place(self, text: str, kind: str) -> None:
-        """What dies again and again in the same place would do so for ever."""
+    def _end_as_lost(self, text: str) -> NoReturn:
+        self.is_lost = True
+        raise WorkerLostError(text)
+
+    def _why_it_ends(self) -> str:
+        if self._settings.backend == "shared memory":
+            return "on_loss='stop' ends the run with it."
+        return "The run ends with it: a process group does not survive the loss of a process."
+
+    def _check_deaths(self, text: str, kind: str) -> None:
+        """End the run if processes die again and again in the same place, which would never end."""
         place = max(self._control.arrived(rank)[1] for rank in range(self._count))
         self._deaths[kind, place] += 1
-        if self._deaths[kind, place] >= _MOST_DEATHS[kind]:
-            raise WorkerLostError(
+        if self._deaths[kind, place] >= _MAX_DEATHS[kind]:
+            self._end_as_lost(
                 f"{text}\n{self._deaths[kind, place]} {'hangs' if kind == 'hang' else 'processes died'} without one "
                 f"finished step between them, so it is the work that {'hangs' if kind == 'hang' else 'kills'}. Run it "
                 f"on one device to see where: devices=1."
@@ -369,7 +437,7 @@ class Supervisor:
     # -- places and hangs ------------------------------------------------------------------------------------------
 
     def _look_for_places(self) -> None:
-        """Say once, at the beginning, that the run waits for others that use the pool."""
+        """Warn once, at the beginning, if the run waits for others that use the pool."""
         if self._is_placed:
             return
         missing = [rank for rank in self._ranks.values() if rank.pidfd < 0 and not rank.is_over]
@@ -387,7 +455,7 @@ class Supervisor:
                 self._count,
                 cpus,
             )
-        elif None in queued and waited_s >= _PERHAPS_QUEUED_S:
+        elif None in queued and waited_s >= _MAYBE_QUEUED_S:
             self._is_placed = True
             _log.warning(
                 "%d of %d processes of the run have not begun for %.0f s. Either other jobs of this job hold its %d "
@@ -399,11 +467,11 @@ class Supervisor:
             )
 
     def _look_for_hangs(self) -> None:
-        """Name whom the others wait for, and end it when the run is to go on without it."""
+        """Name the process for which the others wait, and end it if the run can continue without it."""
         now_s = time.monotonic()
-        for rank in list(self._ranks.values()):
-            if rank.hung and not rank.is_over and now_s - rank.killed_s > _DYING_S:
-                # The kernel holds it, and its end is pending: no instruction of it will run.
+        for rank in self._living():
+            if rank.hung and now_s - rank.killed_s > _DYING_S:
+                # It is dying in the kernel, and will not run another instruction.
                 rank.is_over = True
                 self._silence(rank)
                 self._lost(rank, Ended(text=rank.hung))
@@ -415,19 +483,20 @@ class Supervisor:
                 self._hang(hung, late, limit)
         elif late.is_to_be_told:
             for number in late.ranks:
-                _log.warning("%s\nThe run waits, because no step_timeout_s= was given.", self._hanging(number, late))
+                _log.warning(
+                    "%s\nThe run waits, because no step_timeout_s= was given.", self._describe_hang(number, late)
+                )
 
     def _limit_s(self, number: int, limit: float) -> float:
         return limit_s(limit, has_stepped=self._ranks[number].has_stepped)
 
     def _places(self) -> tuple[int, dict[int, int], set[int]]:
-        """Of those that take part: view, how far each has come in it, and who waits for something else."""
+        """Return the view, how far each rank has come in it, and the ranks that wait for something else."""
         views, control = self._views, self._control
         ranks = [self._ranks[number] for number in views.living]
-        if any(rank.pidfd < 0 for rank in ranks):
-            return views.view, {}, set()  # one has not begun: it waits for a place in the pool
-        # Who was killed because it hung is still waited for by the others, and nobody is to be blamed for that.
-        if any(rank.hung and not rank.is_over for rank in ranks):
+        # A rank that has not begun waits for a place in the pool. The others still wait for one that was killed
+        # because it hung, and nobody is to blame for that.
+        if any(rank.pidfd < 0 or (rank.hung and not rank.is_over) for rank in ranks):
             return views.view, {}, set()
         numbers = [rank.number for rank in ranks if not rank.is_over]
         if views.is_changing:
@@ -435,98 +504,97 @@ class Supervisor:
         arrived = {number: control.arrived(number) for number in numbers}
         places = {number: turn if view == views.view else -1 for number, (view, turn) in arrived.items()}
         if self._asked is not None and (place := places.pop(self._asked[1], None)) is not None:
-            # It waits for a decision, and whoever has come further waits for it.
-            places = {number: its for number, its in places.items() if its <= place}
+            # It waits for a decision, and ranks that are further wait for it.
+            places = {number: other for number, other in places.items() if other <= place}
         return views.view, places, {number for number in numbers if control.is_idle(number)}
 
     def _hang(self, hung: Sequence[int], late: Late, limit: float) -> None:
-        said = {number: f"{self._hanging(number, late)}\nstep_timeout_s={limit:g} has passed" for number in hung}
-        for number, text in said.items():
+        texts = {number: f"{self._describe_hang(number, late)}\nstep_timeout_s={limit:g} has passed" for number in hung}
+        for number, text in texts.items():
             self._ranks[number].hung = text
-        if self._settings.on_loss == "stop":
-            raise WorkerLostError("\n".join(f"{text}; on_loss='stop' ends the run with it." for text in said.values()))
+        if not self._settings.survives_losses:
+            self._end_as_lost("\n".join(f"{text}.\n{self._why_it_ends()}" for text in texts.values()))
         if set(hung) >= self._views.living:
-            each = "\n".join(f"{text}." for text in said.values())
-            raise WorkerLostError(f"{each}\nNo other process of the run is left to go on.")
-        self._check_place("\n".join(said.values()) + ".", "hang")
-        for number, text in said.items():
+            each = "\n".join(f"{text}." for text in texts.values())
+            self._end_as_lost(f"{each}\nNo other process of the run is left.")
+        self._check_deaths("\n".join(texts.values()) + ".", "hang")
+        for number, text in texts.items():
             rank = self._ranks[number]
             rank.hung, rank.killed_s = f"{text}, and it was killed", time.monotonic()
             rank.kill()
 
-    def _hanging(self, number: int, late: Late) -> str:
-        """In words, with what it is doing."""
+    def _describe_hang(self, number: int, late: Late) -> str:
         rank = self._ranks[number]
         others = "no other process waits for it yet"
         if late.waiting:
             others = "1 process waits for it" if late.waiting == 1 else f"{late.waiting} processes wait for it"
         return (
-            f"{self._called(rank)} hangs: for {late.late_s:.1f} s it has not come to the next exchange of the run, and "
-            f"{others}.\n{doing(rank.pid, rank.stacks, rank.send)}"
+            f"{self._describe(rank)} hangs: for {late.late_s:.1f} s it has not come to the next exchange of the run, "
+            f"and {others}.\n{doing(rank.pid, rank.stacks, rank.send)}"
         )
 
     def _obey(self, orders: list[Order]) -> None:
         for order in orders:
-            if isinstance(order, Pause):
-                self._control.set_view(order.view)
-            else:
+            if not isinstance(order, Pause):
                 self._control.decide(order.view, order.members, order.committed)
-                self._control.set_view(order.view)
+            self._control.set_view(order.view)
+
+    # -- the end of all --------------------------------------------------------------------------------------------
 
     def _let_end(self, within_s: float) -> None:
         """Wait until all ranks are gone."""
         until_s = time.monotonic() + within_s
-        while any(not rank.is_over for rank in self._ranks.values()) and time.monotonic() < until_s:
-            self._listen(_LOOK_S)
-            for rank in self._ranks.values():
-                if not rank.is_over and rank.is_gone():
+        while self._living() and time.monotonic() < until_s:
+            self._listen(_POLL_S)
+            for rank in self._living():
+                if rank.is_gone():
                     self._listen_to(rank)
                     rank.is_over = True
                     self._silence(rank)
 
     def _end_all(self, grace_s: float) -> None:
-        """No process of the run is left after it."""
+        """Return when no process of the run is left."""
         self._control.end(FAILED, self._count)
         try:
             self._let_end(grace_s)
             self._let_save()
         finally:
-            for rank in self._ranks.values():
-                if not rank.is_over:
-                    rank.kill()
+            for rank in self._living():
+                rank.kill()
             self._let_end(_DYING_S)
             for rank in self._ranks.values():
                 rank.close()
-            self._control.clear()  # an error that somebody keeps would hold the memory else
+            self._control.clear()  # else an error that somebody keeps would hold the memory
             self._memory.close()
+            self._store = None
             self._screen.close()
 
     def _let_save(self) -> None:
-        """Wait until checkpoints are on the disk that any process had come to when the run failed.
+        """Wait for the checkpoints that any rank had come to when the run failed.
 
-        All take the same way, and the first one writes: it comes to as many as another one has come to.
+        All ranks come to the same ones, and the first one writes them, so it must come to as many as the others.
         """
         until_s = time.monotonic() + _SAVING_S
-        while late := self._saving():
+        while saving := self._saving():
             if time.monotonic() > until_s:
-                for rank in late:
+                for rank in saving:
                     _log.warning(
                         "%s has not written its last checkpoint within %g s after the run had failed, and is "
                         "killed: the file stays as it was before.",
-                        self._called(rank),
+                        self._describe(rank),
                         _SAVING_S,
                     )
                 return
-            self._let_end(_LOOK_S)
+            self._let_end(_POLL_S)
 
     def _saving(self) -> list[_Rank]:
-        """Those that write checkpoints, or are to come to one. Who hangs, or is gone, is not waited for."""
+        """The ranks that write checkpoints, or must still come to one, unless they hang or are gone."""
         control, first = self._control, self._views.members[0]
         saves = max(map(control.saves, range(self._count)))
         return [
             rank
-            for rank in self._ranks.values()
-            if not (rank.is_over or rank.hung)
+            for rank in self._living()
+            if not rank.hung
             and (control.is_writing(rank.number) or (rank.number == first and control.saves(first) < saves))
         ]
 

@@ -1,93 +1,74 @@
-"""A rank: what runs in each process of a run on a cluster, as a job of its pool.
+"""What runs in each process of a run on a Ray cluster, as a job of the cluster's pool.
 
-    supervisor --job--> main: links to all others -> Run with this team -> train(run) -> result, of the first only
+    supervisor --job--> main: the process at rank 0 opens a store, the others connect to it --> train_as_rank
 
-Processes of one node have Unix sockets between them, those of different nodes TLS, with a secret that the supervisor
-has drawn for this run and that has come with the job, on the pool's own links. Loads `ssl`.
+Messages to the supervisor are reports of the job:
+
+    say    "joined", "out" and "err" with text, "progress", "checkpoint" with a path     without waiting
+    ask    "store" with the address of a store, or None    returns the address that rank 0 has sent
+           "report" with its number and values             returns when it was made
 """
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
 from torch.utils._pytree import tree_map
 
 from ...base.errors import ClusterError
-from ...pool.current import current, enter
-from ...pool.seeds import seed_everything
-from ...rpc.rendezvous.addresses import Rendezvous
-from ...rpc.rendezvous.entrance_tls import TlsMeeting
-from ..data.order import Progress
-from ..hosts.meeting import PeerInfo, met_by
-from ..hosts.team import HostsTeam, entered
-from ..plans import Plan
+from ...pool.current import CurrentJob, current
+from ...rpc.rendezvous.entrance_tls import address_towards
+from ..comm.torch_group import World
+from ..comm.torch_team import opened
 from ..process_settings.applied import surroundings
-from ..process_settings.switches import Values
-from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
-from .settings import Settings
-from .speaking import Forwarding, ReportingJob
-from .talking import Talking
+from .worker import RankTask, train_as_rank
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What a rank is told when it starts.
+def main(
+    train: Callable[[Run], Any], task: RankTask, towards: str
+) -> tuple[Any, bool]:  # Any: what the user's function returns
+    """Run a rank. Returns its result, in main memory, and whether it is that of the run.
 
-    Attributes:
-        settings: of the run. rank: its number. size: how many there are. start: how often this was begun before.
-        secret: of the links. towards: an address of the cluster; a rank listens on the side of its host from where
-            that is reached.
-        drawn: seconds until the progress is first shown, and between two times. name: of the training function.
-        switches: what the program has set for its own process.
+    Args:
+        towards: an address in the cluster. Rank 0 listens at its own address on the way to it.
     """
-
-    settings: Settings
-    rank: int
-    size: int
-    start: int
-    secret: str
-    towards: str
-    drawn: tuple[float, float]
-    name: str
-    switches: Values
-
-
-def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
-    """The life of a rank."""
-    talking = Talking(current())
-    settings = orders.settings
-    device = torch.device(settings.devices[orders.rank][0])
+    link = SupervisorLink(current())
+    settings, device = task.settings, task.devices[0]
     _check_device(device)
-    where = Rendezvous(f"tcp://{orders.towards}:0", "cluster", orders.towards)
-    meeting = TlsMeeting(where, orders.secret, ports=os.environ.get("FANWISE_PORTS", 0))
-    info = PeerInfo(orders.rank, orders.size, orders.start, "", "", os.getpid())
-
-    def tell(values: Mapping[str, Any]) -> None:  # Any: numbers
-        talking.ask("report", dict(values))
-
+    address = address_towards(towards)
+    _use_interface(address)
+    store, port = None, 0
+    if task.rank == 0:
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        port = store.port
+    host, port = link.ask("store", (address, port, os.getpid()))["address"]
+    size = len(settings.devices)
+    world = World(task.rank, size, lambda: store or TCPStore(host, port, size))
+    backend = None if settings.backend == "shared memory" else settings.backend
     with (
-        surroundings(settings.threads, device, exact=settings.reduce != "fast", switches=orders.switches),
-        entered(
-            met_by(talking.who_is_where, info, meeting, goes_on=settings.on_loss != "stop"),
+        surroundings(settings.threads, device, exact=settings.reduce != "fast", switches=task.switches),
+        opened(
+            world,
+            device,
             reduce=settings.reduce,
+            backend=backend,
             step_timeout_s=settings.step_timeout_s,
-            tell=tell,
-            device=device,
+            monitor=link,
         ) as team,
     ):
-        talking.say("linked")
-        result = _train(train, orders, team, talking)
-        is_first = team.place == 0
-    return _off_device(result, device) if talking.ask("over", is_first)["value"] else None
+        team.limit_exchanges()
+        link.say("joined")
+        result, is_first = train_as_rank(train, task, team, link)
+    return _off_device(result, device) if is_first else None, is_first
 
 
 def _check_device(device: torch.device) -> None:
-    """Raises ClusterError where torch cannot use the GPU that the pool has leased to this process."""
+    """Raise ClusterError if torch cannot use the GPU that the pool has leased to this process."""
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ClusterError(
             f"the run has leased GPU {', '.join(current().gpus)} of {socket.gethostname()}, and torch "
@@ -97,42 +78,42 @@ def _check_device(device: torch.device) -> None:
         )
 
 
-def _off_device(result: Any, device: torch.device) -> Any:  # Any: of the user's
-    """As it is sent to the program, which may have no GPU: tensors and modules are in main memory."""
+def _use_interface(address: str) -> None:
+    """Have Gloo and NCCL use the network interface of this address, unless the environment names one."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if address in [each.address for each in addresses]:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _off_device(result: Any, device: torch.device) -> Any:  # Any: the user's
+    """Move tensors and modules to main memory, because the program may have no GPU."""
     if device.type == "cpu":
         return result
-    return tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor | torch.nn.Module) else each, result)
+    return tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor | torch.nn.Module) else leaf, result)
 
 
-def _train(
-    train: Callable[[Run], Any], orders: Orders, team: HostsTeam, talking: Talking
-) -> Any:  # Any: as the function returns
-    settings = orders.settings
-    seed_everything(settings.seed)
-    run = Run(
-        Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce),
-        tuple(map(torch.device, settings.devices[orders.rank])),
-        team=team,
-        fixed=settings.fixed,
-        verify=settings.verify,
-        spare_cpus=settings.spare_cpus,
-    )
-    before, out, err = current(), sys.stdout, sys.stderr
-    enter(ReportingJob(before, team))
-    sys.stdout, sys.stderr = Forwarding(out, "out", team, talking), Forwarding(err, "err", team, talking)
+class SupervisorLink:
+    """Messages from a rank to its supervisor. Also a `comm.torch_team.Monitor`."""
 
-    def show(snapshot: RunSnapshot) -> None:
-        if team.place == 0:
-            talking.say("progress", snapshot)
+    def __init__(self, job: CurrentJob) -> None:
+        self._job = job
 
-    try:
-        if settings.resume is not None:
-            run.restore(settings.resume)  # what it says goes to the program
-        first_s, every_s = orders.drawn
-        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
-            return train(run)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        sys.stdout, sys.stderr = out, err
-        enter(before)
+    def say(self, name: str, *content: Any) -> None:  # Any: plain values
+        """Send a message. Returns at once."""
+        self._job.begin_report((name, *content))
+
+    def ask(self, name: str, *content: Any) -> Mapping[str, Any]:  # Any: plain values
+        """Send a message and return its answer. Blocks until that is there."""
+        return self._job.report((name, *content)).body or {}
+
+    def report(self, number: int, values: Mapping[str, Any]) -> None:  # Any: numbers
+        self.ask("report", number, dict(values))
+
+    def checkpoint_written(self, path: str) -> None:
+        self.say("checkpoint", path)
+
+    def exchange(self, number: int) -> None: ...
+    def step_ends(self) -> None: ...
+    def saved(self) -> None: ...
+    def set_writing(self, is_writing: bool) -> None: ...

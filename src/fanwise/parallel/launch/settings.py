@@ -1,23 +1,31 @@
-"""What a run in several processes is told: by the caller to the supervisor, and by that to each rank."""
+"""What a run in several processes is told: by `fanwise.run` to its supervisor, and by that to each rank."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import distributed
 
 from ..comm.shared_memory import AllReduceKind
+from ..comm.torch_group import TorchBackend
 from ..plans import Reduce
+
+Backend = TorchBackend | Literal["shared memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A run in processes.
+    """A run in several processes.
 
-    `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue" or "stop".
-    `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them.
-    `step_timeout_s`: how long the others wait for a process. None: without a limit.
-    `notice`: what is said on the screen, once.
-    `all_reduce`: how gradients go through the shared memory; other than "auto" for tests.
-    `spare_cpus`: that are leased for workers of each process that read data; None: there is no lease.
+    Attributes:
+        devices: names of the devices of each process, for people. A GPU is cuda:0 in its process.
+        backend: how the processes exchange gradients.
+        on_loss: "continue" or "stop"; only shared memory can continue.
+        step_timeout_s: how long the others wait for a process. None: without a limit.
+        notice: shown once on the screen.
+        gpus: how many each process leases. gpu_names: names for people, by what CUDA_VISIBLE_DEVICES calls them.
+        all_reduce: how gradients go through shared memory; other than "auto" in tests.
+        spare_cpus: leased CPUs of each process for workers that read data; None: there is no lease.
+        is_restart: an earlier attempt was ended by a loss. reports_made: by earlier attempts; they are not repeated.
     """
 
     devices: tuple[tuple[str, ...], ...]
@@ -26,6 +34,7 @@ class Settings:
     seed: int = 0
     fixed: frozenset[str] = frozenset()
     resume: str | None = None
+    backend: Backend = "shared memory"
     on_loss: str = "continue"
     step_timeout_s: float | None = None
     reduce: Reduce = "exact"
@@ -33,15 +42,21 @@ class Settings:
     verify: int = 0
     notice: str = ""
     gpus: int | float = 0
-    called: tuple[tuple[str, str], ...] = ()
+    gpu_names: tuple[tuple[str, str], ...] = ()
     all_reduce: AllReduceKind = "auto"
     spare_cpus: int | None = None
+    is_restart: bool = False
+    reports_made: int = 0
+
+    @property
+    def survives_losses(self) -> bool:
+        """Whether the other processes continue if one is lost."""
+        return self.backend == "shared memory" and self.on_loss == "continue"
 
 
-def all_reduce_of(settings: Settings) -> AllReduceKind:
-    """By a back end where sums need no order and each process has a whole GPU, which is what NCCL asks for."""
-    is_part = any(visible.startswith("MIG") for visible, _ in settings.called)
-    on_gpus = settings.devices[0][0].startswith("cuda") and settings.gpus == 1 and not is_part
-    if settings.all_reduce == "auto" and settings.reduce == "fast" and on_gpus and distributed.is_nccl_available():
-        return "back end"
-    return settings.all_reduce
+def default_backend(device_type: str, processes: int, gpu_names: tuple[tuple[str, str], ...] = ()) -> Backend:
+    """Return how processes of one machine exchange gradients."""
+    if device_type != "cuda" or processes == 1:
+        return "shared memory"
+    is_part = any(visible.startswith("MIG") for visible, _ in gpu_names)  # NCCL needs whole GPUs
+    return "nccl" if distributed.is_nccl_available() and not is_part else "gloo"

@@ -1,6 +1,6 @@
-"""What a rank does in the name of the whole run: it prints, and reports, once for all processes.
+"""Output and reports of a rank, which are those of the whole run.
 
-Standard output and error go to the supervisor while a rank is the first, and else to where they went before.
+The standard output and error of the first rank go to the supervisor. Those of the others stay where they are.
 """
 
 import io
@@ -13,13 +13,13 @@ from ...pool.current import CurrentJob
 
 
 class OutputSink(Protocol):
-    """Takes what is printed to the supervisor."""
+    """Sends messages to the supervisor."""
 
-    def say(self, name: str, *content: Any) -> None: ...  # Any: plain values
+    def say(self, name: str, *content: Any) -> None: ...  # Any: what can be pickled
 
 
 class ReportingTeam(Protocol):
-    """What reporting needs of a team."""
+    """What reports need of a team."""
 
     @property
     def place(self) -> int: ...
@@ -28,7 +28,7 @@ class ReportingTeam(Protocol):
 
 
 class ReportingJob(CurrentJob):
-    """The current job of a rank: what it reports is the run's, and is decided for all ranks together."""
+    """The current job of a rank. Its reports are made once for all ranks, which get the same decision."""
 
     def __init__(self, job: CurrentJob, team: ReportingTeam) -> None:
         self.__dict__.update(job.__dict__)
@@ -38,25 +38,25 @@ class ReportingJob(CurrentJob):
         assert isinstance(values, Mapping), "metrics by name"
         return Reply(self._team.report(values))
 
-    def begin_report(self, values: object) -> "_Replied":
-        return _Replied(self.report(values))
+    def begin_report(self, values: object) -> "_Reported":
+        return _Reported(self.report(values))
 
 
 @dataclass(frozen=True, slots=True)
-class _Replied:
-    """What all have decided together is there at once."""
+class _Reported:
+    """A report that is decided already."""
 
-    what: Reply
+    decision: Reply
 
     def reply(self, within_s: float) -> Reply:
-        return self.what
+        return self.decision
 
 
 class Forwarding(io.TextIOBase):
     """Standard output or error of a rank. `name`: "out" or "err"."""
 
-    def __init__(self, before: TextIO, name: str, team: ReportingTeam, sender: OutputSink) -> None:
-        self._before = before
+    def __init__(self, original: TextIO, name: str, team: ReportingTeam, sender: OutputSink) -> None:
+        self._original = original
         self._name = name
         self._team = team
         self._sender = sender
@@ -66,15 +66,15 @@ class Forwarding(io.TextIOBase):
         return True
 
     def fileno(self) -> int:
-        return self._before.fileno()
+        return self._original.fileno()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
-        return self._before.encoding
+        return self._original.encoding
 
     def write(self, text: str) -> int:
         if self._team.place != 0:
-            return self._before.write(text)
+            return self._original.write(text)
         self._line += text
         if "\n" in text or len(self._line) > 4096:
             self.flush()
@@ -84,4 +84,4 @@ class Forwarding(io.TextIOBase):
         line, self._line = self._line, ""
         if line:
             self._sender.say(self._name, line)
-        self._before.flush()
+        self._original.flush()

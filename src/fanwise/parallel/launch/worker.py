@@ -1,29 +1,31 @@
-"""A rank: what runs in each process of a run, as a job of a pool.
+"""What runs in each process of a run: `main` as a job of a local pool, `train_as_rank` also as a job on a cluster.
 
-    supervisor --job--> main: memory, pipe --> Run with this team --> train(run) --> result, from the first only
-
-What it prints goes to the user's terminal from the first process, and from the others into the output that the pool
-keeps. A report of the job is a report of the run: made once, and its decision is that of all processes.
+The first process prints to the user's terminal, the output of the others stays with the pool. A report is made once
+for all processes, and all get its decision.
 """
 
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error
 from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
-from ..comm.control_block import ControlBlock
+from ..comm.control_block import FIRST_VIEW, SUPERVISOR, ControlBlock
 from ..comm.pipes import MessageSender
 from ..comm.shared_memory import SharedMemory
-from ..comm.shm_team import Over, SharedMemoryTeam
+from ..comm.shm_team import Over, SharedMemoryTeam, check_ending, unpack
+from ..comm.team import Team
+from ..comm.torch_group import World, is_lost_peer
+from ..comm.torch_team import opened
 from ..data.order import Progress
 from ..hangs.stacks import told_on_request
 from ..plans import Plan
@@ -31,8 +33,8 @@ from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
 from ..progress.line import FarScreen, RunSnapshot
 from ..runs import Run
-from .settings import Settings, all_reduce_of
-from .speaking import Forwarding, ReportingJob
+from .settings import Settings
+from .speaking import Forwarding, OutputSink, ReportingJob
 
 # A part of torch's profiler is loaded by the first step of any optimizer: once, before the fork, and not by each rank.
 with torch.autograd.profiler.record_function("load"):
@@ -40,89 +42,164 @@ with torch.autograd.profiler.record_function("load"):
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """What a rank is told when it starts.
+class RankTask:
+    """The task of a rank.
 
     Attributes:
-        settings: of the run. memory, pipe, stacks: what it opens. rank: its number.
-        devices: names, of this process.
-        switches: what the program has set for its own process.
-        drawn: seconds until the progress is first shown, and between two times. name: of the training function.
+        progress_s: seconds until the progress is first sent, and between two times.
+        name: of the training function.
+        switches: torch's settings in the process that called `fanwise.run`.
     """
 
     settings: Settings
-    memory: str
-    pipe: str
-    stacks: str
     rank: int
-    devices: tuple[str, ...]
-    drawn: tuple[float, float]
+    progress_s: tuple[float, float]
     name: str
     switches: Values
 
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Those of this rank, as it names them."""
+        names = self.settings.devices[self.rank]
+        return (torch.device("cuda:0"),) if names[0].startswith("cuda") else tuple(map(torch.device, names))
 
-def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
-    """The life of a rank."""
-    sender = MessageSender(orders.pipe)
-    told_on_request(orders.stacks)  # before anybody knows where to send the signal, which would end the process
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Paths by which a rank reaches its supervisor, and the port of the store if there is a process group."""
+
+    memory: str
+    pipe: str
+    stacks: str
+    store_port: int | None
+
+
+class RankTeam(Team, Protocol):
+    """A team of several processes."""
+
+    num_reports: int
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part, by place."""
+        ...
+
+    def finish(self) -> bool:
+        """Block until the training function has returned everywhere. Return True if its result here is the run's."""
+        ...
+
+
+def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any:  # Any: the user's result
+    """Run a rank of a local run."""
+    sender = MessageSender(channels.pipe)
+    told_on_request(channels.stacks)  # before the supervisor knows the pid: without a handler the signal would kill
     sender.say("here", os.getpid(), current().gpus)
+    settings, device = task.settings, task.devices[0]
     try:
-        device, exact = torch.device(orders.devices[0]), orders.settings.reduce != "fast"
-        with surroundings(orders.settings.threads, device, exact=exact, switches=orders.switches):
-            return _train(train, orders, sender)
+        with surroundings(settings.threads, device, exact=settings.reduce != "fast", switches=task.switches):
+            memory = SharedMemory.open(channels.memory, settings.all_reduce)
+            control, size = ControlBlock(memory), len(settings.devices)
+            if settings.backend == "shared memory":
+                team = SharedMemoryTeam(memory, control, task.rank, size, sender, reduce=settings.reduce)
+                return _result(train, task, team, sender)
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            world = World(task.rank, size, lambda: TCPStore("127.0.0.1", channels.store_port or 0, size))
+            monitor = SupervisorMonitor(control, task.rank, sender)
+            with opened(world, device, reduce=settings.reduce, backend=settings.backend, monitor=monitor) as torch_team:
+                return _result(train, task, torch_team, sender)
     except Over:
         return None
     except TrialStopped:
         sender.say("stopped")
-        return None
     except BaseException as error:
-        sender.say("failed", time.monotonic(), pack_error(error))
-        return None
+        sender.say("failed", is_lost_peer(error), time.monotonic(), pack_error(error))
+    return None
 
 
-def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -> Any:  # Any: as the function returns
-    settings = orders.settings
-    memory = SharedMemory.open(orders.memory, all_reduce_of(settings))
+def _result(
+    train: Callable[[Run], Any], task: RankTask, team: RankTeam, sender: MessageSender
+) -> Any:  # Any: the user's result
+    result, is_first = train_as_rank(train, task, team, sender)
+    sender.say("returns", is_first)
+    return result if is_first else None
+
+
+def train_as_rank(
+    train: Callable[[Run], Any], task: RankTask, team: RankTeam, sender: OutputSink
+) -> tuple[Any, bool]:  # Any: the user's result
+    """Return what the training function returns, and whether it is the result of the run."""
+    settings = task.settings
     seed_everything(settings.seed)
-    control = ControlBlock(memory)
-    member = SharedMemoryTeam(
-        memory,
-        control,
-        orders.rank,
-        len(settings.devices),
-        sender,
-        reduce=settings.reduce,
-    )
-    plan = Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce)
     run = Run(
-        plan,
-        tuple(map(torch.device, orders.devices)),
-        team=member,
+        Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce),
+        task.devices,
+        team=team,
         fixed=settings.fixed,
-        names=lambda: [name for rank in member.members for name in settings.devices[rank]],
+        names=lambda: [name for rank in team.members for name in settings.devices[rank]],
         verify=settings.verify,
         spare_cpus=settings.spare_cpus,
     )
-    if settings.resume is not None:
-        run.restore(settings.resume)
-    enter(ReportingJob(current(), member))
-    sys.stdout, sys.stderr = (
-        Forwarding(sys.stdout, "out", member, sender),
-        Forwarding(sys.stderr, "err", member, sender),
-    )
+    job, out, err = current(), sys.stdout, sys.stderr
 
     def show(snapshot: RunSnapshot) -> None:
-        if member.place == 0:
+        if team.place == 0:
             sender.say("progress", snapshot)
 
+    first_s, every_s = task.progress_s
+    enter(ReportingJob(job, team))
+    sys.stdout, sys.stderr = Forwarding(out, "out", team, sender), Forwarding(err, "err", team, sender)
     try:
-        first_s, every_s = orders.drawn
-        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
+        if settings.resume is not None:
+            run.restore(settings.resume)
+            team.num_reports = len(run.rows)
+        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), task.name), run.writer, run.watched():
             result = train(run)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return result, team.finish()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    if not member.done():
-        member.wait_for_end()
-    sender.say("returns")
-    return result
+        sys.stdout, sys.stderr = out, err
+        enter(job)
+
+
+class SupervisorMonitor:
+    """What a rank with a process group tells its supervisor. See `comm.torch_team.Monitor`."""
+
+    def __init__(self, control: ControlBlock, rank: int, sender: MessageSender) -> None:
+        self._control = control
+        self._rank = rank
+        self._sender = sender
+        self._has_stepped = False
+        self._saves = 0
+
+    def report(self, number: int, values: Mapping[str, Any]) -> None:  # Any: numbers
+        control = self._control
+        self._sender.say("report", number, dict(values))
+        while (answered := control.answered) < number:
+            check_ending(control)
+            control.wait_answered(answered)
+        answer = unpack(control.get(SUPERVISOR, number % 2))
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer != "CONTINUE":
+            raise TrialStopped("the run was stopped")
+
+    def exchange(self, number: int) -> None:
+        self._control.arrive(self._rank, FIRST_VIEW, number)
+
+    def step_ends(self) -> None:
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._sender.say("stepped")
+
+    def saved(self) -> None:
+        self._saves += 1
+        self._control.set_saves(self._rank, self._saves)
+
+    def set_writing(self, is_writing: bool) -> None:
+        self._control.set_writing(self._rank, is_writing)
+
+    def checkpoint_written(self, path: str) -> None:
+        self._sender.say("checkpoint", path)

@@ -1,14 +1,14 @@
-"""Runs whose processes are jobs on several hosts: the bits of one device, whoever is lost in the middle.
+"""Runs whose ranks are jobs on several hosts: the bits of one device, also after a restart.
 
-Hosts are engines in this process, behind links in memory; what trains are real processes, with TLS between hosts.
+Hosts are engines in this process, behind links in memory. The ranks are real processes, with Gloo between them.
 """
 
 import hashlib
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ import fanwise
 from fanwise.base.errors import ClusterError, LeaseError, WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.devices import devices_on_hosts
-from fanwise.parallel.launch.ray import ClusterSupervisor
+from fanwise.parallel.launch.ray import RaySupervisor
 from fanwise.parallel.launch.settings import Settings
+from fanwise.parallel.run import ray_supervisor, run_attempts
 from fanwise.pool.contract import Capacity
 from fanwise.pool.current import current
 from fanwise.pool.engine import LocalEngine
@@ -39,19 +40,27 @@ Y = torch.randint(0, 3, (N,), generator=GENERATOR)
 Found = tuple[str, float, int]
 
 
-def training(run: Run, hidden: int = 8, during: Callable[[Run, int], None] = lambda run, step: None) -> Found:
-    """The bits of parameters and losses, an accuracy, and how many processes are left. `during`: each shard."""
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def nothing(run: Run, step: int) -> None: ...
+
+
+def training(
+    run: Run, hidden: int = 8, during: Callable[[Run, int], None] = nothing, folder: Path | None = None
+) -> Found:
+    """The bits of the parameters, an accuracy, and the number of processes. `during`: is called before each step."""
     model = nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), nn.Dropout(0.3), nn.Linear(hidden, 3))
-
-    def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        during(run, step.batches)
-        return cross_entropy(model(x), y, reduction="none")
-
     step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses)
-    seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+    for _ in run.epochs(EPOCHS):
+        for batch in run.batches((X, Y), B):
+            during(run, step.batches)
+            step(batch)
+            if folder is not None:
+                run.save(folder / f"{step.batches}.pt", wait=True)
     accuracy = run.mean(lambda model, x, y: model(x).argmax(1) == y, model, (X, Y), batch_size=7)
-    tensors = [*model.state_dict().values(), *seen]
-    bits = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
+    bits = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
     return bits, accuracy, len(run.gather(None))
 
 
@@ -61,7 +70,7 @@ def large(run: Run) -> Found:
 
 @pytest.fixture(scope="module")
 def hosts(forked_pools: None) -> Iterator[MemoryHosts]:
-    """Two of two CPUs."""
+    """Two hosts with two CPUs each."""
     life, hosts = memory_pool(cpus=(2, 2))
     yield hosts
     life.close()
@@ -69,14 +78,19 @@ def hosts(forked_pools: None) -> Iterator[MemoryHosts]:
 
 @pytest.fixture
 def short_lived(forked_pools: None) -> Iterator[MemoryHosts]:
-    """The same, for a test that loses one."""
+    """The same, for a test that loses a host."""
     life, hosts = memory_pool(cpus=(2, 2))
     yield hosts
     life.close()
 
 
-def over(hosts: MemoryHosts, train: Callable[[Run], Any], processes: int = 4, **settings: Any) -> Any:  # Any: as it is
-    return ClusterSupervisor(hosts.engine, train, Settings((("cpu",),) * processes, 4, **settings)).run()
+def over(
+    hosts: MemoryHosts, train: Callable[[Run], Any], processes: int = 4, restarts: int = 0, **settings: Any
+) -> Any:  # Any: as it is
+    def start(settings: Settings) -> RaySupervisor:
+        return ray_supervisor(hosts.engine, train, settings)
+
+    return run_attempts(start, Settings((("cpu",),) * processes, 4, **settings), restarts)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +106,9 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_device(
     assert over(hosts, train, 2) == (*alone[train.__name__][:2], 2), "on one of them"
 
 
-def test_ranks_are_on_as_few_hosts_as_there_are_and_neighbours_are_together(hosts: MemoryHosts) -> None:
-    def where(run: Run) -> list[tuple[int, str]]:
-        return run.gather((run.rank, run._team.hosts[run.rank]))  # type: ignore[attr-defined]
+def test_ranks_are_on_as_few_hosts_as_possible_and_neighbors_are_together(hosts: MemoryHosts) -> None:
+    def where(run: Run) -> list[tuple[int, int]]:
+        return run.gather((run.rank, os.getppid()))  # each host has a warm process of its own
 
     found = over(hosts, where)
     assert [rank for rank, _ in found] == [0, 1, 2, 3]
@@ -103,67 +117,43 @@ def test_ranks_are_on_as_few_hosts_as_there_are_and_neighbours_are_together(host
 
 
 @pytest.mark.parametrize("lost", ["host-1", "host-2"], ids=["with the first rank", "without it"])
-def test_a_host_that_is_lost_costs_the_step_and_not_the_run(
-    short_lived: MemoryHosts, alone: dict[str, Found], tmp_path: Path, lost: str
+def test_a_run_starts_again_on_the_hosts_that_are_left_after_one_is_lost(
+    short_lived: MemoryHosts, alone: dict[str, Found], tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    doomed = (0, 1) if lost == "host-1" else (2, 3)
-
     def hangs(run: Run, step: int) -> None:
-        if run.world_size == 4 and run.rank in doomed and step == 5:
-            (tmp_path / str(run.rank)).touch()
+        if run.world_size == 4 and step == 5:
+            (tmp_path / "step").touch()
             threading.Event().wait()
 
-    def train(run: Run) -> Found:
-        return training(run, during=hangs)
-
-    lose = threading.Thread(target=lose_when, args=(short_lived, lost, tmp_path))
+    lose = threading.Thread(target=lose_when, args=(short_lived, lost, tmp_path / "step"))
     lose.start()
-    assert over(short_lived, train) == (*alone["training"][:2], 2)
+    found = over(short_lived, partial(training, during=hangs, folder=tmp_path), restarts=1)
     lose.join()
+    assert found == (*alone["training"][:2], 2)
+    assert f"starts again from the checkpoint {tmp_path}/" in caplog.text and "; no restarts left" in caplog.text
 
 
-def lose_when(hosts: MemoryHosts, key: str, folder: Path) -> None:
-    within(60, lambda: any(folder.iterdir()), "a process of the host is in the step")
+def lose_when(hosts: MemoryHosts, key: str, mark: Path) -> None:
+    within(60, mark.exists, "a process is in the step")
     hosts.lose(key)
 
 
-def test_a_host_that_is_lost_before_the_run_has_begun_is_done_without(
-    short_lived: MemoryHosts, alone: dict[str, Found], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, done = ClusterSupervisor._heard, threading.Event()
-
-    def heard(self: ClusterSupervisor, rank: Any, report: Any) -> None:  # Any: as there
-        if not done.is_set():
-            done.set()
-            short_lived.lose("host-2")
-        before(self, rank, report)
-
-    monkeypatch.setattr(ClusterSupervisor, "_heard", heard)
-    assert over(short_lived, training) == (*alone["training"][:2], 2)
-    assert "The run has not begun yet, and begins anew without it." in caplog.text
-
-
-def test_a_process_that_is_killed_costs_the_step(hosts: MemoryHosts, alone: dict[str, Found]) -> None:
-    def dies(run: Run, step: int) -> None:
-        if run.world_size == 4 and run.rank == 0 and step == 3:
-            os.kill(os.getpid(), 9)
-
-    def train(run: Run) -> Found:
-        return training(run, during=dies)
-
-    assert over(hosts, train) == (*alone["training"][:2], 3)
-
-
-def test_a_loss_ends_the_run_where_that_is_asked_for(hosts: MemoryHosts) -> None:
+def test_a_killed_process_ends_the_run_and_is_named(hosts: MemoryHosts) -> None:
     def dies(run: Run, step: int) -> None:
         if run.rank == 1 and step == 3:
             os.kill(os.getpid(), 9)
 
-    def train(run: Run) -> Found:
-        return training(run, during=dies)
+    with pytest.raises(WorkerLostError, match=r"(?s)rank 1 \(node .*a process group does not survive"):
+        over(hosts, lambda run: training(run, during=dies))
 
-    with pytest.raises(WorkerLostError, match=r"(?s)rank \d \(node .*on_loss='stop' ends the run with it"):
-        over(hosts, train, on_loss="stop")
+
+def test_a_hanging_process_is_named(hosts: MemoryHosts) -> None:
+    def stops(run: Run, step: int) -> None:
+        if run.rank == 1 and step == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with pytest.raises(WorkerLostError, match=r"(?s)process 1 of 2 \(pid \d+ on .*hangs.*stopped by a signal"):
+        over(hosts, lambda run: training(run, during=stops), 2, step_timeout_s=1.0)
 
 
 def test_what_a_rank_raises_is_raised_here_and_names_it(hosts: MemoryHosts) -> None:
@@ -174,8 +164,7 @@ def test_what_a_rank_raises_is_raised_here_and_names_it(hosts: MemoryHosts) -> N
 
     with pytest.raises(KeyError, match="poison") as raised:
         over(hosts, train)
-    notes = "\n".join(raised.value.__notes__)
-    assert re.search(r"(in rank 3 \(node|raised in process 3 of 4 \(pid \d+ on ).*node host-2", notes)
+    assert any("in rank 3 (node " in note and "node host-2), pid " in note for note in raised.value.__notes__)
 
 
 def test_the_first_prints_reports_and_returns_for_all(
@@ -245,10 +234,6 @@ def test_auto_is_as_many_cpu_devices_as_there_are_shards_and_places() -> None:
     assert [len(devices_on_hosts("auto", there, *each)) for each in ((1, 4), (1, 9), (2, 4), (6, 4))] == [4, 7, 3, 1]
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x), y, reduction="none")
-
-
 def cluster(*gpus: int, cpus: int = 4) -> Capacity:
     """Nodes of so many GPUs each."""
     return Capacity(tuple(Machine(cpus, 0, tuple(Gpu(n, f"{n}", "", 0, f"{n}") for n in range(its))) for its in gpus))
@@ -306,7 +291,7 @@ def test_a_node_whose_torch_cannot_use_its_gpu_is_named_before_anything_begins(w
 
     settings = Settings((("cuda:0",),) * 2, 2, gpus=1)
     with pytest.raises(ClusterError, match=r"GPU GPU-. of .* torch .* there cannot use it") as raised:
-        ClusterSupervisor(with_gpus.engine, train, settings).run()
+        RaySupervisor(with_gpus.engine, train, settings).run()
     assert any("host-" in note for note in raised.value.__notes__)
     within(5, lambda: with_gpus.engine.counts() == (0, 0), "no job is left")
 
@@ -321,7 +306,7 @@ def test_what_a_process_raised_is_told_though_another_was_stopped_before_it_bega
     os.kill(warm.pid, signal.SIGSTOP)
     try:
         with pytest.raises(ClusterError, match="there cannot use it"):
-            ClusterSupervisor(hosts.engine, lambda run: None, Settings((("cuda:0",),) * 2, 2, gpus=1)).run()
+            RaySupervisor(hosts.engine, lambda run: None, Settings((("cuda:0",),) * 2, 2, gpus=1)).run()
     finally:
         os.kill(warm.pid, signal.SIGCONT)
         life.close()

@@ -27,10 +27,10 @@ from torch.utils.data import Dataset
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.comm.torch_team import TorchTeam
-from fanwise.parallel.data.order import Progress
-from fanwise.parallel.data.reading import Data
-from fanwise.parallel.plans import Plan
-from fanwise.parallel.process_settings.applied import surroundings
+from fanwise.parallel.config import Plan
+from fanwise.parallel.data.dataset import Data
+from fanwise.parallel.data.position import DataPosition
+from fanwise.parallel.process_settings.environment import run_environment
 
 _ATEN = torch.ops.aten
 _library: Any = torch.library  # Any: torch has not annotated it
@@ -289,8 +289,8 @@ def train(
 
 def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume: Path | None = None) -> Any:
     register()
-    made = Run(Plan(shards, 1, Progress(0)), (torch.device("far:0"),))
-    with surroundings(1, made.device), made.writer:
+    made = Run(Plan(shards, 1, DataPosition(0)), (torch.device("far:0"),))
+    with run_environment(1, made.device), made.writer:
         torch.manual_seed(0)
         if resume is not None:
             made.restore(resume)
@@ -321,8 +321,8 @@ def in_group(training: Callable[[Run], Any], reduce: str = "exact", shards: int 
     """Run with a process group of one process."""
     group: Any = OneProcess()  # Any: in the place of TorchGroup
     device = torch.device("far:0")
-    made = Run(Plan(shards, 1, Progress(0)), (device,), team=TorchTeam(group, device, reduce))
-    with surroundings(1, device):
+    made = Run(Plan(shards, 1, DataPosition(0)), (device,), team=TorchTeam(group, device, reduce))
+    with run_environment(1, device):
         torch.manual_seed(0)
         return training(made)
 

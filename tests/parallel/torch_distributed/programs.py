@@ -19,9 +19,9 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.comm.torch_group import TorchGroup
 from fanwise.parallel.comm.torch_team import TorchTeam, joined
-from fanwise.parallel.data.order import Progress
+from fanwise.parallel.config import Plan
+from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.launch.external import launched
-from fanwise.parallel.plans import Plan
 from fanwise.pool.contract import Decision, Reply
 from fanwise.pool.current import CurrentJob, enter, leave
 from fanwise.testing.all_reduce_contract import CHECKS, Peer
@@ -364,7 +364,7 @@ def hang_of_the_last(rank: int) -> str:
     assert own is not None
     try:
         with joined(own.world, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
-            team.agree_on(Plan(4, 1, Progress(0)), frozenset())
+            team.agree_on(Plan(4, 1, DataPosition(0)), frozenset())
             team.step_ends()  # from now on it is a second
             team.gather("measures", None)
             if rank == own.size - 1:

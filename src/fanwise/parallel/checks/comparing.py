@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..comm.team import Team
-from ..data.batches import Batch
+from ..data.batch import Batch
 from .agreement import Difference, Facts, first_difference
 from .checksums import marks_of_batch
 

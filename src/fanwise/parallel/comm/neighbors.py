@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from ..hangs.stacks import Stacks, doing, told_on_request
+from ..hangs.stack_dump import StackFile, describe_process, install_stack_dump
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ProcessInfo:
 
 
 # Kept as long as this process lives: a signal that asks for its stacks after the end of a run would kill it otherwise.
-_own: Stacks | None = None
+_own: StackFile | None = None
 _pid = 0
 
 
@@ -35,11 +35,11 @@ def process_info() -> ProcessInfo:
     return ProcessInfo(os.uname().nodename, os.getpid(), own.path, own.name)
 
 
-def _stacks() -> Stacks:
+def _stacks() -> StackFile:
     global _own, _pid
     if _own is None or _pid != os.getpid():
-        _own, _pid = Stacks.create(), os.getpid()
-        told_on_request(_own.path)
+        _own, _pid = StackFile.create(), os.getpid()
+        install_stack_dump(_own.path)
     return _own
 
 
@@ -50,11 +50,11 @@ class Neighbors:
         self._place = place
         self._processes = list(processes)
         self._own = _stacks()
-        self._own.note(0)
+        self._own.write_progress(0)
 
     def note(self, number: int) -> None:
         """This process is at an exchange. All processes number them alike."""
-        self._own.note(number)
+        self._own.write_progress(number)
 
     def late(self, number: int) -> tuple[list[str], list[str]]:
         """Return the processes that have not come to this exchange, with what each does, and the unknown ones."""
@@ -63,17 +63,17 @@ class Neighbors:
             if place == self._place:
                 continue
             name = f"process {place} of {len(self._processes)} (pid {process.pid} on {process.host})"
-            stacks = Stacks.open(process.path, process.name)
+            stacks = StackFile.open(process.path, process.name)
             if stacks is None:
                 unknown.append(name)
                 continue
             with closing(stacks):
-                if stacks.noted() < number:
+                if stacks.read_progress() < number:
                     late.append(f"{name} hangs.\n{_doing(process, stacks)}")
         return late, unknown
 
 
-def _doing(process: ProcessInfo, stacks: Stacks) -> str:
+def _doing(process: ProcessInfo, stacks: StackFile) -> str:
     try:
         pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -84,6 +84,6 @@ def _doing(process: ProcessInfo, stacks: Stacks) -> str:
             signal.pidfd_send_signal(pidfd, number)
 
     try:
-        return doing(process.pid, stacks, send)
+        return describe_process(process.pid, stacks, send)
     finally:
         os.close(pidfd)

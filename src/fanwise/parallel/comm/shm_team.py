@@ -25,8 +25,8 @@ from ...pool.contract import Decision
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
-from ..optimizers.placement import Placement
-from ..optimizers.sharded import SliceMemory
+from ..optim.sharded import SliceMemory
+from ..optim.step_optimizer import StepOptimizer
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .flat_layout import Layout
 from .pipes import MessageSink
@@ -218,12 +218,12 @@ class SharedMemoryTeam:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         if self.ranks == 1:
             return OwnSums()
         made, memory = self.all_reduce(params)
         if memory is not None:
-            placement.share(memory)
+            placement.enable_slices(memory)
         return TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:

@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import Store
 
 from ...base.errors import WorkerLostError
 from ...links.codec import dumps, loads
-from ..hangs.stalls import limit_s
+from ..hangs.stragglers import limit_s
 from .neighbors import Neighbors
 
 TorchBackend = Literal["gloo", "nccl"]

@@ -19,9 +19,9 @@ from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
 from ..checks.agreement import first_difference
-from ..optimizers.placement import Placement
-from ..plans import Plan
-from ..process_settings import switches
+from ..config import Plan
+from ..optim.step_optimizer import StepOptimizer
+from ..process_settings import torch_settings
 from .exact import GroupTransport
 from .fast import FastAllReduce
 from .neighbors import Neighbors, process_info
@@ -117,7 +117,7 @@ class TorchTeam:
             raise self._end
         return [content for _, content in contents]
 
-    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         return TeamSums(self, self.all_reduce(params), placement, self.device, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
@@ -156,14 +156,14 @@ class TorchTeam:
         """
         given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
         given |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
-        contents = self.gather("begins a run", (given | switches.comparable(), plan.seed))
+        contents = self.gather("begins a run", (given | torch_settings.comparable_settings(), plan.seed))
         different = first_difference([facts for facts, _ in contents])
         if different is not None:
             raise ValueError(
                 f"the processes were given different runs: {different.name} is {different.said()}.\n"
                 f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
             )
-        plan.progress.seed = contents[0][1]
+        plan.position.seed = contents[0][1]
         self.limit_exchanges()
 
     def limit_exchanges(self) -> None:

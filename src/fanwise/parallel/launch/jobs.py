@@ -16,7 +16,7 @@ _SAID_LINES = 20
 class Ended:
     """How it ended: `value` if it returned, else the error.
 
-    `is_lost`: its process died, and `text` tells how; `is_crash`: of its own doing, as far as can be told.
+    `is_lost`: its process died, and `text` tells how; `is_crash`: of its own describe_process, as far as can be told.
     """
 
     value: Any = None  # Any: the function's result

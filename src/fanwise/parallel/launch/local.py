@@ -31,12 +31,12 @@ from ..comm.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from ..comm.pipes import MessageReceiver
 from ..comm.shared_memory import SharedMemory
 from ..comm.shm_team import pack
-from ..hangs.stacks import Stacks, doing
-from ..hangs.stalls import Late, Stalls, limit_s
-from ..process_settings import switches
-from ..progress.line import name_of, screen_for
-from ..progress.published import Published, PublishedRank
-from ..runs import Run
+from ..context import Run
+from ..hangs.stack_dump import StackFile, describe_process
+from ..hangs.stragglers import StragglerDetector, Stragglers, limit_s
+from ..process_settings import torch_settings
+from ..progress import function_name, open_screen
+from ..run_status import RankStatus, StatusScreen
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
 from .settings import Settings
@@ -90,7 +90,7 @@ class _Rank:
     number: int
     job: RankJob
     receiver: MessageReceiver
-    stacks: Stacks
+    stacks: StackFile
     pidfd: int = -1
     pid: int = 0
     gpu: str = ""
@@ -163,7 +163,7 @@ class Supervisor:
             self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._ranks: dict[int, _Rank] = {}
         self._views = Membership(tuple(range(self._count)), self._control.arrived)
-        self._stalls = Stalls()
+        self._stragglers = StragglerDetector()
         self._began_s = time.monotonic()
         self._is_placed = False
         self._deaths: Counter[tuple[str, int]] = Counter()
@@ -171,8 +171,8 @@ class Supervisor:
         self._reported: Reported | None = None
         self._answered = 0
         self._poll = select.poll()
-        self._screen = Published(screen_for(settings.progress, notice=settings.notice), self._shown_ranks)
-        self._switches = switches.taken()
+        self._screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
+        self._switches = torch_settings.read_settings()
 
     def _check_lease(self) -> None:
         """Raise LeaseError if the processes can never all run at once: those that do would wait forever."""
@@ -210,9 +210,9 @@ class Supervisor:
             self._end_all(grace_s)
 
     def _start(self, number: int) -> None:
-        settings, receiver, stacks = self._settings, MessageReceiver(), Stacks.create()
+        settings, receiver, stacks = self._settings, MessageReceiver(), StackFile.create()
         progress_s = self._screen.first_s, self._screen.every_s
-        task = RankTask(settings, number, progress_s, name_of(self._train), self._switches)
+        task = RankTask(settings, number, progress_s, function_name(self._train), self._switches)
         store_port = None if self._store is None else self._store.port
         channels = Channels(self._memory.path, receiver.path, stacks.path, store_port)
         try:
@@ -320,7 +320,7 @@ class Supervisor:
         assert self._asked is not None, "it was asked for"
         request, _ = self._asked
         self._asked = self._reported = None
-        self._stalls = Stalls()  # the rank that asked was waiting for this process
+        self._stragglers = StragglerDetector()  # the rank that asked was waiting for this process
         self._control.put(SUPERVISOR, request % 2, pack(answer))
         self._answered = request
         self._control.set_answered(request)
@@ -371,13 +371,13 @@ class Supervisor:
     def _where(self, rank: _Rank) -> str:
         return f"in {self._describe(rank)}"
 
-    def _shown_ranks(self) -> list[PublishedRank]:
+    def _shown_ranks(self) -> list[RankStatus]:
         """The processes for other programs, such as the board."""
         shown = []
         for rank in self._ranks.values():
             state = "lost" if rank.is_over else "hangs" if rank.hung else "running" if rank.pid else "starting"
             devices = (rank.gpu,) if rank.gpu else self._settings.devices[rank.number]
-            shown.append(PublishedRank(rank.number, rank.pid, devices, state))
+            shown.append(RankStatus(rank.number, rank.pid, devices, state))
         return shown
 
     def _describe(self, rank: _Rank) -> str:
@@ -475,13 +475,13 @@ class Supervisor:
                 rank.is_over = True
                 self._silence(rank)
                 self._lost(rank, Ended(text=rank.hung))
-        late = self._stalls.look(now_s, *self._places())
+        late = self._stragglers.update(now_s, *self._places())
         limit = self._settings.step_timeout_s
         if limit is not None:
             hung = [rank for rank in late.ranks if late.late_s >= self._limit_s(rank, limit)]
             if hung:
                 self._hang(hung, late, limit)
-        elif late.is_to_be_told:
+        elif late.should_warn:
             for number in late.ranks:
                 _log.warning(
                     "%s\nThe run waits, because no step_timeout_s= was given.", self._describe_hang(number, late)
@@ -508,7 +508,7 @@ class Supervisor:
             places = {number: other for number, other in places.items() if other <= place}
         return views.view, places, {number for number in numbers if control.is_idle(number)}
 
-    def _hang(self, hung: Sequence[int], late: Late, limit: float) -> None:
+    def _hang(self, hung: Sequence[int], late: Stragglers, limit: float) -> None:
         texts = {number: f"{self._describe_hang(number, late)}\nstep_timeout_s={limit:g} has passed" for number in hung}
         for number, text in texts.items():
             self._ranks[number].hung = text
@@ -523,14 +523,14 @@ class Supervisor:
             rank.hung, rank.killed_s = f"{text}, and it was killed", time.monotonic()
             rank.kill()
 
-    def _describe_hang(self, number: int, late: Late) -> str:
+    def _describe_hang(self, number: int, late: Stragglers) -> str:
         rank = self._ranks[number]
         others = "no other process waits for it yet"
-        if late.waiting:
-            others = "1 process waits for it" if late.waiting == 1 else f"{late.waiting} processes wait for it"
+        if late.num_waiting:
+            others = "1 process waits for it" if late.num_waiting == 1 else f"{late.num_waiting} processes wait for it"
         return (
             f"{self._describe(rank)} hangs: for {late.late_s:.1f} s it has not come to the next exchange of the run, "
-            f"and {others}.\n{doing(rank.pid, rank.stacks, rank.send)}"
+            f"and {others}.\n{describe_process(rank.pid, rank.stacks, rank.send)}"
         )
 
     def _obey(self, orders: list[Order]) -> None:

@@ -25,10 +25,10 @@ from ...pool.functions import pack
 from ...pool.leases import Resources
 from ...pool.outcomes import value_of
 from ...pool.reporting import begin_report
-from ..process_settings import switches
-from ..progress.line import Screen, name_of, screen_for
-from ..progress.published import Published, PublishedRank
-from ..runs import Run
+from ..context import Run
+from ..process_settings import torch_settings
+from ..progress import Screen, function_name, open_screen
+from ..run_status import RankStatus, StatusScreen
 from .ray_worker import main
 from .settings import Settings
 from .worker import RankTask
@@ -101,7 +101,7 @@ class RaySupervisor:
         self._ranks = [_Rank(number, self._events) for number in range(len(settings.devices))]
         self._address: tuple[str, int] | None = None
         self._check_fits()
-        self._screen: Screen = Published(screen_for(settings.progress, notice=settings.notice), self._shown_ranks)
+        self._screen: Screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
 
     def _check_fits(self) -> None:
         """Raise LeaseError if the processes can never all run at once: those that do would wait forever."""
@@ -149,7 +149,7 @@ class RaySupervisor:
     def _submit(self) -> None:
         """Submit all ranks in one turn of the pool, so that two runs never wait for each other's places."""
         progress_s = self._screen.first_s, self._screen.every_s
-        task = RankTask(self._settings, 0, progress_s, name_of(self._train), switches.taken())
+        task = RankTask(self._settings, 0, progress_s, function_name(self._train), torch_settings.read_settings())
         towards = self._engine.hosts[0].address if self._engine.hosts else "127.0.0.1"
         group = secrets.token_hex(8)
         requests = [
@@ -288,10 +288,10 @@ class RaySupervisor:
             )
         return True
 
-    def _shown_ranks(self) -> list[PublishedRank]:
+    def _shown_ranks(self) -> list[RankStatus]:
         """The processes for other programs, such as the board."""
         return [
-            PublishedRank(
+            RankStatus(
                 rank.number,
                 rank.pid,
                 self._settings.devices[rank.number],

@@ -24,8 +24,8 @@ from ...pool.current import CurrentJob, current
 from ...rpc.rendezvous.entrance_tls import address_towards
 from ..comm.torch_group import World
 from ..comm.torch_team import opened
-from ..process_settings.applied import surroundings
-from ..runs import Run
+from ..context import Run
+from ..process_settings.environment import run_environment
 from .worker import RankTask, train_as_rank
 
 
@@ -51,7 +51,7 @@ def main(
     world = World(task.rank, size, lambda: store or TCPStore(host, port, size))
     backend = None if settings.backend == "shared memory" else settings.backend
     with (
-        surroundings(settings.threads, device, exact=settings.reduce != "fast", switches=task.switches),
+        run_environment(settings.threads, device, exact=settings.reduce != "fast", settings=task.torch_settings),
         opened(
             world,
             device,

@@ -7,7 +7,7 @@ from torch import distributed
 
 from ..comm.shared_memory import AllReduceKind
 from ..comm.torch_group import TorchBackend
-from ..plans import Reduce
+from ..config import Reduce
 
 Backend = TorchBackend | Literal["shared memory"]
 

@@ -26,13 +26,13 @@ from ..comm.shm_team import Over, SharedMemoryTeam, check_ending, unpack
 from ..comm.team import Team
 from ..comm.torch_group import World, is_lost_peer
 from ..comm.torch_team import opened
-from ..data.order import Progress
-from ..hangs.stacks import told_on_request
-from ..plans import Plan
-from ..process_settings.applied import surroundings
-from ..process_settings.switches import Values
-from ..progress.line import FarScreen, RunSnapshot
-from ..runs import Run
+from ..config import Plan
+from ..context import Run
+from ..data.position import DataPosition
+from ..hangs.stack_dump import install_stack_dump
+from ..process_settings.environment import run_environment
+from ..process_settings.torch_settings import TorchSettings
+from ..progress import RemoteScreen, RunSnapshot
 from .settings import Settings
 from .speaking import Forwarding, OutputSink, ReportingJob
 
@@ -48,14 +48,14 @@ class RankTask:
     Attributes:
         progress_s: seconds until the progress is first sent, and between two times.
         name: of the training function.
-        switches: torch's settings in the process that called `fanwise.run`.
+        torch_settings: torch's settings in the process that called `fanwise.run`.
     """
 
     settings: Settings
     rank: int
     progress_s: tuple[float, float]
     name: str
-    switches: Values
+    torch_settings: TorchSettings
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
@@ -92,11 +92,11 @@ class RankTeam(Team, Protocol):
 def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any:  # Any: the user's result
     """Run a rank of a local run."""
     sender = MessageSender(channels.pipe)
-    told_on_request(channels.stacks)  # before the supervisor knows the pid: without a handler the signal would kill
+    install_stack_dump(channels.stacks)  # before the supervisor knows the pid: without a handler the signal would kill
     sender.say("here", os.getpid(), current().gpus)
     settings, device = task.settings, task.devices[0]
     try:
-        with surroundings(settings.threads, device, exact=settings.reduce != "fast", switches=task.switches):
+        with run_environment(settings.threads, device, exact=settings.reduce != "fast", settings=task.torch_settings):
             memory = SharedMemory.open(channels.memory, settings.all_reduce)
             control, size = ControlBlock(memory), len(settings.devices)
             if settings.backend == "shared memory":
@@ -131,7 +131,7 @@ def train_as_rank(
     settings = task.settings
     seed_everything(settings.seed)
     run = Run(
-        Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce),
+        Plan(settings.shards, settings.threads, DataPosition(settings.seed), settings.reduce),
         task.devices,
         team=team,
         fixed=settings.fixed,
@@ -152,7 +152,11 @@ def train_as_rank(
         if settings.resume is not None:
             run.restore(settings.resume)
             team.num_reports = len(run.rows)
-        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), task.name), run.writer, run.watched():
+        with (
+            run.show_progress(RemoteScreen(show, first_s=first_s, every_s=every_s), task.name),
+            run.writer,
+            run.training(),
+        ):
             result = train(run)
         sys.stdout.flush()
         sys.stderr.flush()

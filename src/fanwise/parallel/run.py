@@ -1,10 +1,9 @@
-"""`run` and `here`: a training function on several devices, or in the program as it stands.
+"""`run` trains a function on one or several devices. `here` makes a run of the current process.
 
-    fanwise.run(train, devices=4)     train(run), with threads and random states of its own; both are put back after
-    train(fanwise.here())             here as it stands, for a debugger or a notebook cell
+    fanwise.run(train, devices=4)     calls train(run) in four processes
+    train(fanwise.here())             trains in this process as it is, for a debugger or a notebook cell
 
-Several devices are several processes, each of which calls the function, or take turns in this one. The result is the
-same: it depends on seed, shards, threads and data, not on the number of devices or processes.
+The result depends on seed, shards, threads and data, not on the number of devices or processes.
 """
 
 import logging
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
-_warned: set[int] = set()  # numbers of devices, once each
+_warned: set[int] = set()  # numbers of devices for which the warning was given
 
 ON_LOSS = ("continue", "stop")
 REDUCE = ("exact", "fast")
@@ -75,52 +74,52 @@ def run(
     """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
 
     With the same seed, shards and threads the result has the same bits on any number of devices. By default there are
-    4 shards and 1 thread, so 1 to 4 devices give the same bits with nothing else said; for more devices say shards=.
+    4 shards and 1 thread, so 1 to 4 devices give the same bits.
 
     Args:
-        train: gets a `Run`; its hyperparameters by functools.partial.
-        devices: how many: GPUs where there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
-            `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device. On a
-            cluster it is all its GPUs, else as many CPU devices as there are shards and places.
-            Numbers of GPUs are those of nvidia-smi, or places in CUDA_VISIBLE_DEVICES.
-        shards: logical shards of each global batch; by default 4, or those of the checkpoint. More than 4 devices
-            have one each by default, and then other bits than fewer devices; a warning says so. Say as many as the
-            most devices that shall ever train the model. 1 is the plain loop, the fastest on one device; "devices" is
-            one for each device, whatever their number. Batch normalisation is by shard.
-        seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
-        threads: of each device, 1 by default. More threads give other bits, as other shards do.
-        reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
-            deterministic raise. "fast" first adds the shards of each process, and the last bits then depend on the
-            number of processes.
-        resume: a checkpoint of `run.save` to go on from: a file, or any URL that fsspec knows.
-        processes: that the devices are spread over; by default one for each. With 1, as with one device,
-            everything runs here, and devices take turns, unless `pool` is given. Else `train` runs in each of them,
-            warm jobs of a pool. Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
+        train: is called with a `Run`. Pass hyperparameters by functools.partial.
+        devices: their number: GPUs if there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
+            `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device; on a
+            cluster all its GPUs, else as many CPU devices as it has room for and there are shards. GPUs are numbered
+            as in nvidia-smi, or by their position in CUDA_VISIBLE_DEVICES.
+        shards: parts of each global batch, 4 by default, or those of the checkpoint. More than 4 devices have one
+            shard each by default, and then other bits than fewer devices, with a warning: give the largest number of
+            devices that will ever train the model. 1 is a plain loop, the fastest on one device. "devices" is one
+            shard for each device. Batch normalization is by shard.
+        seed: of initial weights, order, augmentation and dropout; by default that of the job in a pool, else 0.
+        threads: of each device, 1 by default. Another number gives other bits.
+        reduce: "exact" adds gradients along one tree over the shards, and operators without a deterministic
+            implementation raise. "fast" first adds the shards of each process, so the last bits depend on the number
+            of processes.
+        resume: a checkpoint of `run.save` from which to continue: a file, or any URL that fsspec knows.
+        processes: number of processes for the devices, by default one for each. With 1, as with one device, `train`
+            runs in the current process, and the devices take turns. Else it runs in each of the processes, which are
+            jobs of a pool. Each of several GPUs has its own process, in which it is `run.device`, cuda:0.
         on_loss: what CPU processes of one machine do if one of them dies: "continue" repeats the step with the
             others, which take over its shards, so the result has the same bits; "stop" raises WorkerLostError. On
             GPUs, on a cluster and under a launcher, a loss always ends the attempt.
         restarts: how many times the run may start again after an attempt has ended by a loss. It continues from the
-            last checkpoint that `run.save` has written, or else from the beginning, with the same bits. On a cluster
-            it uses the hosts that are left. Reports that were made are not repeated. Under a launcher, restarting is
-            the launcher's task.
+            last checkpoint that `run.save` has written, or else from the beginning, with the same bits, on a cluster
+            with the hosts that are left. Reports that were made are not repeated. Not under a launcher, which
+            restarts processes itself.
         step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
             stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and treated as lost.
-            By default they wait forever, and a warning names it after a minute. Choose a time well above the longest
-            step, evaluation, and what `train` does between steps. Until its first step is done a process has ten
-            times as long, at least a minute. With one process, as on one device, a warning says where it is, and it
-            is waited for. Time in which a tuner decides on a report does not count.
-        pool: whose jobs the processes are, also on one device; by default one of this library's own, or that of the
-            job that this is. With `Pool(ray=...)` they are on the nodes of that cluster, on as few as have room, each
-            with a GPU of its own or on CPUs.
-        verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
-            buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
-            error: it costs about a step each time. By default only the first batches are compared.
-        progress: show a line on standard error: in a terminal one that rich redraws, in a log one every 10 s, none in a
-            job. False if `train` draws a bar itself, as tqdm does.
+            Choose a time well above the longest step, evaluation, and work between steps. Until its first step is
+            done a process has ten times as long, at least a minute. Time in which a tuner decides on a report does
+            not count. By default the others wait forever, and a warning names the process after a minute. With one
+            process there is only a warning.
+        pool: the pool of the processes, also for one device. By default it belongs to this library, or to the job in
+            which this is called. With `Pool(ray=...)` the processes are on the nodes of that cluster, on as few as
+            have room.
+        verify: after this many batches of a step, again and again, compare batch, optimizer settings, parameters and
+            buffers between processes, and execute a shard twice. An error names the first difference. Each time costs
+            about one step. By default only the first batches are compared.
+        progress: show a line on standard error: in a terminal it is redrawn, in a log it comes every 10 s, in a job
+            there is none. Pass False if `train` draws a bar itself, as tqdm does.
 
     Returns:
-        A copy of what `train` returns, of the first of several processes, also on one device: tensors in main memory,
-        generators, locks and open files not at all. In the processes of a launcher, the object itself.
+        A copy of what `train` returns in the first process, also on one device, with tensors in main memory. In the
+        processes of a launcher, the object itself.
 
     Raises:
         ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them, or has
@@ -128,8 +127,8 @@ def run(
         FileNotFoundError: there is no file `resume`. CheckpointError: it is at a URL whose file system refuses.
         WorkerLostError: processes were lost, the run cannot continue without them, and there are no restarts left.
         NotSendableError: what `train` returns cannot be pickled.
-        LeaseError: the pool, or the job, has not as many CPUs as devices times threads, or not as many GPUs.
-        What `train` raises, in its own type; of several processes, the error of the one that failed first.
+        LeaseError: the pool, or the job, has too few CPUs or GPUs.
+        What `train` raises, in its own type; of several processes, the first error.
     """
     if not callable(train):
         raise TypeError(
@@ -144,88 +143,65 @@ def run(
     restarts = whole_number("restarts", restarts, least=0)
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
-    if (others := launched()) is not None:
-        check_fits(others, devices, processes, has_pool=pool is not None, restarts=restarts)
-        own = device_of(others, devices)
-        made_of = _shards(shards, others.size, warns=others.rank == 0)
-        plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
-        with joined(others.world, own, reduce=reduce, step_timeout_s=step_timeout_s) as team:
+    if (process := launched()) is not None:
+        check_fits(process, devices, processes, has_pool=pool is not None, restarts=restarts)
+        device = device_of(process, devices)
+        plan = _plan(
+            _shards(shards, process.size, warns=process.rank == 0), 1 if threads is None else threads, seed, reduce
+        )
+        with joined(process.world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
             team.agree_on(plan, fixed)
-            spare = spare_cpus(plan.threads)
-            made = Run(plan, (own,), team=team, fixed=fixed, verify=verify, spare_cpus=spare)
-            line = "" if resume is not None else _notice(plan, others.size, own, fixed)
-
-            def screen_of_first() -> Screen:
-                return _published(open_screen(progress, notice=line), made) if team.place == 0 else NoScreen()
-
-            return _train_here(train, made, resume, screen_of_first, exact=reduce != "fast")
+            run = Run(plan, (device,), team=team, fixed=fixed, verify=verify, spare_cpus=spare_cpus(plan.threads))
+            notice = "" if resume is not None else _notice(plan, process.size, device, fixed)
+            return _train_here(train, run, resume, progress, notice, exact=reduce != "fast")
     cluster = None if pool is None else pool.cluster
-    found = (
+    run_devices = (
         devices_of(devices)
         if cluster is None
         else devices_on_hosts(devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else None)
     )
-    made_of = _shards(shards, len(found), warns=resume is None)
-    plan = _plan(made_of, 1 if threads is None else threads, seed, reduce)
-    spread = _spread(found, processes, are_named=cluster is None)
-    # A checkpoint has its own numbers, which were chosen when its run began.
-    line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
-    if len(spread) > 1 or pool is not None:
-        lease = lease_for(found, is_named=not isinstance(devices, int | str), pool=pool)
-        settings = Settings(
-            devices=tuple(lease.names[part.start : part.stop] for part in spread),
-            backend=default_backend(found[0].type, len(spread), lease.gpu_names),
-            gpus=lease.gpus,
-            gpu_names=lease.gpu_names,
-            shards=plan.shards,
-            threads=plan.threads,
-            seed=plan.seed,
-            fixed=fixed,
-            resume=None if resume is None else _seen_by_all(resume),
-            on_loss=on_loss,
-            step_timeout_s=step_timeout_s,
-            reduce=reduce,
-            progress=progress,
-            verify=verify,
-            notice=line,
-            spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(spread)),
-        )
-        result: R = run_attempts(lambda settings: _supervisor(lease.pool, train, settings), settings, restarts)
-        return result
-    alone = Alone()
-    spare = spare_cpus(plan.threads)
-    made = Run(plan, found, team=alone, fixed=fixed, verify=verify, spare_cpus=spare)
-    with watched(alone, step_timeout_s):
-
-        def screen() -> Screen:
-            return _published(open_screen(progress, notice=line), made)
-
-        result = _train_here(train, made, resume, screen, exact=reduce != "fast")
-    return copy_of_result(result, function_name(train))
+    num_shards = _shards(shards, len(run_devices), warns=resume is None)
+    plan = _plan(num_shards, 1 if threads is None else threads, seed, reduce)
+    parts = _spread(run_devices, processes, are_named=cluster is None)
+    # The values of a checkpoint were chosen when its run began.
+    notice = "" if resume is not None else _notice(plan, len(run_devices), run_devices[0], fixed)
+    if len(parts) == 1 and pool is None:
+        alone = Alone()
+        run = Run(plan, run_devices, team=alone, fixed=fixed, verify=verify, spare_cpus=spare_cpus(plan.threads))
+        with watched(alone, step_timeout_s):
+            value = _train_here(train, run, resume, progress, notice, exact=reduce != "fast")
+        return copy_of_result(value, function_name(train))
+    lease = lease_for(run_devices, is_named=not isinstance(devices, int | str), pool=pool)
+    settings = Settings(
+        devices=tuple(lease.names[part.start : part.stop] for part in parts),
+        backend=default_backend(run_devices[0].type, len(parts), lease.gpu_names),
+        gpus=lease.gpus,
+        gpu_names=lease.gpu_names,
+        shards=plan.shards,
+        threads=plan.threads,
+        seed=plan.seed,
+        fixed=fixed,
+        resume=None if resume is None else _path_for_others(resume),
+        on_loss=on_loss,
+        step_timeout_s=step_timeout_s,
+        reduce=reduce,
+        progress=progress,
+        verify=verify,
+        notice=notice,
+        spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(parts)),
+    )
+    result: R = run_attempts(lambda settings: _supervisor(lease.pool, train, settings), settings, restarts)
+    return result
 
 
-def _seen_by_all(resume: StrPath) -> str:
-    """Where the checkpoint is, for other processes."""
-    place = location_of(resume, "resume")
-    if is_in_process_memory(place):
+def _path_for_others(resume: StrPath) -> str:
+    location = location_of(resume, "resume")
+    if is_in_process_memory(location):
         raise ValueError(
-            f"resume={resume!r} is in the memory of this process, and the run has others, which do not see it.\n"
+            f"resume={resume!r} is in the memory of this process, and the other processes of the run cannot read it.\n"
             f"Name a file or another URL, or say processes=1."
         )
-    return os.fspath(place)
-
-
-def _published(screen: Screen, made: Run) -> StatusScreen:
-    """Also for the board. Of other processes of a launcher no more is known than that they are there."""
-    devices = tuple(map(str, made.devices))
-
-    def ranks() -> list[RankStatus]:
-        me = made.rank
-        return [
-            RankStatus(rank, os.getpid() if rank == me else 0, devices, "running") for rank in range(made.world_size)
-        ]
-
-    return StatusScreen(screen, ranks)
+    return os.fspath(location)
 
 
 def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> "Supervisor | RaySupervisor":
@@ -235,7 +211,7 @@ def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> 
 
 
 def ray_supervisor(engine: "ClusterEngine", train: Callable[[Run], Any], settings: Settings) -> "RaySupervisor":
-    """An attempt on a cluster. A restart uses the hosts that are left."""
+    """Return an attempt on a cluster. A restart uses the hosts that are left."""
     from .launch.ray import RaySupervisor
 
     room = engine.capacity().fits(Resources(cpus=settings.threads, gpus=settings.gpus))
@@ -247,7 +223,7 @@ def ray_supervisor(engine: "ClusterEngine", train: Callable[[Run], Any], setting
 def run_attempts(
     start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int
 ) -> Any:  # Any: what the training function returns
-    """Run attempts until one is not ended by a loss. Each continues from the last checkpoint of those before.
+    """Make attempts until one is not ended by a loss. Each continues from the last checkpoint of those before.
 
     Raises:
         WorkerLostError: processes were lost more than `restarts` times.
@@ -270,12 +246,12 @@ def run_attempts(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:
-    return default_notice(devices, on_cpu=device.type == "cpu", shards=plan.shards, given=said, cpus=usable_cpus())
+def _notice(plan: Plan, devices: int, device: torch.device, given: frozenset[str]) -> str:
+    return default_notice(devices, on_cpu=device.type == "cpu", shards=plan.shards, given=given, cpus=usable_cpus())
 
 
 def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named: bool = True) -> tuple[range, ...]:
-    """The devices of each process. `are_named`: they are of this machine, where a name says which; not of a cluster."""
+    """Return the devices of each process. `are_named`: the user can name a GPU, which is not so on a cluster."""
     count = len(devices) if processes is None else whole_number("processes", processes, least=1)
     if devices[0].type == "cuda" and count < len(devices):
         one = repr(str(devices[0])) if are_named else "1"
@@ -287,24 +263,36 @@ def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named
 
 
 def _train_here(
-    train: Callable[[Run], R], made: Run, resume: StrPath | None, screen: Callable[[], Screen], *, exact: bool
+    train: Callable[[Run], R], run: Run, resume: StrPath | None, progress: bool, notice: str, *, exact: bool
 ) -> R:
-    with run_environment(made.threads, made.device, exact=exact):
-        seed_everything(made.seed)
+    with run_environment(run.threads, run.device, exact=exact):
+        seed_everything(run.seed)
         if resume is not None:
-            made.restore(resume)
-        with made.show_progress(screen(), function_name(train)), made.writer, made.training():
-            return train(made)
+            run.restore(resume)
+        screen = _screen(run, progress, notice) if run.rank == 0 else NoScreen()
+        with run.show_progress(screen, function_name(train)), run.writer, run.training():
+            return train(run)
+
+
+def _screen(run: Run, progress: bool, notice: str) -> Screen:
+    """Return a screen that also writes the status for the board. Of other processes only the number is known."""
+    devices = tuple(map(str, run.devices))
+
+    def ranks() -> list[RankStatus]:
+        own = run.rank
+        return [RankStatus(r, os.getpid() if r == own else 0, devices, "running") for r in range(run.world_size)]
+
+    return StatusScreen(open_screen(progress, notice=notice), ranks)
 
 
 def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
-    """A run on one CPU device of this process, as it stands: `train(fanwise.here())`.
+    """Return a run on one CPU device of this process as it is: `train(fanwise.here())`.
 
-    Seeds `random`, numpy and torch as `fanwise.run` does, and leaves the number of threads as it is.
+    Seeds `random`, numpy and torch as `fanwise.run` does. The number of threads stays as it is.
 
     Args:
-        shards: logical shards of each batch, by default as many as `fanwise.run` has; 1 is the plain loop.
-        seed: by default the job's in a pool, else 0.
+        shards: parts of each batch; 1 is a plain loop.
+        seed: by default that of the job in a pool, else 0.
     """
     plan = _plan(shards, torch.get_num_threads(), seed)
     seed_everything(plan.seed)
@@ -312,28 +300,28 @@ def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
     return Run(plan, devices_of("cpu"), fixed=fixed, spare_cpus=spare_cpus(plan.threads))
 
 
-def _shards(asked: int | str | None, devices: int, *, warns: bool) -> int:
-    """How many: as asked for, else such that the number of devices makes no difference, as far as that goes."""
-    if asked == "devices":
+def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:
+    """Return the number of shards, by default one that gives the same bits on 1 to 4 devices."""
+    if shards == "devices":
         return devices
-    if isinstance(asked, str):
-        raise ValueError(f"shards={asked!r}: give a number, or 'devices' for one shard on each device")
-    if asked is not None:
-        return whole_number("shards", asked, least=1)
-    made = default_shards(devices)
-    if warns and made > DEFAULT_SHARDS and made not in _warned:
-        _warned.add(made)
+    if isinstance(shards, str):
+        raise ValueError(f"shards={shards!r}: give a number, or 'devices' for one shard on each device")
+    if shards is not None:
+        return whole_number("shards", shards, least=1)
+    default = default_shards(devices)
+    if warns and default > DEFAULT_SHARDS and default not in _warned:
+        _warned.add(default)
         _log.warning(
             "fanwise.run on %d devices cuts each batch into %d shards, and on 1 to %d devices into %d: other bits.\n"
             "Say shards=%d, here and there, for the same bits on any number of devices; shards='devices' if they do "
             "not matter.",
             devices,
-            made,
+            default,
             DEFAULT_SHARDS,
             DEFAULT_SHARDS,
-            made,
+            default,
         )
-    return made
+    return default
 
 
 def _plan(shards: int, threads: int, seed: int | None, reduce: Reduce | None = None) -> Plan:

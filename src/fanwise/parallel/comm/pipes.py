@@ -1,9 +1,9 @@
-"""What a rank says to the supervisor: messages on a pipe, in order, also from several threads.
+"""Messages from a rank to its supervisor, on a pipe, in order, also from several threads.
 
     rank: MessageSender.say("out", "epoch 1\n")     supervisor: MessageReceiver.read() -> [("out", "epoch 1\n"), ...]
 
-The pipe is opened through the supervisor's entry in /proc, as the memory is, so nobody but the same user can write to
-it. A message is whole or it is not there. What a rank is told comes by the control block, not by a pipe.
+The rank opens the pipe through the supervisor's entry in /proc, so only processes of the same user can write to it. The
+supervisor answers through the control block.
 """
 
 import os
@@ -26,11 +26,11 @@ class MessageSender:
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        self._lock = threading.RLock()  # again in the same thread: a signal's handler may print
+        self._lock = threading.RLock()  # reentrant, because a signal handler of the same thread may print
         self._pid = os.getpid()
 
     def say(self, *message: Any) -> None:  # Any: what can be pickled
-        """Blocks while the pipe is full. In a fork of the rank nothing is said."""
+        """Send a message. Blocks while the pipe is full. Does nothing in a fork of the rank."""
         if os.getpid() != self._pid:
             return
         data = pickle.dumps(message, protocol=5)
@@ -41,36 +41,29 @@ class MessageSender:
 
 
 class MessageReceiver:
-    """The supervisor's end, for one rank. `path` is what its sender opens."""
+    """The supervisor's end, for one rank. Its sender opens `path`."""
 
     def __init__(self) -> None:
-        self.fd, self._speaking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # A rank that opens it gets a blocking end of its own.
-        self.path = f"/proc/{os.getpid()}/fd/{self._speaking}"
-        self._heard = bytearray()
+        self.fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.path = f"/proc/{os.getpid()}/fd/{self._write_fd}"  # who opens it gets a blocking descriptor
+        self._data = bytearray()
 
-    def read(self) -> list[tuple[Any, ...]]:  # Any: what was said
-        """What has come since the last time. Does not block."""
-        while True:
-            try:
-                data = os.read(self.fd, _READ_BYTES)
-            except BlockingIOError:
+    def read(self) -> list[tuple[Any, ...]]:  # Any: as sent
+        """Return the messages that have arrived since the last call. Does not block."""
+        try:
+            while data := os.read(self.fd, _READ_BYTES):
+                self._data += data
+        except BlockingIOError:
+            pass
+        messages = []
+        while len(self._data) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "little")
+            if len(self._data) < end:
                 break
-            if not data:
-                break
-            self._heard += data
-        return self._messages()
-
-    def _messages(self) -> list[tuple[Any, ...]]:  # Any: what was said
-        found = []
-        while len(self._heard) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(self._heard[:_LENGTH_BYTES], "little")
-            if len(self._heard) < end:
-                break
-            found.append(pickle.loads(bytes(self._heard[_LENGTH_BYTES:end])))
-            del self._heard[:end]
-        return found
+            messages.append(pickle.loads(bytes(self._data[_LENGTH_BYTES:end])))
+            del self._data[:end]
+        return messages
 
     def close(self) -> None:
         os.close(self.fd)
-        os.close(self._speaking)
+        os.close(self._write_fd)

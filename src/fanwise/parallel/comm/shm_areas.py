@@ -1,10 +1,10 @@
-"""Where the parameters of a step lie in the shared memory: one layout, in several areas of the same size.
+"""Areas of the shared memory with the gradients, parameters and optimizer state of one step, in one layout.
 
-    sum          the gradients of all shards            new params   what the owners have updated
+    sum          the gradients of all shards            new params   parameters that their owners have updated
     state        of a sharded optimizer, each key in two versions
-    nodes        what the shards of each rank brought, a few for each rank, if asked for in several versions
+    nodes        a few nodes of the tree for each rank, in one or two versions
 
-Areas are mapped when they are first used; a part that nobody writes takes no memory.
+Areas are mapped on first use. Parts that nobody writes take no memory.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,17 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 from .flat_layout import Bucket, Layout
 from .shared_memory import SharedMemory, bytes_of, pages
 
-# Of the shared memory; what is below are numbers and boxes.
-_FIRST = 1 << 40
-# Of the tree over the shards, for a range of them: two for each level.
-_MOST_NODES = 22
-_MOST_KEYS = 3
-_SUM, _NEW, _STATE, _NODES = 0, 1, 2, 2 + 2 * _MOST_KEYS
+_FIRST = 1 << 40  # the offset of the first area in the shared memory
+_MAX_NODES = 22  # a range of shards is at most two nodes for each level of the tree
+_MAX_KEYS = 3
+_SUM, _NEW, _STATE, _NODES = 0, 1, 2, 2 + 2 * _MAX_KEYS
 
 
 class MemoryTeam(Protocol):
-    """What sums in this memory need of a team.
+    """The interface of a team that these areas need.
 
-    `rank`, `ranks`: the number of this process for the whole run, and how many numbers there are. `members`: the ranks
-    that take part now, by place.
+    Attributes:
+        rank: the number of this process for the whole run. ranks: their number at the beginning.
     """
 
     rank: int
@@ -36,26 +34,31 @@ class MemoryTeam(Protocol):
     memory: SharedMemory
 
     @property
-    def members(self) -> tuple[int, ...]: ...
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part now, by place."""
+        ...
 
     @property
     def place(self) -> int: ...
 
     @property
     def next_turn(self) -> int:
-        """Of the next exchange: what was written for the last but one is read by nobody any more."""
+        """The turn of the next exchange. Nobody reads what was written for the last but one."""
         ...
 
     def barrier(self) -> None:
-        """Block until all members have come here. What each wrote before can be read after."""
+        """Block until all members have come to this call. They can then read each other's writes from before it."""
         ...
 
 
 class Areas:
-    """See the module. `area_bytes`: of one area, in whole pages. `size_bytes`: of all, mostly untouched.
+    """See the module.
 
     Args:
         offset: bytes that the areas of other steps take. versions: of each node.
+
+    Attributes:
+        area_bytes: size of one area, in whole pages. size_bytes: of all of them, mostly untouched.
     """
 
     def __init__(self, team: MemoryTeam, layout: Layout, offset: int, versions: int = 1) -> None:
@@ -63,19 +66,17 @@ class Areas:
         self.team = team
         self.area_bytes = pages(max(layout.size_bytes, 1))
         self._offset = _FIRST + offset
-        self._areas_a_rank = versions * _MOST_NODES
-        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + self._areas_a_rank * team.ranks)))
+        self._areas_per_rank = versions * _MAX_NODES
+        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + self._areas_per_rank * team.ranks)))
         self._areas: dict[int, tuple[FileMap, Tensor]] = {}
         self._views: dict[tuple[int, Bucket], Tensor] = {}
 
-    # -- slices of the members ---------------------------------------------------------------------------------------
-
-    def owned(self) -> list[Bucket]:
-        """The slice of this process, among those that take part now."""
+    def own_slice(self) -> list[Bucket]:
+        """The slice of this process."""
         return self.layout.owned(self.team.place, len(self.team.members))
 
-    def others(self) -> Iterator[list[Bucket]]:
-        """The slices of the others."""
+    def slices_of_others(self) -> Iterator[list[Bucket]]:
+        """The slices of the other processes."""
         size = len(self.team.members)
         return (self.layout.owned(place, size) for place in range(size) if place != self.team.place)
 
@@ -91,7 +92,7 @@ class Areas:
         return self._view(_STATE + 2 * key + version, bucket)
 
     def node(self, rank: int, number: int, bucket: Bucket) -> Tensor:
-        return self._view(_NODES + rank * self._areas_a_rank + number, bucket)
+        return self._view(_NODES + rank * self._areas_per_rank + number, bucket)
 
     def _view(self, area: int, bucket: Bucket) -> Tensor:
         view = self._views.get((area, bucket))
@@ -109,11 +110,8 @@ class Areas:
 
     # -- whole areas -----------------------------------------------------------------------------------------------
 
-    def whole_sum(self) -> Tensor:
-        return self._area(_SUM)[1]
-
     def whole_node(self, rank: int, number: int, version: int = 0) -> Tensor:
-        return self._area(_NODES + rank * self._areas_a_rank + version * _MOST_NODES + number)[1]
+        return self._area(_NODES + rank * self._areas_per_rank + version * _MAX_NODES + number)[1]
 
     def whole_state(self, key: int, version: int, place: int) -> Tensor:
         return self.layout.whole(self._area(_STATE + 2 * key + version)[1], place)
@@ -122,5 +120,5 @@ class Areas:
         return self.layout.whole(self._area(_NEW)[1], place)
 
     def private_sum(self) -> FileMap:
-        """What is written into it stays in this process."""
+        """Map the sum so that writes stay in this process."""
         return self.team.memory.map(self._offset + _SUM, self.area_bytes, private=True)

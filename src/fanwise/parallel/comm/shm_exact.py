@@ -1,7 +1,7 @@
-"""Gradients that lie in main memory are added in the shared memory itself: the transport of CPU ranks.
+"""Gradients in slices through shared memory: how `all_reduce.two_shot` exchanges them between CPU ranks.
 
-The sum is read through a private mapping: an optimizer, or clipping, that writes into its gradients gets pages of its
-own, and the others see nothing. Such pages are given up after the step.
+The sum is read through a private mapping. An optimizer, or clipping, that writes into its gradients gets pages of its
+own, which are given up after the step.
 """
 
 import mmap
@@ -21,11 +21,11 @@ class Direct:
 
     def __init__(self, areas: Areas) -> None:
         self._areas = areas
-        self._own: dict[tuple[int, int], Tensor] = {}
+        self._own: dict[tuple[int, int], Tensor] = {}  # flat gradients by node and parameter
         self._mapping = areas.private_sum()
-        self._read = bytes_of(self._mapping)
-        self._grads = areas.layout.shaped(self._read)
-        self._version = self._read._version
+        self._private = bytes_of(self._mapping)
+        self._grads = areas.layout.shaped(self._private)
+        self._version = self._private._version
         self.sum, self.meet = areas.sum, areas.team.barrier
 
     def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
@@ -34,22 +34,22 @@ class Direct:
             if grad is not None:
                 own[number, place] = flat_gradient(areas.layout.params[place], grad)
         last = first + len(grads)
-        wanted = [
+        sent = [
             bucket
-            for buckets in areas.others()
+            for buckets in areas.slices_of_others()
             for bucket in buckets
             if first <= bucket.param < last and grads[bucket.param - first] is not None
         ]
-        if wanted:
-            of = [bucket.of_flat(own[number, bucket.param]) for bucket in wanted]
-            torch._foreach_copy_([areas.node(rank, number, bucket) for bucket in wanted], of)
+        if sent:
+            sources = [bucket.of_flat(own[number, bucket.param]) for bucket in sent]
+            torch._foreach_copy_([areas.node(rank, number, bucket) for bucket in sent], sources)
 
     def wait(self) -> None:
-        """What was copied is there."""
+        """The copies are complete."""
 
     def bring(self, met: AllReducePlan) -> list[Bucket]:
-        """They are read where they are."""
-        return self._areas.owned()
+        """The nodes of others are read in place."""
+        return self._areas.own_slice()
 
     def operand(self, each: Found, bucket: Bucket) -> Tensor:
         team = self._areas.team
@@ -58,17 +58,17 @@ class Direct:
         return bucket.of_flat(self._own[each.number, bucket.param])
 
     def publish(self) -> None:
-        """It was added where all read it."""
+        """The slice was added in memory that all read."""
 
     def collect(self) -> list[Tensor | None]:
-        self.settle()  # also what a step that failed has left
+        self.settle()  # also the pages of a step that failed
         return self._grads
 
     def settle(self) -> None:
         self._own.clear()
-        if self._read._version != self._version:
+        if self._private._version != self._version:
             self._mapping.advise(0, self._mapping.size_bytes, mmap.MADV_DONTNEED)
-            self._version = self._read._version
+            self._version = self._private._version
 
     def abort(self) -> None:
         self.settle()

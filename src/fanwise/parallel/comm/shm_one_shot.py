@@ -1,14 +1,11 @@
-"""Gradients of small models: every process writes all of its own, and adds all of everybody's for itself.
+"""Gradients of small models: every rank writes all of its nodes into shared memory, and adds all nodes of all ranks.
 
-    1  each writes the nodes of the tree that it has                       gather: what each node holds
-    2  each adds all nodes along the tree, into memory of its own, and divides
+This needs k times the additions of all_reduce/two_shot.py, where each of k ranks adds a slice, and k/2 times the bytes,
+but one exchange for each step instead of two. So it is for sums that take less time than an exchange. The tree is the
+same, and so are the bits.
 
-That is k times the additions of all_reduce/two_shot.py, where each adds a slice, and k/2 times the bytes; but there is
-one meeting a step instead of two, and a few operators over everything instead of some for each parameter. So it is for
-sums that take less time than a meeting. The tree is the same, and so are the bits.
-
-A node has two versions, and a sum uses that of its turn, like the boxes of the control block: who writes one again has
-seen all others arrive at the turn between, and so done with reading it.
+A node has two versions, one for even and one for odd turns, like the boxes of the control block: a rank that overwrites
+a version has seen all others arrive at the turn between, and so finish reading it.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +29,7 @@ class OneShot:
         self._version = 0
         self._sum = torch.zeros(areas.layout.size_bytes, dtype=torch.uint8)
         self._grads = areas.layout.shaped(self._sum)
-        self._own: dict[tuple[int, int], list[Tensor | None]] = {}
+        self._own: dict[tuple[int, int], list[Tensor | None]] = {}  # by node and version
         self._buckets = _Buckets(areas, self._sum, frozenset())
 
     def begin(self) -> None:
@@ -43,23 +40,23 @@ class OneShot:
         if own is None:
             memory = self._areas.whole_node(self._areas.team.rank, number, self._version)
             own = self._own[number, self._version] = self._areas.layout.shaped(memory)
-        to: list[Tensor] = []
-        of: list[Tensor] = []
+        copies: list[Tensor] = []
+        sources: list[Tensor] = []
         for place, grad in enumerate(grads, first):
-            if grad is not None and (view := own[place]) is not None:
+            if grad is not None and (copy := own[place]) is not None:
                 check_strided(grad)
-                to.append(view)
-                of.append(grad)
-        if to:
-            torch._foreach_copy_(to, of)
+                copies.append(copy)
+                sources.append(grad)
+        if copies:
+            torch._foreach_copy_(copies, sources)
 
     def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         met = meet()
         reached = frozenset(met.flags())
-        if self._buckets.made_for != reached:
+        if self._buckets.reached != reached:
             self._buckets = _Buckets(self._areas, self._sum, reached)
         nodes = [
-            Node(each.node.start, each.node.stop, self._buckets.operands(each, self._version)) for each in met.found
+            Node(found.node.start, found.node.stop, self._buckets.operands(found, self._version)) for found in met.found
         ]
         sums = total_into(self._buckets.sums, nodes, met.shards, changes=False)
         if met.count is not None:
@@ -67,33 +64,33 @@ class OneShot:
         return [grad if is_reached else None for grad, is_reached in zip(self._grads, met.reached, strict=True)]
 
     def settle(self) -> None:
-        """The sum is memory of this process."""
+        """The sum is in memory of this process."""
 
     def abort(self) -> None:
-        """What was written is of a turn that nobody has come to."""
+        """Nobody reads the nodes of a turn at which this rank has not arrived."""
 
 
 class _Buckets:
-    """Memory of the sum and of nodes, cut into what is added at once.
+    """The memory of the sum and of the nodes, in parts that are added at once.
 
     Args:
-        reached: what the nodes have gradients of, all kinds of them.
+        reached: the distinct flags of the nodes, which tell the parameters that have gradients.
     """
 
-    def __init__(self, areas: Areas, sum_: Tensor, reached: frozenset[bytes]) -> None:
-        self.made_for = reached
+    def __init__(self, areas: Areas, total: Tensor, reached: frozenset[bytes]) -> None:
+        self.reached = reached
         self._areas = areas
         self._buckets = joined(areas.layout.owned(0, 1), sorted(reached))
-        self._nodes: dict[tuple[int, int, int, bytes], list[Tensor | None]] = {}
-        self.sums = [bucket.of(sum_) for bucket in self._buckets]
+        self._operands: dict[tuple[int, int, int, bytes], list[Tensor | None]] = {}
+        self.sums = [bucket.of(total) for bucket in self._buckets]
 
-    def operands(self, each: Found, version: int) -> list[Tensor | None] | None:
-        """What a node has for each of these; None where it has nothing, or no samples."""
-        flags, rank = each.node.reached, self._areas.team.members[each.place]
+    def operands(self, found: Found, version: int) -> list[Tensor | None] | None:
+        """Return the gradients of a node in each bucket, None where it has none. None: the node has no samples."""
+        flags, rank = found.node.reached, self._areas.team.members[found.place]
         if not flags:
             return None
-        key = (rank, each.number, version, flags)
-        if key not in self._nodes:
-            memory = self._areas.whole_node(rank, each.number, version)
-            self._nodes[key] = [bucket.of(memory) if flags[bucket.param] else None for bucket in self._buckets]
-        return self._nodes[key]
+        key = (rank, found.number, version, flags)
+        if key not in self._operands:
+            memory = self._areas.whole_node(rank, found.number, version)
+            self._operands[key] = [bucket.of(memory) if flags[bucket.param] else None for bucket in self._buckets]
+        return self._operands[key]

@@ -1,14 +1,15 @@
-"""One of several processes of a run that share memory: who takes part, what all exchange, what is done again.
+"""The team of CPU ranks of one machine, which share memory and survive the loss of a rank.
 
-    together(body) --gather, gather ...--> committed, or again from its beginning with those that are left
+    together(body) --gather, gather ...--> committed, or repeated by the ranks that are left
 
-Each exchange has a turn, a number that counts up alike in all processes. A process puts its content into a box, arrives
-at the turn, and waits until all members have. When one of them dies, the supervisor makes the view odd; everybody
-agrees as soon as it looks there, and from then on arrives nowhere. So the supervisor sees a picture that stands
-still: the last turn that all members of the view had arrived at is committed. Whoever had not yet noticed finishes it,
-for the boxes of the dead are still there; whatever comes after it is done again, in the next view.
+Every exchange has a turn, a number that all ranks count up alike. A rank writes into a box, arrives at the turn, and
+waits until all members of the view have arrived. When one dies, the supervisor makes the view odd. All ranks
+acknowledge that as soon as they see it, and arrive nowhere from then on. Once all have, the last turn at which all
+members had arrived is committed. Ranks that had not seen the change complete that turn, because the boxes of the dead
+are still there, and everything after it is repeated in the next view.
 
-A box is used for every other turn. Whoever writes into it has seen all arrive at the turn between, and so leave it.
+A box is used for every second turn: a rank that writes into it again has seen all others arrive at the turn between,
+and so finish reading it.
 """
 
 import os
@@ -34,33 +35,39 @@ from .shared_memory import SharedMemory
 from .shm_areas import Areas
 from .shm_exact import Direct
 from .shm_one_shot import OneShot
-from .team import Attempt, OwnSums, Sums, different_ways
+from .team import Attempt, OwnSums, Sums, divergence
 
 T = TypeVar("T")
 
-# Before a process sleeps it looks this often, some 20 us, where each has a CPU: to be woken takes longer.
-_LOOKS = 40
+# Number of polls, some 20 us, before a rank sleeps, if each has a CPU. Waking up takes longer.
+_POLLS = 40
 _CPUS = os.cpu_count() or 1
-# Up to so many bytes of gradients, in all processes together, each adds the whole instead of a slice: about where two
-# processes were as quick one way as the other.
+# Up to this size of the gradients of all ranks together, each rank adds everything instead of its slice: about where
+# the two ways took equal time with two ranks.
 _ONE_SHOT_BYTES = 1 << 21
 _CPU = torch.device("cpu")
 
 
 class Again(BaseException):
-    """The view has changed: what was being done together begins again. No Exception, so that user code lets it pass."""
+    """The view has changed, so the attempt is repeated.
+
+    Derives from BaseException so that `except Exception` in user code does not swallow it.
+    """
 
 
 class Over(BaseException):
-    """The run has failed elsewhere: this process has nothing more to say."""
+    """The run has failed, or ended, elsewhere."""
 
 
 class SharedMemoryTeam:
-    """The team of a process that trains with others.
+    """See the module.
 
     Args:
-        rank: the number of this process for the whole run. ranks: how many there are at its beginning.
-        reduce: "exact", or "fast" for one operand per process.
+        rank: the number of this process for the whole run. ranks: their number at the beginning.
+        reduce: "exact", or "fast" for one operand of each process.
+
+    Attributes:
+        num_reports: number of reports so far, also by earlier attempts of the run.
     """
 
     def __init__(
@@ -80,21 +87,20 @@ class SharedMemoryTeam:
         self._sender = sender
         self._view = 0
         self._members: tuple[int, ...] = ()
-        self._next: tuple[int, tuple[int, ...]] | None = None
+        self._next: tuple[int, tuple[int, ...]] | None = None  # the next view and its members
         self._turn = 0
-        self._is_within = False
-        self._has_stepped = False
-        self._bytes_asked = self.num_reports = self._saves = 0
+        self._is_within = self._has_stepped = False
+        self._area_bytes = self.num_reports = self._num_saves = 0
         self._enter_first_view()
 
     def _enter_first_view(self) -> None:
         control = self._control
         while True:
             shown, view, members, turn = control.view, control.decided, control.members, control.committed
-            # It may be over already, and then waits for this process to agree: until then nothing here changes.
+            # The view may have ended already. The next one then waits for the acknowledgment of this rank.
             if self.rank in members and control.decided == view:
                 break
-            self._look_for_the_end()
+            check_ending(control)
             control.wait_view(shown)
         self._view, self._members, self._turn = view, members, turn
 
@@ -112,13 +118,8 @@ class SharedMemoryTeam:
         return self._members
 
     @property
-    def view(self) -> int:
-        """That this process is in."""
-        return self._view
-
-    @property
     def next_turn(self) -> int:
-        """Of the next exchange. Whatever is used for every other turn may be written before it, as a box is."""
+        """The turn of the next exchange. Memory that is used for every second turn may be written before it."""
         return self._turn + 1
 
     # -- together --------------------------------------------------------------------------------------------------
@@ -132,34 +133,35 @@ class SharedMemoryTeam:
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
-        made = Attempt()
+        attempt = Attempt()
         if self._is_within:
-            yield made
+            yield attempt
             return
         self._take_next_view()
         self._is_within = True
         try:
-            yield made
+            yield attempt
         except Again:
-            # Not further back: somebody may still read what was said at the last turn that all had come to.
+            # Not further back: others may still read the boxes of the last turn at which all had arrived.
             self._turn = self._control.committed
-            made.is_void = True
+            attempt.is_void = True
         finally:
             self._is_within = False
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
-        assert self._is_within, "exchanges are part of something that can be done again"
+        assert self._is_within, "an exchange is part of an attempt"
         slot = self.next_turn % 2
         self._control.put(self.rank, slot, pack((what, content)))
         self.barrier()
-        said = [unpack(self._control.get(rank, slot)) for rank in self._members]
-        if (error := different_ways(self.rank, self._members, what, [its for its, _ in said])) is not None:
+        contents = [unpack(self._control.get(rank, slot)) for rank in self._members]
+        error = divergence(self.rank, self._members, what, [operation for operation, _ in contents])
+        if error is not None:
             raise error
-        return [content for _, content in said]
+        return [content for _, content in contents]
 
     def barrier(self) -> None:
-        """Block until all members have come here. What each wrote before can be read after."""
-        self._look_for_the_end()
+        """Block until all members have come to this call. They can then read each other's writes from before it."""
+        check_ending(self._control)
         if self._next is not None or self._control.view != self._view:
             self._leave_view()
             raise Again
@@ -170,26 +172,26 @@ class SharedMemoryTeam:
                 return
 
     def _wait_for(self, rank: int) -> bool:
-        """Until this rank is at our turn, too. False: that needs no waiting any more, all had come when one died."""
+        """Wait until this rank is at our turn. Return False if all had arrived when one of them died."""
         control, turn = self._control, self._turn
-        looks = _LOOKS if self.size <= _CPUS else 0
+        polls = _POLLS if self.size <= _CPUS else 0
         while True:
-            view, its_turn = control.arrived(rank)
-            if view == self._view and its_turn >= turn:
+            view, arrived = control.arrived(rank)
+            if view == self._view and arrived >= turn:
                 return True
-            if looks:
-                looks -= 1
+            if polls:
+                polls -= 1
                 continue
             if control.view != self._view:
                 self._leave_view()
                 if control.committed >= turn:
                     return False
                 raise Again
-            self._look_for_the_end()
-            control.wait_arrived(rank, its_turn)
+            check_ending(control)
+            control.wait_arrived(rank, arrived)
 
     def _leave_view(self) -> None:
-        """Agree to the change, and learn what comes next. It is entered when what is being done is over."""
+        """Acknowledge the change of the view and learn the next one, which is entered after the attempt."""
         if self._next is not None:
             return
         control = self._control
@@ -197,9 +199,9 @@ class SharedMemoryTeam:
             if control.agreed(self.rank) != view:
                 control.agree(self.rank, view)
                 self._sender.say("agreed", view)
-            self._look_for_the_end()
+            check_ending(control)
             control.wait_view(view)
-        self._next = (view, control.members)  # this view, though it may be over by now: then all agree to that, too
+        self._next = (view, control.members)  # even if it has ended by now: then all acknowledge that, too
 
     def _take_next_view(self) -> None:
         if self._next is not None:
@@ -207,68 +209,63 @@ class SharedMemoryTeam:
             self._next = None
 
     def look(self) -> None:
-        """Raise what ends an exchange that cannot be finished: a member is gone, or the run is over."""
-        self._look_for_the_end()
+        """Raise if an exchange cannot complete, because a member is gone or the run has ended."""
+        check_ending(self._control)
         if self._control.view != self._view:
             self._leave_view()
             raise Again
-
-    def _look_for_the_end(self) -> None:
-        check_ending(self._control)
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         if self.ranks == 1:
             return OwnSums()
-        made, memory = self.all_reduce(params)
+        all_reduce, memory = self.all_reduce(params)
         if memory is not None:
             placement.enable_slices(memory)
-        return TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast")
+        return TeamSums(self, all_reduce, placement, _CPU, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
         """Return what adds their gradients, and the memory in which each process may update its slice, if any."""
-        layout, how = Layout(params), self.memory.all_reduce
-        if how == "auto":
-            how = "one-shot" if self.ranks * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
-        areas = Areas(self, layout, self._bytes_asked, versions=2 if how == "one-shot" else 1)
-        self._bytes_asked += areas.size_bytes
-        if how == "one-shot":
-            return OneShot(areas), None
-        return TwoShot(Direct(areas)), areas
+        layout, kind = Layout(params), self.memory.all_reduce
+        if kind == "auto":
+            kind = "one-shot" if self.ranks * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
+        areas = Areas(self, layout, self._area_bytes, versions=2 if kind == "one-shot" else 1)
+        self._area_bytes += areas.size_bytes
+        return (OneShot(areas), None) if kind == "one-shot" else (TwoShot(Direct(areas)), areas)
 
     def step_ends(self) -> None:
         if not self._has_stepped:
             self._has_stepped = True
             self._sender.say("stepped")
 
-    # -- the end, and reports --------------------------------------------------------------------------------------
+    # -- reports, checkpoints and the end --------------------------------------------------------------------------
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         self.num_reports += 1
         return self.together(lambda: self._report(values))
 
     def _report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        decision = None
+        answer = None
         if self.place == 0:
-            decision = self.ask("report", self.num_reports, dict(values))
-        found: Decision | BaseException = self.gather("reports", decision)[0]
-        if isinstance(found, BaseException):
-            raise found
-        return found
+            answer = self.ask("report", self.num_reports, dict(values))
+        decision: Decision | BaseException = self.gather("reports", answer)[0]
+        if isinstance(decision, BaseException):
+            raise decision
+        return decision
 
-    def ask(self, *message: Any) -> Any:  # Any: plain values
-        """Say something to the supervisor, its number second, and wait for the answer."""
+    def ask(self, name: str, number: int, *content: Any) -> Any:  # Any: plain values
+        """Send a numbered request to the supervisor and return its answer. Blocks until that is there."""
         control = self._control
-        self._sender.say(*message)
-        while (seen := control.answered) < message[1]:
+        self._sender.say(name, number, *content)
+        while (answered := control.answered) < number:
             self.look()
-            control.wait_answered(seen)
-        return unpack(control.get(SUPERVISOR, message[1] % 2))
+            control.wait_answered(answered)
+        return unpack(control.get(SUPERVISOR, number % 2))
 
     def saved(self) -> None:
-        self._saves += 1
-        self._control.set_saves(self.rank, self._saves)
+        self._num_saves += 1
+        self._control.set_saves(self.rank, self._num_saves)
 
     def set_writing(self, is_writing: bool) -> None:
         self._control.set_writing(self.rank, is_writing)
@@ -279,37 +276,24 @@ class SharedMemoryTeam:
     def finish(self) -> bool:
         """Block until the training function has returned everywhere. Return True if its result here is the run's.
 
-        The others block until the result of the first has arrived, and then raise `Over`.
+        The other ranks block until the result of the first one has arrived, and then raise `Over`. They return when
+        they have become the first, because those before them were lost.
         """
         self.together(lambda: self.gather("has returned", None))
         self._take_next_view()
-        self._wait_until_first()
-        return True
-
-    def _wait_until_first(self) -> None:
-        """Return when this process has become the first. Raises `Over` when the result of another has arrived.
-
-        All have returned, so nothing is exchanged anymore: some may know of a change that others have not seen yet.
-        """
-        if self.place == 0:
-            return
         control = self._control
-        with self._idle():
-            while self.place != 0:
-                if control.ending:
-                    raise Over
-                if control.view != self._view:
-                    self._leave_view()
-                    self._take_next_view()
-                else:
-                    control.wait_view(self._view)
-
-    @contextmanager
-    def _idle(self) -> Iterator[None]:
-        """It is others that have something to do in this block. What it raises ends the process."""
-        self._control.set_idle(self.rank, True)
-        yield
+        self._control.set_idle(self.rank, self.place != 0)
+        # All have returned, so nothing is exchanged anymore: some may know of a change that others have not seen yet.
+        while self.place != 0:
+            if control.ending:
+                raise Over
+            if control.view != self._view:
+                self._leave_view()
+                self._take_next_view()
+            else:
+                control.wait_view(self._view)
         self._control.set_idle(self.rank, False)
+        return True
 
 
 def check_ending(control: ControlBlock) -> None:

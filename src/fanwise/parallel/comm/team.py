@@ -1,8 +1,7 @@
-"""The processes of a run, as a step sees them: what they exchange, and which share of the work is this one's.
+"""`Team`: the interface through which steps, means and reports see the other processes of a run.
 
-`Team` is all that steps, means and reports know of other processes. `Alone` is the team of one process. Everything
-that concerns all goes through `together`: it is done by all, in the same order, or by none; when a member is lost in
-the middle, those that are left do it again, with its share of the work.
+Every exchange is part of a function that is passed to `together`. All processes complete it, or none does. If a process
+is lost in it, and the team survives that, the others repeat it and take over the share of the lost one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,13 +23,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Attempt:
-    """At something that all do together. `is_void`: a process was lost in it, so it is to be made again."""
+    """One attempt of a block. `is_void`: a process was lost during it, so it must be repeated."""
 
     is_void: bool = False
 
 
 class Stateful(Protocol):
-    """What a checkpoint holds the state of."""
+    """An object whose state is part of a checkpoint."""
 
     def state_dict(self) -> Any: ...  # Any: of its own making
 
@@ -38,25 +37,25 @@ class Stateful(Protocol):
 
 
 class Sums(Protocol):
-    """Adds up what the shards of one step brought, over all processes."""
+    """The sums of one step over the shards of all processes."""
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
+        """Return the sum over all shards, in every process. Blocks until all have theirs. Only inside `together`.
 
         Args:
-            what: this process adds up, as "makes step 0 the 17th time"; all must do the same.
-            nodes: of the shards that this process executed; they are used up.
-            mean: the gradients are divided by the count, or there are none, where each process has updated its
-                slice of the parameters by them. They may then be in memory that all processes see: good
-                until the next call, and what is written into them stays in this process.
+            what: the operation, as "makes step 0 the 17th time". It must be the same in all processes.
+            nodes: those of the shards that this process has executed. They are modified.
+            mean: divide the gradients by the count. The result has none if each process has updated its slice of the
+                parameters instead. The gradients are valid until the next call, and writing into them does not
+                affect other processes.
 
         Raises:
-            ValueError: the losses count nothing.
+            ValueError: the counts of the losses add up to 0.
         """
         ...
 
     def settle(self) -> None:
-        """The gradients of the last `total` are not needed any more."""
+        """Release the gradients of the last `total`."""
         ...
 
 
@@ -65,47 +64,47 @@ class Team(Protocol):
 
     @property
     def place(self) -> int:
-        """Of this process among those that take part, from 0."""
+        """The position of this process among those that take part, from 0."""
         ...
 
     @property
     def size(self) -> int:
-        """How many processes take part."""
+        """The number of processes that take part."""
         ...
 
     def together(self, body: Callable[[], T]) -> T:
-        """What `body` returns, which all processes call; again when one of them was lost meanwhile."""
+        """Call `body` in all processes, again if one of them was lost during it, and return its result."""
         ...
 
     def attempt(self) -> AbstractContextManager[Attempt]:
-        """As `together`, where what is done is a block and no function. Who enters it enters it again while it is void.
+        """Run a block as one attempt. The caller runs it again while the attempt is void.
 
-        A loss in the block leaves the block, with everything that it has done undone by itself, and raises nothing.
+        A loss leaves the block without an exception. The block must undo its changes in that case.
         """
         ...
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
-        """What all processes gave, by place. Blocks until all have. Only inside `together`.
+        """Return the contents of all processes, by place. Blocks until all have given theirs. Only inside `together`.
 
         Args:
-            what: this process does, as "measures"; all must do the same.
+            what: the operation, as "measures". It must be the same in all processes.
         """
         ...
 
     def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
-        """For one step, of these parameters, whose optimizer the processes may then have by slices."""
+        """Return the sums of one step with these parameters. Its optimizer may then be divided among the processes."""
         ...
 
     def step_ends(self) -> None:
-        """A step is done, the update included. From the first one on it is known what a step takes."""
+        """Note that a step has ended. The first one may take longer than those after it."""
         ...
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        """Report once for all; the decision. Blocks until it is there. May raise TrialStopped by itself."""
+        """Report once for all processes and return the decision. Blocks until it is made. May raise TrialStopped."""
         ...
 
     def saved(self) -> None:
-        """This process has come to a checkpoint in its program; what it writes of it itself is under way."""
+        """Note that this process has called `run.save`, whether it writes the file itself or not."""
         ...
 
     def set_writing(self, is_writing: bool) -> None:
@@ -118,11 +117,10 @@ class Team(Protocol):
 
 
 class Alone:
-    """The team of a process that trains by itself.
+    """The team of a single process.
 
     Attributes:
-        turns: how much it has done of what several would do together. has_stepped: its first step is done.
-        is_idle: it waits for a decision.
+        turns: number of completed blocks. has_stepped: the first step has ended. is_idle: waiting for a decision.
     """
 
     place, size = 0, 1
@@ -170,50 +168,53 @@ class Alone:
 
 
 class OwnSums:
-    """All shards were executed here."""
+    """The sums of a single process."""
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        done = total(nodes, shards, add)
-        check_done(done)
+        result = total(nodes, shards, add)
+        check_total(result)
         if mean:
-            divide(done.grads, done.count)
-        return done
+            divide(result.grads, result.count)
+        return result
 
     def settle(self) -> None:
         pass
 
 
 class NotSame(ValueError):
-    """A buffer that was to be the same after every shard is not. `place`: of the buffer."""
+    """A buffer that must be equal after every shard is not. `place`: its index."""
 
     def __init__(self, place: int) -> None:
         super().__init__(f"buffer {place} is not the same after every shard of the batch")
         self.place = place
 
 
-def different_ways(own: int, ranks: Sequence[int], what: str, each: Sequence[str]) -> RuntimeError | None:
-    """The error of processes that do not all do the same, seen by the one of rank `own`; None: they do."""
-    for rank, its in zip(ranks, each, strict=True):
-        if its != what:
+def divergence(own: int, ranks: Sequence[int], operation: str, operations: Sequence[str]) -> RuntimeError | None:
+    """Return the error for rank `own` if the operations of the ranks differ from its own."""
+    for rank, other in zip(ranks, operations, strict=True):
+        if other != operation:
             return RuntimeError(
-                f"the processes of the run do different things: rank {own} {what}, rank {rank} {its}.\n"
+                f"the processes of the run do different things: rank {own} {operation}, rank {rank} {other}.\n"
                 f"The training function must take the same way in every process; run.rank may decide only what is "
                 f"printed or written."
             )
     return None
 
 
-def check_done(done: Partial) -> None:
-    """Raises ValueError when there is nothing to divide by, NotSame for a buffer on which the shards do not agree."""
-    if not done.count > 0:
-        raise ValueError(f"the losses of this batch, {done.samples} samples, count {done.count}: nothing to mean")
-    for place, changed in done.buffers.items():
-        if changed.rule == "same" and not (changed.is_same and changed.samples == done.samples):
+def check_total(result: Partial) -> None:
+    """Raise ValueError if the mean loss is undefined, and NotSame for a buffer that differs between shards."""
+    if not result.count > 0:
+        raise ValueError(
+            f"the counts returned by loss_fn sum to {result.count} for this batch of {result.samples} samples, so the "
+            f"mean loss is undefined"
+        )
+    for place, changed in result.buffers.items():
+        if changed.rule == "same" and not (changed.is_same and changed.samples == result.samples):
             raise NotSame(place)
 
 
 def divide(grads: Sequence[Tensor | None], count: float) -> None:
-    """Each gradient by `count`, in place."""
-    found = [grad for grad in grads if grad is not None]
-    if found:
-        torch._foreach_div_(found, count)
+    """Divide the gradients by `count` in place."""
+    present = [grad for grad in grads if grad is not None]
+    if present:
+        torch._foreach_div_(present, count)

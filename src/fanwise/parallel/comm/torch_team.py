@@ -25,7 +25,7 @@ from ..process_settings import torch_settings
 from .exact import GroupTransport
 from .fast import FastAllReduce
 from .neighbors import Neighbors, process_info
-from .team import Attempt, Sums, different_ways
+from .team import Attempt, Sums, divergence
 from .torch_group import TorchBackend, TorchGroup, World
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class TorchTeam:
                 self._end = unpack_error(packed)
                 self._end.add_note(f"raised in process {place} of {self.size}")
                 raise self._end
-        self._end = different_ways(self.place, range(self.size), what, [other for other, _ in contents])
+        self._end = divergence(self.place, range(self.size), what, [other for other, _ in contents])
         if self._end is not None:  # all processes raise this, so nobody needs to be told
             raise self._end
         return [content for _, content in contents]

@@ -1,4 +1,4 @@
-"""The job of a rank, whether a pool of this process runs it or, inside a job, the pool of that job."""
+"""The job of a rank, in a pool of this process or, inside a job, in the pool of that job."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,16 +7,16 @@ from ...base.errors import DeadlineExceeded, TrialStopped, WorkerLostError
 from ...pool.current import NestedHandle
 from ...pool.handles import JobHandle
 
-# A handle inside a job learns of ends while it waits.
-_LOOK_S = 0.002
-_SAID_LINES = 20
+_POLL_S = 0.002  # a handle inside a job learns of ends only while it waits
+_NUM_OUTPUT_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended: `value` if it returned, else the error.
+    """How a job ended: with its `value`, or with an error.
 
-    `is_lost`: its process died, and `text` tells how; `is_crash`: of its own describe_process, as far as can be told.
+    Attributes:
+        text: how its process died. is_crash: by itself, as far as is known.
     """
 
     value: Any = None  # Any: the function's result
@@ -42,36 +42,31 @@ class RankJob:
         self._is_killed = False
 
     def is_over(self, *, is_dead: bool = False) -> bool:
-        """Whether its process is gone and the pool knows how it ended.
+        """Return True if its process is gone and the pool knows how it ended.
 
         Args:
-            is_dead: its process is gone, so the pool will know in a moment: wait for a little of that.
+            is_dead: its process is gone, so wait a moment for the pool to notice.
         """
         if self._ended is None:
-            self._ended = self._look(_LOOK_S if is_dead else 0.0)
+            self._ended = self._look(_POLL_S if is_dead else 0.0)
         return self._ended is not None
 
     def ended(self) -> Ended:
-        """How. Only when it is over."""
+        """How it ended. Only after `is_over`."""
         assert self._ended is not None, "asked before it is over"
         return self._ended
 
     def _look(self, within_s: float) -> Ended | None:
-        handle = self._handle
-        if isinstance(handle, JobHandle):
-            try:
-                outcome = handle.outcome(within_s)
-            except DeadlineExceeded:
-                return None
-            is_crash = outcome.kind in ("signal", "exit") and not outcome.text.startswith("ended by SIGKILL")
-        else:
-            is_crash = False
+        handle, is_crash = self._handle, False
         try:
-            return Ended(handle.result(_LOOK_S))
+            if isinstance(handle, JobHandle):
+                outcome = handle.outcome(within_s)
+                is_crash = outcome.kind in ("signal", "exit") and not outcome.text.startswith("ended by SIGKILL")
+            return Ended(handle.result(_POLL_S))
         except DeadlineExceeded:
             return None
         except TrialStopped as stopped:
-            # What a job that has not begun comes to when it is killed; else it is this process that is to stop.
+            # A job that is killed before it begins ends so. Otherwise it is this process that is to stop.
             if not (self._is_killed and handle.done()):
                 raise
             return Ended(error=stopped, text=str(stopped))
@@ -79,20 +74,20 @@ class RankJob:
             return Ended(error=error, text=str(error), is_crash=is_crash)
 
     def is_queued(self) -> bool | None:
-        """Whether it waits for what other jobs of the pool hold. None: not known, as inside a job."""
+        """Return True if it waits for resources of the pool. None: unknown, as inside a job."""
         return self._handle.queued() if isinstance(self._handle, JobHandle) else None
 
     def kill(self) -> None:
-        """End it, before it has said where it is."""
+        """End it, also before it has begun."""
         self._is_killed = True
         if isinstance(self._handle, JobHandle):
             self._handle.kill()
         else:
             self._handle.stop(0.0)
 
-    def said(self) -> str:
-        """The last lines of its output, for the note of an error; empty: none, or not known."""
+    def output(self) -> str:
+        """Return the last lines of its output for the note of an error; empty: none, or unknown."""
         if not isinstance(self._handle, JobHandle):
             return ""
-        lines = "".join(self._handle.output()).rstrip().split("\n")[-_SAID_LINES:]
+        lines = "".join(self._handle.output()).rstrip().split("\n")[-_NUM_OUTPUT_LINES:]
         return "; its last output:\n" + "\n".join(lines) if lines != [""] else ""

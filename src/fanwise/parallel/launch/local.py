@@ -343,7 +343,7 @@ class Supervisor:
         if self.is_lost and any(rank.is_stopped for rank in self._ranks.values()):
             raise TrialStopped("the run was stopped")
         error = unpack_error(first.failure.packed)
-        error.add_note(self._where(first) + first.job.said())
+        error.add_note(self._where(first) + first.job.output())
         raise error
 
     def _first_failure(self) -> _Rank:
@@ -392,7 +392,7 @@ class Supervisor:
         if rank.is_first and ended.is_returned:
             raise _Result(ended.value)
         if ended.error is not None and not ended.is_lost:
-            ended.error.add_note(self._where(rank) + rank.job.said())
+            ended.error.add_note(self._where(rank) + rank.job.output())
             raise ended.error
         if any(other.is_stopped for other in self._ranks.values()):
             if all(other.is_over for other in self._ranks.values()):

@@ -1,14 +1,14 @@
-"""Who takes part in a run, as the supervisor keeps it: views, agreements, what is committed. A quiet file.
+"""The members of a run on shared memory, as the supervisor keeps them: views, acknowledgments, the committed turn.
 
-    facts:   lost(rank), agreed(rank, view)       told when they happen
-    asked:   arrived(rank) -> (view, turn)                                        looked up when a view ends
-    orders:  Pause(view)                          an odd view: everybody is to agree
+    events:  lost(rank), agreed(rank, view)
+    input:   arrived(rank) -> (view, turn), read when a view ends
+    actions: Pause(view)                          an odd view: every rank acknowledges it
              Decide(view, members, committed)     all have: the next view begins
 
-A view ends when a member is lost. It ends in two steps, because a member that has not yet seen the end may still
-arrive somewhere: only when all that live have agreed does nothing move any more, and what all members of the old view
-had arrived at, the dead included, is what is committed. It stays so in the views after, for a member may see only the
-last of several changes.
+A view ends when a member is lost. It ends in two steps, because a member that has not seen the end yet may still arrive
+at turns. Once all living members have acknowledged it, nothing moves, and the last turn at which all members of the old
+view had arrived, the dead included, is committed. It stays committed in later views, because a member may see only
+the last of several changes.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Order: show this odd view."""
+    """Show this odd view."""
 
     view: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Order: write down members and committed turn, then show this even view."""
+    """Write down the members and the committed turn, then show this even view."""
 
     view: int
     members: tuple[int, ...]
@@ -40,7 +40,7 @@ class Membership:
 
     Args:
         members: the ranks of the first view.
-        arrived: where a rank is, as the control block has it: view and turn.
+        arrived: returns the view and the turn at which a rank has arrived last.
     """
 
     members: tuple[int, ...]
@@ -58,14 +58,14 @@ class Membership:
         return self.view % 2 == 1
 
     def lost(self, rank: int) -> list[Order]:
-        """Its process is gone: nothing more comes from it."""
+        """The process of this rank has ended."""
         if rank not in self.living:
             return []
         self.living.discard(rank)
         return self._decided() if self.is_changing else self._pause()
 
     def agreed(self, rank: int, view: int) -> list[Order]:
-        """This rank has seen that the view changes, and moves no more until it has."""
+        """This rank has acknowledged the odd view, and arrives nowhere until the next one."""
         if view != self.view or rank not in self.living:
             return []
         self._agreed.add(rank)
@@ -85,6 +85,6 @@ class Membership:
         return [Decide(self.view, self.members, self.committed)]
 
     def _committed(self) -> int:
-        """The last turn that all members of the view that ends had arrived at; 0: none, in this view."""
+        """Return the last turn at which all members of the view that ends had arrived. 0: none, in this view."""
         places = (self.arrived(rank) for rank in self.members)
         return min(turn if view == self.view - 1 else 0 for view, turn in places)

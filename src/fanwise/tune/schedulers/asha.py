@@ -70,7 +70,7 @@ class AsynchronousHalving(RungScheduler):
             for level in range(bracket, len(self._levels))
         }
         # Sort by decreasing level, then by bracket.
-        rungs = [self._rungs[place] for place in sorted(self._rungs, key=lambda place: (-place[1], place[0]))]
+        rungs = [self._rungs[key] for key in sorted(self._rungs, key=lambda key: (-key[1], key[0]))]
         self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
 
     @abc.abstractmethod
@@ -201,7 +201,7 @@ class MOASHA(AsynchronousHalving):
     ('CONTINUE', 'CONTINUE', 'STOP')
     """
 
-    _multiple_objectives: ClassVar[bool] = True
+    _accepts_multiple_objectives: ClassVar[bool] = True
 
     def __init__(self, searcher: Searcher | str | None = None, **options: Unpack[RungOptions]) -> None:
         super().__init__(searcher, **options)

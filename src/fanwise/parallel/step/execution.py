@@ -21,9 +21,9 @@ from ..checks.checking import check_compiled, is_compiled_by_shape
 from ..checks.misuse import passing, updating
 from ..checks.parts import Parts
 from ..checks.verifying import Verifier
-from ..data.batches import Batch, batch_of
-from ..plans import Plan
-from ..progress.line import ProgressLine
+from ..config import Plan
+from ..data.batch import Batch, as_batch
+from ..progress import ProgressLine
 from ..replica.gradients import Partial
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
@@ -81,7 +81,7 @@ class Execution:
         """
         self.loop.check("a step of the run")
         self._parts.check(self.number)
-        made = batch_of(batch, self._plan.shards, self.replica.device)
+        made = as_batch(batch, self._plan.shards, self.replica.device)
         if self._is_compiled_by_shape:
             check_compiled(made.sizes)
         if self.verifier.comparison.is_due(self.batches):
@@ -182,9 +182,9 @@ class Execution:
     def closed(self, batch: Batch, done: Partial) -> Tensor:
         """The gradients are needed no more. The mean loss of the batch."""
         self.sums.settle()
-        self._plan.progress.used()
+        self._plan.position.mark_used()
         loss = done.loss / done.count
-        self._line.stepped(self.number, len(batch), loss)
+        self._line.record_step(self.number, len(batch), loss)
         return loss
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers

@@ -16,8 +16,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..checks.checking import check_no_gradients
 from ..checks.misuse import updating
-from ..data.batches import Batch, read_again
-from ..optimizers.placement import Placement
+from ..data.batch import Batch, discard_contents
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
@@ -46,7 +46,7 @@ class Step:
     def __init__(
         self,
         execution: Execution,
-        placement: Placement,
+        placement: StepOptimizer,
         devices: Sequence[Device],
         *,
         clip_norm: float | None,
@@ -112,9 +112,9 @@ class Step:
                 done = self._execute(made, mean=closes)
             if not attempt.is_void:
                 break
-            read_again(made)
+            discard_contents(made)
         execution.executed(made, done)
-        if closes and self._placement.how == "slices":
+        if closes and self._placement.is_sharded:
             self.updates += 1
         elif closes:
             self._update(done.grads)

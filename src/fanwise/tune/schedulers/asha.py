@@ -5,8 +5,8 @@
                   from the highest rung down, or starts a new trial (Algorithm 2)
     "stopping"    a trial at a level is stopped unless it is in the top 1/eta of the trials that reached it so far; the
                   first trial continues, and ties continue until 1/eta of the trials have continued
-    "quantile"    a trial continues if it is at or better than the 1/eta quantile of the results at its level, including
-                  its own (the rule of Syne Tune)
+    "quantile"    a trial continues if it equals or beats the 1/eta quantile of all results at its level, including its
+                  own (the rule of Syne Tune)
 
 Stopping needs no checkpoints. Promotion only pauses trials, so a trial can still be promoted when more trials have
 reached its level. A report that passes several levels counts for the highest one. With several brackets, the scheduler

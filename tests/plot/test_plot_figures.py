@@ -78,7 +78,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 @pytest.mark.parametrize("draw", FIGURES)
-def test_a_search_without_reports_gives_a_figure_that_says_so(draw: Callable[[SearchData], Figure]) -> None:
+def test_a_search_data_without_reports_gives_a_figure_that_says_so(draw: Callable[[SearchData], Figure]) -> None:
     figure = draw(make_search(0))
     assert any("no report yet" in text or "no trial has started yet" in text for text in texts(figure))
     assert png_bytes(figure).startswith(PNG)

@@ -252,7 +252,7 @@ class NotedScreen:
         self.said: list[str] = []
 
     def show(self, news: list[str], snapshot: object) -> None: ...
-    def say(self, line: str) -> None:
+    def print_lines(self, line: str) -> None:
         self.said.append(line)
 
 
@@ -268,7 +268,7 @@ def watch_it(hub: Hub, search: EndlessSearch, presses: int = 0, *, is_blank: boo
     """What is said while it is watched."""
     interrupts, screen = Interrupts(), NotedScreen(is_blank=is_blank)
     for _ in range(presses):
-        interrupts.press(signal.SIGINT, None)
+        interrupts.on_sigint(signal.SIGINT, None)
     watch(hub, cast(Any, search), cast(Any, screen), interrupts, last_wait_s=0.05)  # Any: a stand-in
     return screen.said
 
@@ -349,10 +349,10 @@ def test_what_breaks_a_look_comes_out_of_watching(hub: Hub) -> None:
 
 def test_the_third_press_breaks_out_wherever_the_main_thread_is() -> None:
     interrupts = Interrupts()
-    interrupts.press(signal.SIGINT, None)
-    interrupts.press(signal.SIGINT, None)
+    interrupts.on_sigint(signal.SIGINT, None)
+    interrupts.on_sigint(signal.SIGINT, None)
     with pytest.raises(KeyboardInterrupt):
-        interrupts.press(signal.SIGINT, None)
+        interrupts.on_sigint(signal.SIGINT, None)
 
 
 def test_the_handler_is_there_inside_the_block_only() -> None:

@@ -21,7 +21,7 @@ from ..plot.rung_figure import rungs_of
 from ..tune.constraints import format_violations, violated_constraints
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
-from ..tune.plot_data import front_data, hyperparameter_axes, search_data, search_without_reports
+from ..tune.plot_data import front_data, hyperparameter_axes, search_data, search_data_without_reports
 from ..tune.record.overview import State
 from ..tune.record.state import SearchState
 from ..tune.record.trials import Trial
@@ -177,7 +177,7 @@ def curves(look: Look) -> Json:
 
 def workers(look: Look) -> Json:
     """What each worker did; what is too short to be seen is merged with its neighbours."""
-    search = search_without_reports(look.history)
+    search = search_data_without_reports(look.history)
     timeline = worker_timeline(search)
     begin_s = min((one.begin_s for one in timeline.intervals), default=0.0)
     end_s = max((one.end_s for one in timeline.intervals), default=0.0)

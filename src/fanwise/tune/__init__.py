@@ -1,14 +1,14 @@
 """Asynchronous hyperparameter search.
 
-    space, searchers     search spaces and the choice of configurations
-    schedulers           decisions about trials, such as early stopping
-    stopping             limits of a search
-    core                 the state machine of a search
-    objective            functions that objectives call
-    tuner, ask_tell      functions and classes that run a search
-    runtime, display, callbacks       used while a search runs
-    record, experiment   writing and reading events
-    simulate             searches on a virtual clock
+    space, searchers              search spaces, and the choice of configurations
+    schedulers, stopping          decisions about trials, and limits of a search
+    core                          the state machine of a search
+    objective                     functions that objectives call
+    search_settings               validated settings of a search
+    tuner, ask_tell               classes and functions that run a search
+    runtime, display, callbacks   parts of a running search
+    record, experiment            writing and reading events
+    simulate                      searches on a virtual clock
 
 Names load on first use (PEP 562), so that a trial that only reports loads neither searchers nor schedulers.
 """

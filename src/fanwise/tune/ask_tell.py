@@ -155,7 +155,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         self._core = settings.new_core(scheduler)
         if is_resumed:
             state = restore(self.path, self._core, scheduler.searcher)
-        self._zero_s = time.monotonic() - state.last_s
+        self._zero_s = time.monotonic() - state.last_s  # monotonic time at time 0 of the search
         self._dispatcher = CallbackDispatcher(callbacks, state)
         state.news.on_line = self._dispatcher.on_line
         self._recorder = Recorder(self._record, state, self._dispatcher.on_event)
@@ -163,7 +163,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, up to the last call."""
+        """The experiment with the results of all calls so far."""
         return Experiment(self.path)
 
     @property
@@ -205,7 +205,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         values = plain_metrics(metrics)
         self._check_open()
         with self._lock, Uninterrupted():
-            in_flight = self._checked_in_flight(trial, values)
+            in_flight = self._find_in_flight(trial, values)
             decision = self._report(in_flight, values, checkpoint)
             if decision is not Decision.CONTINUE:
                 self._end(in_flight, Outcome("stopped"))
@@ -229,7 +229,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
         self._check_open()
         with self._lock, Uninterrupted():
-            in_flight = self._checked_in_flight(trial, values)
+            in_flight = self._find_in_flight(trial, values)
             if values is not None:
                 self._report(in_flight, values)
             elif not in_flight.trial.from_iter and not in_flight.has_reported:
@@ -250,7 +250,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
         self._check_open()
         with self._lock, Uninterrupted():
-            self._end(self._checked_in_flight(trial, None), outcome)
+            self._end(self._find_in_flight(trial, None), outcome)
             self._record.commit()
 
     def enqueue(self, config: Mapping[str, object]) -> None:
@@ -353,7 +353,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
         return next(action.status for action in actions if isinstance(action, Judged))
 
-    def _checked_in_flight(self, trial: object, values: Mapping[str, object] | None) -> _InFlight:
+    def _find_in_flight(self, trial: object, values: Mapping[str, object] | None) -> _InFlight:
         """Return the trial in flight, or raise TypeError or ValueError if the trial or the values are invalid."""
         if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
             raise TypeError(f"trial must be an AskedTrial or its id, got {trial!r}")

@@ -63,7 +63,7 @@ def violations_of(constraints: Iterable[Constraint], values: Mapping[str, Any]) 
 
 
 def violated_constraints(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> dict[str, float]:
-    """Return text of a violated constraint -> violation by the report.
+    """Return the constraints that a report violates, as text of the constraint -> violation.
 
     >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"])
     >>> violated_constraints(constraints, {"latency_ms": 25, "accuracy": 0.5})
@@ -116,10 +116,10 @@ def _number(text: str) -> float | None:
 def constraints_of(scheduler: Any, texts: Sequence[str] = ()) -> tuple[Constraint, ...]:
     """Return the constraints of a search, which are the scheduler's or `texts`.
 
-    Raises TypeError or ValueError if a constraint is invalid or if both have constraints.
+    Raises TypeError or ValueError if a constraint is invalid, or if there are constraints in both places.
     """
     constraints = checked_constraints(texts)
     if scheduler.constraints and constraints:
-        names = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
-        raise ValueError(f"constraints were given twice: the scheduler has {names}. Pass all of them in one place")
+        text = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
+        raise ValueError(f"constraints were given twice: the scheduler has {text}. Pass all of them in one place")
     return scheduler.constraints or constraints

@@ -34,7 +34,7 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
     ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids_of_trials)
-    # One index into `trials` per report.
+    # trial_indices[i] is the index in `trials` of the trial of report i.
     trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
     statuses = [history.status_of(trial, dead=dead) for trial in trials]
     columns: dict[str, Any] = {

@@ -27,7 +27,7 @@ from ..pool.reporting import forget_reports, has_reported, is_array, send_report
 from .runtime.checkpoint_store import open_checkpoint, save_checkpoint
 from .values import with_objects
 
-# Id of the job that saved the last checkpoint, and its number in that job. Reused processes run several jobs.
+# (id of the job that saved the last checkpoint, number of that checkpoint in the job). A process may run several jobs.
 _last_checkpoint: tuple[int, int] = (-1, 0)
 
 

@@ -179,7 +179,7 @@ def _matrix(losses: Points) -> Any:
 
 @final
 class ParetoFront:
-    """The distinct non-dominated points among those added.
+    """The distinct non-dominated points of all added points.
 
     >>> front = ParetoFront()
     >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (2.0, 2.0)]], front.points
@@ -200,7 +200,7 @@ class ParetoFront:
 
 @final
 class HypervolumeFront:
-    """The non-dominated points among those added, and their hypervolume.
+    """The non-dominated points of all added points, and their hypervolume.
 
     >>> front = HypervolumeFront((4.0, 4.0))
     >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (5.0, 0.0)]], front.volume

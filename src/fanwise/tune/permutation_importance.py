@@ -144,12 +144,12 @@ def _permute(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows":
     """Permute the values of one hyperparameter among the rows that have it. Keep all rows valid."""
     import numpy as np
 
-    permuted = rows.copy()
-    present = np.flatnonzero(~np.isnan(permuted[:, column]))
-    changed = permuted[present]
-    changed[:, column] = permuted[rng.permutation(present), column]
-    absent = np.isnan(changed)
-    if absent.any():
-        changed[absent] = rng.random(int(absent.sum()))
-    permuted[present] = encoder.snap(changed)
-    return permuted
+    result = rows.copy()
+    indices = np.flatnonzero(~np.isnan(rows[:, column]))
+    new_rows = rows[indices]
+    new_rows[:, column] = rows[rng.permutation(indices), column]
+    is_absent = np.isnan(new_rows)
+    if is_absent.any():
+        new_rows[is_absent] = rng.random(int(is_absent.sum()))
+    result[indices] = encoder.snap(new_rows)
+    return result

@@ -49,10 +49,10 @@ def search_data(history: SearchState) -> SearchData:
         for row, infeasibility, (value, resource) in history.counted_reports(history.metric, resource_attr)
         if isinstance(value, (int, float))
     ]
-    return replace(search_without_reports(history), reports=points)
+    return replace(search_data_without_reports(history), reports=points)
 
 
-def search_without_reports(history: SearchState) -> SearchData:
+def search_data_without_reports(history: SearchState) -> SearchData:
     """Return the result of `search_data` with an empty list of reports, because there can be many."""
     meta = history.meta
     resource_attr = meta.get("resource_attr")

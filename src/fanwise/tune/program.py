@@ -21,7 +21,7 @@ from .space import Space
 
 PROGRAM_FILE_NAME = "program.pickle"
 CLUSTER_FILE_NAME = "cluster.json"
-# Recorded in place of the objective's name by ask-and-tell searches, which have no objective.
+# Ask-and-tell searches have no objective. They record this text in place of its name.
 ASK_AND_TELL = "(asked and told)"
 
 
@@ -50,8 +50,9 @@ def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:
         objective, scheduler, space = loads(content)
     except Exception as error:  # unpickling user code may raise any exception
         raise RecordError(
-            f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Start in its "
-            f"folder, or pass objective and scheduler: Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
+            f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Run it in the "
+            f"original folder, or pass objective and scheduler: "
+            f"Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
         ) from error
     return objective, scheduler, space
 

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, final
 T = TypeVar("T")
 
 _WORDS = struct.Struct("<8Q").unpack
-_PERSON = b"fanwise chance 1"  # change this with the algorithm
+_PERSON = b"fanwise chance 1"  # must change if the algorithm changes
 _FLOAT = 2.0**-53
 
 

@@ -193,7 +193,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool = False) -> Verdict | None:
-    """Return the verdict if a limit was reached. Limits that stop running trials take precedence.
+    """Return the limit that was reached, or None. Limits that stop running trials take precedence.
 
     Called at every event. `is_draining`: no more trials start, so only limits that stop running trials matter.
     """

@@ -70,7 +70,7 @@ class Tuner:
         name: name of the experiment and its folder. None: derived from the objective's name and the time.
         print_update_interval: seconds between two tables if the output is not a terminal.
         asynchronous: if False, run trials in batches, and start a batch only when the last one has finished.
-        reuse: run trials in processes that have run other trials. Starts faster, but isolates less.
+        reuse: run trials in processes that have run other trials. They start faster, but are less isolated.
         random_seed: seed of the scheduler, the searcher and every trial. None: the scheduler's seed, or a random one.
         pool: pool to run on, which is left open. None: create one.
         warm_start: earlier experiments (names, paths or `Experiment`), data frames with one row per report, or a list

@@ -82,7 +82,7 @@ def copy_containers(value: Any) -> Any:
 
 
 def name_of(value: Any) -> str:
-    """Return a name for an object, which is identical in every process.
+    """Return a name for an object. Every process returns the same name.
 
     >>> name_of(max), name_of([64, 64]), name_of((3, 3)), name_of({"b", "a"})
     ('max', '[64, 64]', '(3, 3)', "{'a', 'b'}")

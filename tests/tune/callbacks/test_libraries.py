@@ -251,7 +251,12 @@ found.sort()
         program=KILLED.replace("LEAVE", ""),
     )
     assert found == [
-        ["trial 0", "FINISHED", [[1, 0.75], [2, 0.5], [2, 0.25]], "earlier reports after report 1 are discarded"],
+        [
+            "trial 0",
+            "FINISHED",
+            [[1, 0.75], [2, 0.5], [2, 0.25]],
+            "reports of earlier attempts after number 1 are discarded",
+        ],
         ["trial 1", "KILLED", [[1, 1.0]], None],
     ]
 

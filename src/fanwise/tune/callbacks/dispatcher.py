@@ -71,7 +71,7 @@ class CallbackDispatcher:
         self._put("on_start", event)
 
     def on_event(self, event: Event, actions: list[Action]) -> None:
-        """Dispatch the callback events for an event, before it is added to the state. Never blocks."""
+        """Dispatch the callback events of a search event, before it is added to the state. Never blocks."""
         now_s = event.now_s
         for action in actions:
             if type(action) is Answer:

@@ -16,8 +16,8 @@ class MLflowCallback:
     """Logs the trials of a search as runs of an MLflow experiment.
 
     A resumed trial continues its run, even after the search itself was resumed. If a trial restarts from an earlier
-    checkpoint, its run keeps the discarded reports, because MLflow cannot delete values, and the tag
-    `fanwise.attempt.N` lists them. Runs that a killed tuner left are set to KILLED when the resumed search ends.
+    checkpoint, its run keeps the discarded reports, because MLflow cannot delete values. The tag `fanwise.attempt.N`
+    says which reports are discarded. Runs that a killed tuner left are set to KILLED when the resumed search ends.
 
     Args:
         tracking_uri: URI of the store or server. None: MLflow's default, e.g. `MLFLOW_TRACKING_URI`.
@@ -58,7 +58,7 @@ class MLflowCallback:
                 self._runs[event.trial_id] = run_id
                 self._client.update_run(run_id, "RUNNING")
                 if event.void_after is not None:
-                    text = f"earlier reports after report {event.void_after} are discarded"
+                    text = f"reports of earlier attempts after number {event.void_after} are discarded"
                     self._client.set_tag(run_id, f"fanwise.attempt.{event.attempt}", text)
                 return
         tags = {

@@ -22,7 +22,7 @@ def equality_key(reason: Reason) -> tuple[str, str]:
 
 @final
 class Failures:
-    """Counts the outcomes of trials, each when the trial first pauses or finishes. A pause counts as a success.
+    """Counts the outcome of each trial when it first pauses or finishes. A pause counts as a success.
 
     Args:
         max_equal: the search fails if the first `max_equal` outcomes are failures and all alike. None: never.

@@ -58,7 +58,7 @@ from .equal_failures import Failures
 from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, call_searcher
-from .trials import Ranked, Trial, Trials
+from .trials import RankedReport, Trial, Trials
 from .validation import InvalidAnswer, checked_config, checked_decision, problem_with, required_values
 
 
@@ -517,7 +517,7 @@ class SearchCore:
         rank = (infeasibility, losses[0], self.counts.num_evaluations)
         if math.isfinite(losses[0]) and math.isfinite(infeasibility) and (trial.best is None or rank < trial.best):
             best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, infeasibility)
-            trial.best = Ranked(*rank, best)
+            trial.best = RankedReport(*rank, best)
         callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)

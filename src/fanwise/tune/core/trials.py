@@ -5,7 +5,7 @@
     starting   used   Ready                                              running; the timeout starts
     starting,  used   a decision, limit, timeout, fault or user          stopping, with a plan; the grace period starts
     running           Ended                                              attempt-ended with plan retry, or done
-    stopping   used   the grace period is over, the second Interrupt     killed
+    stopping   used   the grace period ends, or a second Interrupt       killed
     stopping,  used   Ended as planned: pause, hold, drop or suspend     attempt-ended
     killed            Ended otherwise                                    done
     attempt-   used   Free: plan retry                                   starting in the same slot, or queued
@@ -25,7 +25,7 @@ A held trial was paused by a user, and the scheduler considers it running. A fin
 best report and the checkpoints that are kept.
 
 A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at the iteration of its checkpoint, or 0.
-After a crash, later reports of the trial are void. After a pause they remain valid, and the next attempt repeats them.
+After a crash, the reports after the checkpoint are void. After a pause they remain valid and are repeated.
 """
 
 from bisect import bisect_left, insort
@@ -52,7 +52,7 @@ _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", 
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
-class Ranked(NamedTuple):
+class RankedReport(NamedTuple):
     """A report with its sort key. The smallest is the best. `number` is unique, so the earliest report wins ties."""
 
     infeasibility: float
@@ -66,7 +66,7 @@ class Checkpoint(NamedTuple):
 
     name: str
     iter: int
-    best: Ranked | None
+    best: RankedReport | None
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Trial:
     iter: int = 0
     reached: int = 0
     checkpoint: Checkpoint | None = None
-    best: Ranked | None = None
+    best: RankedReport | None = None
     hold: bool = False
     is_stopped_by_user: bool = False
     is_counted: bool = False
@@ -157,7 +157,7 @@ class Trials:
         self.deadlines = Deadlines()
         self.checkpoints: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
-        self._finished_best: Ranked | None = None
+        self._finished_best: RankedReport | None = None
 
     @property
     def best(self) -> BestReport | None:

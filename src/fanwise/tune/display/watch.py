@@ -37,7 +37,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
 
-    def press(self, _number: int, _frame: FrameType | None) -> None:
+    def on_sigint(self, _number: int, _frame: FrameType | None) -> None:
         """Handle the signal. Must not call the hub, because the interrupted thread may hold one of the hub's locks."""
         self.count += 1
         if self.count > 2:
@@ -53,7 +53,7 @@ def counting_interrupts() -> Iterator[Interrupts]:
     if not is_main or previous_handler is None or previous_handler is signal.SIG_IGN:  # None: C code handles it
         yield interrupts
         return
-    signal.signal(signal.SIGINT, interrupts.press)
+    signal.signal(signal.SIGINT, interrupts.on_sigint)
     try:
         yield interrupts
     finally:

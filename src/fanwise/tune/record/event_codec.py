@@ -148,9 +148,8 @@ def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any
 class RecordedActions:
     """The actions recorded in a row. Suggest, causes, and configurations of later attempts are not recorded.
 
-    `matches` encodes the other actions instead of decoding the recorded ones, because most rows have none. It ignores
-    texts. The text of a failure contains the output and traceback of one process, and differs between versions of this
-    library.
+    `matches` compares actions in encoded form, which is fast because most rows have no actions. It ignores texts. The
+    text of a failure contains the output and traceback of one process, and differs between versions of this library.
     """
 
     __slots__ = ("_body", "_is_report", "_trial_id")

@@ -58,7 +58,7 @@ def is_held(folder: Path) -> bool | None:
     except OSError:
         return None
     try:
-        # Shared, so that concurrent readers do not take each other for the writer.
+        # A shared lock, because concurrent readers must not take each other for the writer.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -28,11 +28,11 @@ class News:
         self._num_left_out += not is_kept
         if not is_kept and self.on_line is None:
             return
-        shown = printable(make_line())
+        line = printable(make_line())
         if is_kept:
-            self._lines.append(shown)
+            self._lines.append(line)
         if self.on_line is not None:
-            self.on_line(shown, is_failure)
+            self.on_line(line, is_failure)
 
     def take(self) -> list[str]:
         """Return the lines since the last call. If lines were left out, the last line gives their number."""

@@ -78,7 +78,7 @@ def read_search(folder: Path) -> SearchReader:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The values of an experiment in a list.
+    """An experiment as shown in lists of experiments.
 
     Attributes:
         num_lost: number of trials that were running when their tuner was killed.

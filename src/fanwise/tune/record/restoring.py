@@ -18,7 +18,7 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
     """Replay the record with a new SearchCore and its searcher. Return the state of the search, with empty news.
 
     Raises:
-        RecordError: the scheduler makes other decisions than the record has, or a newer version wrote the record.
+        RecordError: the decisions of the scheduler differ from the record, or a newer version wrote the record.
     """
     state = SearchState(read_meta(folder))
     replayed = replay(core, searcher, rows_of(folder, state), compares_suggestions=False)

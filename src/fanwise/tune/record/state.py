@@ -74,7 +74,7 @@ class SearchState:
         self.last_s = 0.0
         self.last_seq = 0
         self.news = News()
-        self._warned_of_clones = False
+        self._has_warned_of_clones = False
 
     def add_events(self, events: Iterable[RecordedEvent]) -> None:
         """Add the next events. Raises RecordError if an event does not fit the events before it."""
@@ -227,8 +227,8 @@ class SearchState:
         trial.status = Status.IN_PROGRESS
         trial.num_reports = from_iter
         self.news.add(lambda: news.start_line(trial, action))
-        if "source" in action and "checkpoint" not in action and not self._warned_of_clones:
-            self._warned_of_clones = True
+        if "source" in action and "checkpoint" not in action and not self._has_warned_of_clones:
+            self._has_warned_of_clones = True
             self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
     def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from ..constraints import format_violations
 from ..schedulers.scheduler import Decision, Status
 
 MAX_ROWS: Final = 50  # a snapshot has up to 50 running, 50 paused and 50 ended trials
-_DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # so that equal texts share memory
+_DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # all reports share these texts
 
 
 class RankedReport(NamedTuple):

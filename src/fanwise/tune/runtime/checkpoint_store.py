@@ -28,8 +28,8 @@ from ...base.urls import check_url, filesystem_of, is_url
 _log = logging.getLogger(__name__)
 
 _COMPLETE_MARKER = "COMPLETE"
-# Seconds from a commit until the record is durable.
-_UNTIL_DURABLE_S = 0.2
+# Delay of a deletion. A commit is durable after this time.
+_DELETION_DELAY_S = 0.2
 # Name of the file that records the owner of a checkpoint root; see `checkpoint_owner`.
 OWNER_FILE_NAME = "fanwise-experiment.json"
 # Names of checkpoints and of partially written ones. Nothing else below a root may be deleted.
@@ -180,7 +180,7 @@ class CheckpointStore:
             self._thread = threading.Thread(target=self._run, name="fanwise-checkpoints", daemon=True)
             self._thread.start()
         for name in names:
-            self._names.put((time.monotonic() + _UNTIL_DURABLE_S, name))
+            self._names.put((time.monotonic() + _DELETION_DELAY_S, name))
 
     def close(self) -> None:
         """Block until all discarded checkpoints are deleted. Close the record first."""
@@ -190,12 +190,12 @@ class CheckpointStore:
             self._thread.join()
 
     def sweep(self, keep: Collection[str]) -> None:
-        """Delete orphaned checkpoints; see `sweep_checkpoints`. No trial may be running."""
+        """Delete orphaned checkpoints (see `sweep_checkpoints`). Must not be called while trials are running."""
         try:
             if orphans := sweep_checkpoints(self.root, keep):
-                _log.info("deleted %s in %s that no trial needs", counted(len(orphans), "checkpoint"), self.root)
+                _log.info("deleted %s from %s", counted(len(orphans), "unused checkpoint"), self.root)
         except Exception as error:  # a full disk or a lost network must not end the search
-            _log.warning("checkpoints that no trial needs could not be deleted from %s: %s", self.root, error)
+            _log.warning("unused checkpoints could not be deleted from %s: %s", self.root, error)
 
     def _run(self) -> None:
         while (item := self._names.get()) is not None:

@@ -34,7 +34,7 @@ KEY_NAME = "control.key"
 CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
 _MAX_PATH_BYTES = 100  # Linux allows 107
-# Commands are short.
+# Small limits, because commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
 # A search answers at once unless its thread is busy.
 _ANSWER_TIMEOUT_S = 30.0

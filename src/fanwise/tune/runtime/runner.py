@@ -105,7 +105,7 @@ class SearchRunner:
         self._discards: list[str] = []
         self._report: Report | None = None  # the report whose event is being applied
         self._timer: Timer | None = None
-        self._timer_due_s: float | None = None  # `next_tick_s` of the core when the timer was last set or kept
+        self._timer_due_s: float | None = None  # `next_tick_s` of the core at the last call of `_set_timer`
         self._after_commit: list[Callable[[], None]] = []
         self._early_commands: list[Callable[[], None]] = []  # commands received before `begin`
         self._summary_due_s = -math.inf

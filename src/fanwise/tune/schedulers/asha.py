@@ -5,8 +5,8 @@
                   from the highest rung down, or starts a new trial (Algorithm 2)
     "stopping"    a trial at a level is stopped unless it is in the top 1/eta of the trials that reached it so far; the
                   first trial continues, and ties continue until 1/eta of the trials have continued
-    "quantile"    a trial continues if it is at or better than the 1/eta quantile of the results at its level, including
-                  its own (the rule of Syne Tune)
+    "quantile"    a trial continues if it equals or beats the 1/eta quantile of all results at its level, including its
+                  own (the rule of Syne Tune)
 
 Stopping needs no checkpoints. Promotion only pauses trials, so a trial can still be promoted when more trials have
 reached its level. A report that passes several levels counts for the highest one. With several brackets, the scheduler
@@ -70,7 +70,7 @@ class AsynchronousHalving(RungScheduler):
             for level in range(bracket, len(self._levels))
         }
         # Sort by decreasing level, then by bracket.
-        rungs = [self._rungs[place] for place in sorted(self._rungs, key=lambda place: (-place[1], place[0]))]
+        rungs = [self._rungs[key] for key in sorted(self._rungs, key=lambda key: (-key[1], key[0]))]
         self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
 
     @abc.abstractmethod
@@ -201,7 +201,7 @@ class MOASHA(AsynchronousHalving):
     ('CONTINUE', 'CONTINUE', 'STOP')
     """
 
-    _multiple_objectives: ClassVar[bool] = True
+    _accepts_multiple_objectives: ClassVar[bool] = True
 
     def __init__(self, searcher: Searcher | str | None = None, **options: Unpack[RungOptions]) -> None:
         super().__init__(searcher, **options)

@@ -9,8 +9,8 @@ If there are fewer workers than members, members pause at the end of each interv
 started from scratch without a checkpoint, members no longer pause, because they would lose their progress.
 
 Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
-clone reaches the maximum, the clone gets another source, or is dropped if there is none. Clones that start from scratch
-keep their source.
+clone reaches the maximum, the clone gets another source, or is dropped if there is none. Without checkpoints, clones
+start from scratch, so they keep their source.
 """
 
 import math
@@ -291,9 +291,9 @@ def perturb(domain: Domain, value: object, factor: float) -> Value:
         return float(domain.value_at(index))  # type: ignore[arg-type]  # not a category
 
     target = number_at(index) * factor
-    new = bisect_left(range(last + 1), target, key=number_at)
-    if new > last or (new > 0 and target - number_at(new - 1) <= number_at(new) - target):
-        new -= 1
-    if new == index:
-        new += (target > number_at(index)) - (target < number_at(index))
-    return domain.value_at(min(max(new, 0), last))
+    nearest = bisect_left(range(last + 1), target, key=number_at)
+    if nearest > last or (nearest > 0 and target - number_at(nearest - 1) <= number_at(nearest) - target):
+        nearest -= 1
+    if nearest == index:
+        nearest += (target > number_at(index)) - (target < number_at(index))
+    return domain.value_at(min(max(nearest, 0), last))

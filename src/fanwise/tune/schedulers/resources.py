@@ -32,7 +32,7 @@ class ResourceScheduler(Scheduler):
             objective then ends by itself.
     """
 
-    _multiple_objectives: ClassVar[bool] = False
+    _accepts_multiple_objectives: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ResourceScheduler(Scheduler):
         **options: Unpack[SchedulerOptions],
     ) -> None:
         super().__init__(searcher, **options)
-        if len(self.objectives) > 1 and not self._multiple_objectives:
+        if len(self.objectives) > 1 and not self._accepts_multiple_objectives:
             hint = "For several metrics, use MOASHA, or FIFO, which stops no trial early"
             raise TypeError(f"{type(self).__name__} needs one metric, got {options['metric']!r}. {hint}")
         self._max_resource_attr = checked_name("max_resource_attr", max_resource_attr)

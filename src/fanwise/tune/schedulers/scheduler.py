@@ -65,7 +65,7 @@ class Resume:
 class Clone:
     """Start a new trial with id `context.trial_id` and this configuration from the last checkpoint of `trial_id`.
 
-    Without a checkpoint it starts from scratch. Its first report has the number after that of the checkpoint.
+    Without a checkpoint it starts from scratch. The numbers of its reports continue from the checkpoint.
     """
 
     trial_id: int
@@ -141,12 +141,12 @@ class Scheduler(abc.ABC):
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             keyword = inspect.Parameter.KEYWORD_ONLY
-            _, *own = inspect.signature(cls.__init__).parameters.values()
-            if own and own[-1].kind is inspect.Parameter.VAR_KEYWORD:
+            _, *parameters = inspect.signature(cls.__init__).parameters.values()
+            if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
                 inherited = inspect.signature(cls.__mro__[1]).parameters.values()
-                by_name = {option.name: option for option in (*inherited, *own) if option.kind is keyword}
-                own = [*(option for option in own[:-1] if option.kind is not keyword), *by_name.values()]
-            cls.__signature__ = inspect.Signature(own, return_annotation=None)  # type: ignore[attr-defined]
+                by_name = {option.name: option for option in (*inherited, *parameters) if option.kind is keyword}
+                parameters = [*(option for option in parameters[:-1] if option.kind is not keyword), *by_name.values()]
+            cls.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
 
     @names_nearest_option
     def __init__(

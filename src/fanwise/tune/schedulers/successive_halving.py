@@ -83,7 +83,7 @@ class SynchronousHalving(RungScheduler):
         self._num_rounds = 0
         self._num_arrived = 0
         self._round_of: dict[int, _Round] = {}  # rounds of active trials
-        self._incomplete: _Round | None = None
+        self._incomplete_round: _Round | None = None
         self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
         self._promoted: dict[int, tuple[int, int]] = {}  # paused trial that continues -> (number of its round, rank)
         self._eliminated: dict[int, None] = {}  # paused trials that do not continue, in order
@@ -92,9 +92,9 @@ class SynchronousHalving(RungScheduler):
         if self._unconfirmed_trial_id == context.trial_id:  # the searcher had no suggestion for it
             self._remove_unstarted(context.trial_id)
         self._unconfirmed_trial_id = None
-        incomplete = self._incomplete
+        incomplete = self._incomplete_round
         if context.no_new_configs and incomplete is not None and incomplete.num_started and not incomplete.running:
-            self._incomplete = None
+            self._incomplete_round = None
             incomplete.is_complete = True
             self._close_rung_if_all_arrived(incomplete)
         if self._eliminated:
@@ -148,7 +148,7 @@ class SynchronousHalving(RungScheduler):
 
     def _add_new(self, trial_id: int) -> None:
         """Add the next new trial to the incomplete round, or to a new one."""
-        round_ = self._incomplete
+        round_ = self._incomplete_round
         if round_ is None:
             round_ = _Round(self._num_rounds, self._brackets[self._num_rounds % len(self._brackets)])
             self._num_rounds += 1
@@ -156,7 +156,7 @@ class SynchronousHalving(RungScheduler):
         round_.is_complete = round_.num_started == round_.bracket.sizes[0]
         round_.running.add(trial_id)
         self._round_of[trial_id] = round_
-        self._incomplete = None if round_.is_complete else round_
+        self._incomplete_round = None if round_.is_complete else round_
         self._unconfirmed_trial_id = trial_id
 
     def _remove_unstarted(self, trial_id: int) -> None:
@@ -164,7 +164,7 @@ class SynchronousHalving(RungScheduler):
         round_.running.remove(trial_id)
         round_.num_started -= 1
         round_.is_complete = False
-        self._incomplete = round_
+        self._incomplete_round = round_
 
     def _remove(self, trial_id: int) -> None:
         round_ = self._round_of.pop(trial_id, None)

@@ -34,7 +34,7 @@ class ModelBasedSearcher(Searcher):
         observations: all observations of the search; available after `begin`.
     """
 
-    _results_per_fit: ClassVar[int] = 200  # with n results, a fit serves 1 + n / _results_per_fit suggestions
+    _results_per_fit: ClassVar[int] = 200  # n results: fit again after 1 + n / _results_per_fit suggestions
 
     encoder: "Encoder"
     observations: "ObservationStore"
@@ -159,11 +159,9 @@ class ModelBasedSearcher(Searcher):
 
     def _first_untried(self, rows: "Rows", rng: "np.random.Generator") -> "Floats | None":
         """Return the first untried row, or another untried row of the space, or None if all were tried."""
-        tried_keys = (
-            self._tried_keys.union(key for _, key in self._outstanding.values())
-            if self._outstanding
-            else self._tried_keys
-        )
+        tried_keys = self._tried_keys
+        if self._outstanding:
+            tried_keys = tried_keys.union(key for _, key in self._outstanding.values())
         keys = self.encoder.keys(rows)
         index = next((index for index, key in enumerate(keys) if key not in tried_keys), None)
         return self.encoder.untried_row(tried_keys, rng) if index is None else rows[index]

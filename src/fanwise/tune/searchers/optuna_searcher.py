@@ -113,7 +113,7 @@ class OptunaSearcher(Searcher):
         self._num_configurations = space.num_configurations
         self._tried_keys: set[bytes] = set()  # keys of suggested and running configurations
         self._num_added = 0
-        self._open: _OpenSuggestion | None = None
+        self._open_suggestion: _OpenSuggestion | None = None
         self._trials: dict[int, _Trial] = {}
 
     def _new_study(self, space: Space, seed: int) -> "OptunaStudy":
@@ -138,12 +138,12 @@ class OptunaSearcher(Searcher):
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         with self._error_note():
             self._sync_pending(context.pending)
-            if self._open is None:
-                self._open = self._new_suggestion(context)
-            if self._open is None:
+            if self._open_suggestion is None:
+                self._open_suggestion = self._new_suggestion(context)
+            if self._open_suggestion is None:
                 return None
-            self._open.trial_id = context.trial_id
-            return dict(self._open.config)
+            self._open_suggestion.trial_id = context.trial_id
+            return dict(self._open_suggestion.config)
 
     def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
         has_state = self._study.has_state
@@ -151,14 +151,16 @@ class OptunaSearcher(Searcher):
             self.suggest(context)  # changes the state of the sampler
         else:
             self._sync_pending(context.pending)
-        if self._open is not None and self._open.config != config:  # another version of Optuna was used before
-            self._study.end(self._open.number, "Failed", None)
-            self._open = None
-        if self._open is not None:
-            self._open.trial_id = context.trial_id
+        if (
+            self._open_suggestion is not None and self._open_suggestion.config != config
+        ):  # another version of Optuna wrote the record
+            self._study.end(self._open_suggestion.number, "Failed", None)
+            self._open_suggestion = None
+        if self._open_suggestion is not None:
+            self._open_suggestion.trial_id = context.trial_id
         elif config is not None and not has_state:
             self._add_tried(config)
-            self._open = _OpenSuggestion(self._study.add(config), context.trial_id, dict(config))
+            self._open_suggestion = _OpenSuggestion(self._study.add(config), context.trial_id, dict(config))
 
     def _new_suggestion(self, context: SuggestContext) -> _OpenSuggestion | None:
         """Return an untried suggestion, or None."""
@@ -209,12 +211,14 @@ class OptunaSearcher(Searcher):
             return  # the results of a warm start do not affect a grid
         with self._error_note():
             if trial is None:
-                if self._open is not None and self._open.trial_id == trial_id:
-                    self._study.end(self._open.number, status, None)
-                    self._open = None
+                if self._open_suggestion is not None and self._open_suggestion.trial_id == trial_id:
+                    self._study.end(self._open_suggestion.number, status, None)
+                    self._open_suggestion = None
                 return
             if trial.number is None:
-                if not trial.reports and (self._open is None or self._open.config != trial.config):
+                if not trial.reports and (
+                    self._open_suggestion is None or self._open_suggestion.config != trial.config
+                ):
                     return  # the trial is not in the study and has no result
                 trial.number = self._start(trial.config)
             if trial.is_paused:
@@ -222,7 +226,7 @@ class OptunaSearcher(Searcher):
             self._study.end(trial.number, status, trial.last)
 
     def _sync_pending(self, pending: Mapping[int, Mapping[str, object]]) -> None:
-        """Update the study to the running and paused trials."""
+        """Set the states of the running and paused trials in the study."""
         for trial_id, config in pending.items():
             trial = self._trials.get(trial_id)
             if trial is None:
@@ -242,9 +246,9 @@ class OptunaSearcher(Searcher):
 
     def _start(self, config: Mapping[str, object]) -> int:
         """Use the open suggestion if it has this configuration, or add a trial. Return its number in the study."""
-        suggestion = self._open
+        suggestion = self._open_suggestion
         if suggestion is not None and suggestion.config == config:
-            self._open = None
+            self._open_suggestion = None
             return suggestion.number
         self._num_added += 1
         return self._study.add(config)

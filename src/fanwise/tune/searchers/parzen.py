@@ -96,10 +96,10 @@ class ParzenEstimator:
         weights = np.append(weights_N, prior_weight)
         self._weights = weights / weights.sum()
         self._log_weights = np.log(self._weights)
-        scott = bandwidth_factor * max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
+        scott_factor = bandwidth_factor * max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
         ranks_ND = encoder.ranks(rows_ND)
         self._kernels = [
-            _make_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott) for d in range(encoder.num_dims)
+            _make_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott_factor) for d in range(encoder.num_dims)
         ]
 
     def log_density(self, points_CD: Rows) -> Floats:
@@ -121,7 +121,7 @@ class ParzenEstimator:
 
 
 def _make_kernels(
-    encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float
+    encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott_factor: float
 ) -> _TruncatedNormals | _Tables:
     domain, prior = encoder.domains[d], encoder.priors.get(d)
     num_values = domain.num_values
@@ -139,7 +139,7 @@ def _make_kernels(
             prior_row[int(center * num_values)] = probability
         rows = np.vstack(((1.0 - smoothing) * identity + smoothing * uniform, prior_row))
         return _Tables(ranks_N, rows, uniform, encoder.middles(d))
-    std = scott * _standard_deviation(units_N, center, prior_std)
+    std = scott_factor * _standard_deviation(units_N, center, prior_std)
     std = min(1.0, max(std, _MIN_STD, _MIN_STD_SHARES / num_values if num_values else 0.0))
     if num_values is None or num_values > _MAX_TABLE_SIZE:
         return _TruncatedNormals(units_N, std, center, prior_std)

@@ -60,7 +60,7 @@ class TriedConfigs:
         return math.prod(math.inf if size is None else size for size in sizes) <= _MAX_CONFIGS
 
     def _find_untried(self, start: int) -> dict[str, object]:
-        """Return the first untried configuration at index `start` or later, cyclically, in the grid of the space."""
+        """Return an untried configuration. Search the grid of the space from index `start` on, and then before it."""
         sizes = {name: domain.num_values or 1 for name, domain in self._space.domains.items()}
         for bounds in ((start, None), (0, start)):
             for config in islice(self._space.grid(sizes), *bounds):

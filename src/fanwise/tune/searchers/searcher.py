@@ -133,9 +133,9 @@ class Searcher(abc.ABC):
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Names of the distributions that determine the suggestions. Subclasses may set a class variable.
+        """Names of the Python packages that determine the suggestions. Subclasses may set a class variable.
 
-        Their versions are recorded; a replay with other versions takes the suggestions from the record.
+        Their versions are recorded. A replay with other versions takes the suggestions from the record.
         """
         return ()
 

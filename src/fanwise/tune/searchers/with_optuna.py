@@ -1,12 +1,12 @@
 """Optuna distributions of a space, and an in-memory study for the samplers used by `OptunaSearcher`.
 
-Domains are converted to these distributions. The study represents values of other domains by their index, or by a
-number in [0, 1).
+Domains are converted to these distributions:
 
     uniform, loguniform, quniform, finrange with an exact step          FloatDistribution
     randint, lograndint, qrandint, finrange with cast_int, exact step   IntDistribution
     choice; a constant is a single category                             CategoricalDistribution
 
+The study represents values of other domains by their index, or by a number in [0, 1).
 The study minimizes losses. Trials are RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or the last report
 is not finite).
 """

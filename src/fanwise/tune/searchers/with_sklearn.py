@@ -90,7 +90,7 @@ class ForestSearcher(ModelBasedSearcher):
     """
 
     suggest_timeout_s: ClassVar[float | None] = 5.0
-    _results_per_fit: ClassVar[int] = 80  # with n results, a fit serves 1 + n / 80 suggestions
+    _results_per_fit: ClassVar[int] = 80  # n results: fit again after 1 + n / 80 suggestions
 
     def __init__(
         self, num_init: int = 5, *, num_trees: int = 32, num_candidates: int = 1000, max_rows: int = 300

@@ -53,7 +53,7 @@ class Domain(abc.ABC):
 
     @abc.abstractmethod
     def settings(self) -> Mapping[str, object]:
-        """Return the arguments of the function `domain_type`, as JSON."""
+        """Return the arguments of the function that created the domain, as JSON."""
 
 
 class FiniteDomain(Domain):

@@ -30,8 +30,8 @@ class Categories(FiniteDomain):
     Args:
         domain_type: "choice" or "ordinal".
         categories: values, or names of objects.
-        kind: "equal": uniformly distributed. "nn": the nearest neighbor of a uniform number between the smallest and
-            the largest category, extended by half a mean distance at both ends. "nn-log": the same for logarithms.
+        kind: distribution. "equal": uniform. "nn": the nearest neighbor of a uniform number. The interval of the number
+            exceeds the first and last category by half of their mean distance. "nn-log": the same for logarithms.
         object_positions: indices of the categories that are names of objects.
         objects: the objects at these indices, or None if the domain was restored from JSON.
     """

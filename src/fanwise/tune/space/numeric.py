@@ -26,7 +26,7 @@ MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qra
 _MAX_FLOAT = math.nextafter(math.inf, 0.0)
 _MAX_VALUES = 2**52  # with more values, the midpoint of a bin of [0, 1) rounds to its edge
 _MAX_LOG_MULTIPLE = 2**45  # keeps the exponent in `from_unit` below 46
-_TOLERANCE = Fraction(1, 10**6)  # maximum distance, in steps, of a float from the value that it is taken as
+_TOLERANCE = Fraction(1, 10**6)  # maximum rounding error of a float, as a fraction of the step
 
 
 @final
@@ -181,7 +181,7 @@ class Multiples(FiniteDomain):
 
     def from_unit(self, u: float) -> float:
         if self._scale is None:
-            return FiniteDomain.from_unit(self, u)  # type: ignore[return-value]  # that of value_at
+            return FiniteDomain.from_unit(self, u)  # type: ignore[return-value]  # `value_at` returns float
         m, e = exp2(self._scale.log_at(check_unit(u)))
         multiple = ((m >> (FRACTION_BITS - 1 - e)) + 1) >> 1  # rounds the fixed-point number half up
         return self.value_at(min(max(multiple - self._first, 0), self._size - 1))
@@ -208,8 +208,8 @@ class FinRange(FiniteDomain):
 
     def __post_init__(self) -> None:
         checked_bool(f"{self.domain_type}: cast_int", self.cast_int)
-        checked = _checked_int if self.cast_int else _checked_finite
-        lower, upper = _checked_bounds(self.domain_type, self.lower, self.upper, checked)
+        convert = _checked_int if self.cast_int else _checked_finite
+        lower, upper = _checked_bounds(self.domain_type, self.lower, self.upper, convert)
         size = _checked_int(f"{self.domain_type}: size", self.size)
         if size < 2:
             raise ValueError(f"{self.domain_type}: size must be at least 2, got {size!r}")

@@ -229,7 +229,7 @@ def format_condition(when: When) -> str:
 
 
 def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
-    """Return ancestor -> values of the ancestor with which all `names` exist.
+    """Return the values that ancestors may have if all `names` are to exist, as ancestor -> values.
 
     Raises ValueError if two of the names cannot exist together.
     """
@@ -256,7 +256,10 @@ _OTHER = object()  # represents all values of a parent that are in no condition
 def count_configurations(
     names: Sequence[str], domains: Mapping[str, Domain], conditions: Mapping[str, When]
 ) -> int | None:
-    """Return the number of distinct configurations, or None if a domain is real-valued. `names`: parents first."""
+    """Return the number of distinct configurations, or None if a domain is real-valued.
+
+    Parents must precede children in `names`.
+    """
     if not all(map(is_finite, domains.values())):
         return None
     values_of: dict[str, list[Value]] = {}  # parent -> its values in conditions

@@ -7,10 +7,10 @@ Scales are monotone and never leave their bounds. They do not use exp and log of
 machines in the last bit, because a replay must be bit-identical.
 
 Logarithms are integers in units of 2**-80 (fixed point). 2**t is computed as 2**whole * 2**(i/256) * 2**(j/65536) *
-2**rest. Tables contain the second and third factor. The last one is the exponential series up to the cube of the rest,
-which is below 2**-16. `exp2` rounds down with a relative error below 2**-70, so its floats are off by at most 0.50002
-units in the last place. It is monotone within a table step, because all factors are. It is monotone between steps,
-because the missing term of the series (more than 2**-71) exceeds the rounding error (less than 2**-77).
+2**x, where x is below 2**-16. Tables contain the second and third factor. The last factor is the exponential series up
+to the cube of x. `exp2` rounds down with a relative error below 2**-70, so its floats are off by at most 0.50002 units
+in the last place. It is monotone within a table step, because all factors are. It is monotone between steps, because
+the missing term of the series (more than 2**-71) exceeds the rounding error (less than 2**-77).
 """
 
 import math
@@ -23,20 +23,20 @@ ONE = 1 << FRACTION_BITS
 _FLOAT_ONE = float(ONE)
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 _STEPS = 256  # number of entries of each table
-_REST_BITS = FRACTION_BITS - 16
-_REST_MASK = (1 << _REST_BITS) - 1
+_X_BITS = FRACTION_BITS - 16
+_X_MASK = (1 << _X_BITS) - 1
 _THREE = 3 * ONE
 _LN2 = 0xB17217F7D1CF79ABC9E3  # in units of 2**-80
 _LOG2_E = 0x171547652B82FE1777D0F  # in units of 2**-80
 _MIN_LDEXP_EXPONENT = -1000  # below this exponent, floats may be subnormal, and ldexp would round twice
 
 
-def _powers_of_root(root_of: int) -> tuple[int, ...]:
-    """Return 2**(k / root_of) for k in 0..255, rounded down; root_of is a power of two."""
+def _powers_of_root(degree: int) -> tuple[int, ...]:
+    """Return 2**(k / degree) for k in 0..255, rounded down. `degree` must be a power of two."""
     guard_bits = 80
     scale = 1 << (FRACTION_BITS + guard_bits)
     root = 2 * scale
-    for _ in range(root_of.bit_length() - 1):
+    for _ in range(degree.bit_length() - 1):
         root = math.isqrt(root * scale)
     powers = [scale]
     for _ in range(_STEPS - 1):
@@ -54,10 +54,10 @@ def exp2(t: int) -> tuple[int, int]:
     >>> exp2(3 * ONE) == (ONE, 3)
     True
     """
-    x = ((t & _REST_MASK) * _LN2) >> FRACTION_BITS
-    rest = ONE + x + (((x * x) >> FRACTION_BITS) * (_THREE + x) // 6 >> FRACTION_BITS)
+    x = ((t & _X_MASK) * _LN2) >> FRACTION_BITS
+    series = ONE + x + (((x * x) >> FRACTION_BITS) * (_THREE + x) // 6 >> FRACTION_BITS)
     table = (_COARSE[(t >> 72) & 255] * _FINE[(t >> 64) & 255]) >> FRACTION_BITS
-    return (table * rest) >> FRACTION_BITS, t >> FRACTION_BITS
+    return (table * series) >> FRACTION_BITS, t >> FRACTION_BITS
 
 
 def exp2_float(t: int) -> float:

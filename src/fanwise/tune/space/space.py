@@ -145,7 +145,7 @@ class Space:
 
     @property
     def conditions(self) -> Mapping[str, When]:
-        """Condition (parent -> values that it must have) by name of the conditional hyperparameter. Read-only."""
+        """Conditional hyperparameter -> parent -> values that the parent must have. Read-only."""
         return MappingProxyType(self._conditions)
 
     @property
@@ -194,7 +194,7 @@ class Space:
         Parents are sampled such that the conditional hyperparameters in `partial` exist. Raises ValueError as `check`,
         and if hyperparameters cannot exist together.
         """
-        fixed = self._checked(partial, [])
+        fixed = self._plain_values(partial, [])
         units = {name: rng.random() for name in self._domains}
         values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
         for name, allowed in required_parents(partial, self._conditions).items():
@@ -247,10 +247,10 @@ class Space:
         """
         missing = (name for name in self._domains if name not in config)
         problems = [f"{name!r} is missing" for name in missing if exists(name, config, self._conditions)]
-        return self._make_config(self._checked(config, problems))
+        return self._make_config(self._plain_values(config, problems))
 
-    def _checked(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-        """Return the values of `config` in plain form. Raise ValueError with `problems` and new problems, if any."""
+    def _plain_values(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+        """Convert the values of `config`. Raise ValueError with all `problems` if there are any, old or new."""
         plain: dict[str, object] = {}
         for name, value in config.items():
             domain = self._domains.get(name)
@@ -303,7 +303,7 @@ class Space:
 
 def check_part(space: Space, partial: Mapping[str, object]) -> dict[str, object]:
     """Validate a partial configuration and return its values in plain form. Raises ValueError as `Space.check`."""
-    return space._checked(partial, [])
+    return space._plain_values(partial, [])
 
 
 def space_priors(space: Space) -> Mapping[str, Prior]:

@@ -58,13 +58,6 @@ def filled(slots: Slots) -> list[int]:
     return numbers
 
 
-def test_asynchronous_search_fills_a_slot_as_soon_as_it_is_free() -> None:
-    slots = Slots(3, asynchronous=True)
-    assert filled(slots) == [0, 1, 2]
-    slots.release(1)
-    assert filled(slots) == [1]
-
-
 def test_synchronous_search_fills_the_slots_when_all_are_free() -> None:
     slots = Slots(2, asynchronous=False)
     assert filled(slots) == [0, 1]

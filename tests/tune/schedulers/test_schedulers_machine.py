@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -342,7 +342,6 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
 
 
 LONG = settings(stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
-QUICKLY = settings(LONG, max_examples=400, database=None, derandomize=True, phases=[Phase.generate])
 
 
 @pytest.mark.parametrize("max_examples", [10, pytest.param(200, marks=pytest.mark.soak)])

@@ -8,6 +8,7 @@ from fanwise.tune import (
     ASHA,
     BOHB,
     FIFO,
+    MOASHA,
     Hyperband,
     MedianStopping,
     Scheduler,
@@ -75,9 +76,10 @@ def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> Non
         (SuccessiveHalving("tpe", metric="loss", max_t=9, grace_period=3), (3, 9)),
         (BOHB(metric="loss", max_resource_attr="max_epochs"), (1, 3, 9)),
         (MedianStopping("tpe", metric="loss"), ()),
+        (MOASHA("tpe", metric=["loss", "size"], max_t=9), ()),
         (ASHA(TPESearcher(), metric="loss", max_t=10), ()),
     ],
-    ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median", "an object"],
+    ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median", "moasha", "an object"],
 )
 def test_a_searcher_learns_at_the_levels_where_trials_are_compared(
     scheduler: Scheduler, levels: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Forest search: its trees, the expected improvement, where it looks, costs, constraints and failures."""
+"""The forest and the expected improvement, and what the searchers with a model (forest and TPE) suggest."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -61,39 +61,14 @@ def bowl(config: Mapping[str, Any]) -> float:
     return float((config["x"] - 0.7) ** 2 + (config["y"] - 0.2) ** 2)
 
 
-def sixteen(searcher: Searcher, *, tells: bool, seed: int = 0) -> list[tuple[float, float]]:
-    """What it suggests to sixteen workers that ask one after the other; whether it is told of those before."""
+def sixteen(searcher: Searcher) -> list[tuple[float, float]]:
+    """Return the suggestions for sixteen trials that run at the same time."""
     pending: dict[int, Mapping[str, object]] = {}
     for number in range(16):
-        config = searcher.suggest(
-            SuggestContext(number, 100 + number, SQUARE, seed=seed, pending=dict(pending) if tells else {})
-        )
+        config = searcher.suggest(SuggestContext(number, 100 + number, SQUARE, pending=dict(pending)))
         assert config is not None
         pending[100 + number] = config
     return [(config["x"], config["y"]) for config in pending.values()]  # type: ignore[misc]  # numbers
-
-
-def nearest(points: list[tuple[float, float]]) -> float:
-    """The mean distance of each point to the nearest other one."""
-    found = np.array(points)
-    between = np.linalg.norm(found[:, None] - found[None], axis=2)
-    return float(np.sort(between, axis=1)[:, 1].mean())
-
-
-@pytest.mark.parametrize("num_seeds", [2, pytest.param(12, marks=pytest.mark.soak)])
-def test_sixteen_workers_at_once_get_configurations_that_are_spread(num_seeds: int) -> None:
-    spread, crowded = [], []
-    for seed in range(num_seeds):
-        points = sixteen(fed(ForestSearcher), tells=True, seed=seed)
-        assert len(set(points)) == 16
-        spread.append(nearest(points))
-        crowded.append(nearest(sixteen(fed(ForestSearcher), tells=False, seed=seed)))
-    assert np.mean(spread) > 1.2 * np.mean(crowded)
-
-
-def test_it_looks_where_losses_are_small() -> None:
-    far = [math.dist(point, (0.7, 0.2)) for point in sixteen(fed(ForestSearcher), tells=True)]
-    assert np.median(far) < 0.25
 
 
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
@@ -107,7 +82,7 @@ def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callabl
             Observation(number, config, 1, 1.0, (loss,), {"loss": loss}, (over,), infeasibility=max(over, 0.0))
         )
         searcher.on_end(number, "Completed")
-    assert 0.25 < np.median([x for x, _ in sixteen(searcher, tells=True)]) < 0.55
+    assert 0.25 < np.median([x for x, _ in sixteen(searcher)]) < 0.55
 
 
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
@@ -119,7 +94,7 @@ def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
         losses = config["x"] + config["y"], 1.0 - config["x"] + config["y"]
         searcher.observe(Observation(number, config, 1, 1.0, losses, {}))
         searcher.on_end(number, "Completed")
-    points = sixteen(searcher, tells=True)
+    points = sixteen(searcher)
     assert np.median([y for _, y in points]) < 0.35
     assert 0.2 < np.mean([x > 0.5 for x, _ in points]) < 0.8
 
@@ -136,7 +111,7 @@ def test_losses_of_any_size_give_the_same_suggestions() -> None:
     assert suggested(lambda loss: loss) == suggested(lambda loss: math.exp(50 * loss) * 1e6)
 
 
-def found(searcher: Searcher, seed: int) -> float:
+def best_loss(searcher: Searcher, seed: int) -> float:
     def train(config: Mapping[str, Any], epoch: int) -> tuple[Mapping[str, object], float]:
         return {"loss": bowl(config)}, 1.0
 
@@ -147,10 +122,13 @@ def found(searcher: Searcher, seed: int) -> float:
     return best.value
 
 
+@pytest.mark.parametrize("make", [lambda: ForestSearcher(num_trees=16), TPESearcher], ids=["forest", "tpe"])
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(9, marks=pytest.mark.soak)])
-def test_it_finds_better_configurations_than_random_search(num_seeds: int) -> None:
-    by_chance = np.median([found(RandomSearcher(), seed) for seed in range(9)])
-    losses = [found(ForestSearcher(num_trees=16), seed) for seed in range(num_seeds)]
+def test_searcher_with_a_model_finds_better_configurations_than_random_search(
+    make: Callable[[], Searcher], num_seeds: int
+) -> None:
+    by_chance = np.median([best_loss(RandomSearcher(), seed) for seed in range(9)])
+    losses = [best_loss(make(), seed) for seed in range(num_seeds)]
     assert np.median(losses) < 0.5 * by_chance
 
 
@@ -160,6 +138,8 @@ def test_it_finds_better_configurations_than_random_search(num_seeds: int) -> No
         (lambda: ForestSearcher(num_init=0), ValueError, "num_init must be at least 1, got 0"),
         (lambda: ForestSearcher(max_rows=3), ValueError, "max_rows must be at least 4, got 3"),
         (lambda: ForestSearcher(num_trees=0), ValueError, "num_trees must be at least 1, got 0"),
+        (lambda: TPESearcher(good_fraction=2), ValueError, "good_fraction must be a number from 0 to 1, got 2"),
+        (lambda: TPESearcher(num_candidates=0), ValueError, "num_candidates must be at least 1, got 0"),
     ],
 )
 def test_wrong_settings_are_refused(make: Callable[[], Searcher], error: type[Exception], text: str) -> None:
@@ -184,15 +164,6 @@ def test_of_equal_means_the_less_certain_one_gains_more() -> None:
     assert gain[0] == 0.0 < gain[1] < gain[2]
 
 
-def suggestions(searcher: ForestSearcher, count: int = 12) -> list[Mapping[str, Any]]:
-    pending: dict[int, Mapping[str, Any]] = {}
-    for number in range(count):
-        config = searcher.suggest(SuggestContext(number, 100 + number, SQUARE, pending=dict(pending)))
-        assert config is not None
-        pending[100 + number] = config
-    return list(pending.values())
-
-
 def test_what_failed_is_worse_than_the_worst_loss() -> None:
     """In the left half every trial fails before it reports; the right half has losses."""
     searcher = begun(ForestSearcher, SQUARE)
@@ -205,5 +176,4 @@ def test_what_failed_is_worse_than_the_worst_loss() -> None:
         else:
             searcher.suggest(SuggestContext(number, number, SQUARE, pending={number: config}))
         searcher.on_end(number, "Failed" if is_left else "Completed")
-    assert isinstance(searcher, ForestSearcher)
-    assert np.mean([config["x"] > 0.45 for config in suggestions(searcher)]) > 0.8
+    assert np.mean([x > 0.45 for x, _ in sixteen(searcher)]) > 0.8

@@ -1,4 +1,4 @@
-"""GridSearcher and SobolSearcher: which configurations, in which order, and when a grid ends."""
+"""RandomSearcher, GridSearcher and SobolSearcher: which configurations, in which order."""
 
 import doctest
 import itertools
@@ -9,13 +9,20 @@ import types
 import pytest
 
 from fanwise.testing.searcher_contract import begun
-from fanwise.tune.core.actions import Action, Finish, Start
-from fanwise.tune.core.events import Begin, Ended, Event, Free, Ready, Reported
-from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
+from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers import FIFO
-from fanwise.tune.searchers import GridSearcher, Searcher, SobolSearcher, SuggestContext, points, random_search
-from fanwise.tune.space import Space, choice, finrange, loguniform, randint, uniform
-from fanwise.tune.stopping import StoppingCriterion
+from fanwise.tune.searchers import (
+    GridSearcher,
+    RandomSearcher,
+    Searcher,
+    SobolSearcher,
+    SuggestContext,
+    points,
+    random_search,
+)
+from fanwise.tune.space import Space, choice, finrange, loguniform, parameter, randint, uniform
+
+SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
 
 
 def suggested(searcher: Searcher, space: Space, number: int) -> list[tuple[object, ...]]:
@@ -64,25 +71,6 @@ def test_a_grid_for_what_the_space_has_not_is_refused() -> None:
         GridSearcher({"x": 2.5})  # type: ignore[dict-item]
 
 
-def test_a_grid_search_ends_after_every_configuration_ran_once() -> None:
-    space = Space({"x": randint(0, 6), "y": choice(["a", "b"])})
-    scheduler = FIFO(GridSearcher(7), metric="loss")
-    scheduler.begin(space, 0)
-    core = SearchCore(scheduler, space, StoppingCriterion(max_wallclock_time=1e9), n_workers=3)
-    actions: list[Action] = []
-    events: list[Event] = [Begin(0.0)]
-    while events:
-        event, seen = events.pop(0), len(actions)
-        handle_and_suggest(core, event, scheduler.searcher, lambda event, new: actions.extend(new))
-        for action in actions[seen:]:
-            if isinstance(action, Start):
-                who = (action.trial_id, action.attempt)
-                events += [Ready(0.0, *who), Reported(0.0, *who, {"loss": 1.0}), Ended(0.0, *who), Free(0.0, *who)]
-    ran = [tuple(action.config.values()) for action in actions if isinstance(action, Start)]
-    assert sorted(ran) == sorted(itertools.product(range(7), "ab"))
-    assert actions[-1] == Finish("searcher exhausted")
-
-
 def test_sixteen_points_of_sobol_fill_sixteen_cells_of_every_pair_of_axes() -> None:
     space = Space({name: uniform(0, 1) for name in "abc"})
     points = suggested(begun(SobolSearcher, space, 3), space, 16)
@@ -105,10 +93,28 @@ def test_sobols_points_for_a_seed_stay_what_they_are() -> None:
     ]
 
 
-def test_scipy_is_loaded_by_the_search_and_not_by_the_import() -> None:
-    loads = "import fanwise.tune.schedulers, sys; print('scipy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", loads], check=True, capture_output=True, text=True)
-    assert done.stdout == "False\n"
+def test_schedulers_are_imported_without_numpy_and_scipy() -> None:
+    program = "import fanwise.tune.schedulers, fanwise.tune.pareto, sys; print({'numpy', 'scipy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
+
+
+def test_the_random_searcher_draws_from_the_space_with_the_asks_chance() -> None:
+    suggested = RandomSearcher().suggest(SuggestContext(0, 0, SPACE))
+    assert suggested == SPACE.sample(KeyedRandom("0/suggest/0"))
+    assert suggested != RandomSearcher().suggest(SuggestContext(1, 0, SPACE))
+    assert suggested != RandomSearcher().suggest(SuggestContext(0, 0, SPACE, seed=1))
+    assert suggested != RandomSearcher().suggest(SuggestContext(0, 0, SPACE, purpose="next"))
+
+
+def test_a_branch_in_which_nothing_varies_is_tried_once() -> None:
+    space = Space(
+        {"optimizer": choice(["none", "sgd"]), "momentum": parameter(uniform(0, 1), when={"optimizer": "sgd"})}
+    )
+    searcher = RandomSearcher()
+    searcher.begin(space, 0)
+    found = [searcher.suggest(SuggestContext(number, number, space)) for number in range(25)]
+    assert len({str(config) for config in found}) == 25
 
 
 def test_the_presets_describe_their_searchers() -> None:

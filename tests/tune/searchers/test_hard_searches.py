@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from fanwise.base.errors import NotInstalled, SearchFailedError
+from fanwise.base.errors import NotInstalled
 from fanwise.tune import (
     ASHA,
     FIFO,
-    Observation,
-    Searcher,
     StoppingCriterion,
-    SuggestContext,
     Tuner,
     choice,
-    open_search,
     parameter,
     randint,
     uniform,
@@ -72,58 +68,6 @@ def test_a_search_in_which_nothing_is_ever_feasible_goes_on_to_its_end(name: str
     search = searched(name, "latency_ms <= 20", "loss >= 9", metric=metric)
     assert search.num_trials_completed == NUM_TRIALS
     assert search.incumbents == [] and search.best is not None and search.best.infeasibility > 0
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_report_without_what_is_constrained_ends_the_search_and_is_named(name: str) -> None:
-    need(name)
-    scheduler = FIFO(resolve_searcher(name), metric="loss", constraints=["watts <= 3"])
-    with open_search(SPACE, scheduler, name="forgetful", random_seed=0) as search:
-        trial = search.ask()
-        assert trial is not None
-        with pytest.raises(ValueError, match="but not 'watts' of the constraint 'watts <= 3'"):
-            search.tell(trial, {"loss": 1.0})
-
-
-class Broken(Searcher):
-    """Raises at one of the things that a searcher is asked or told."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def at(self, where: str) -> None:
-        if where == self.where:
-            raise ArithmeticError(f"no numbers at {where}")
-
-    def check(self, space: object) -> None:
-        self.at("check")
-
-    def begin(self, space: object, seed: int) -> None:
-        self.at("begin")
-
-    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
-        self.at("suggest")
-        return ask.space.sample(ask.random)
-
-    def observe(self, observation: Observation) -> None:
-        self.at("observe")
-
-    def on_end(self, trial_id: int, status: str) -> None:
-        self.at("on_end")
-
-
-@pytest.mark.parametrize("where", ["check", "begin", "suggest", "observe", "on_end"])
-def test_what_a_searcher_raises_comes_out_wherever_it_is_raised(where: str) -> None:
-    def run() -> None:
-        scheduler = FIFO(Broken(where), metric="loss", random_seed=0)
-        with open_search(SPACE, scheduler, name="broken") as search:
-            for _ in range(2):
-                trial = search.ask()
-                assert trial is not None
-                search.tell(trial, 1.0)
-
-    with pytest.raises((ArithmeticError, SearchFailedError), match=f"no numbers at {where}"):
-        run()
 
 
 EXTRAS = [

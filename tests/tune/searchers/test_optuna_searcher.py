@@ -1,13 +1,12 @@
 """Optuna's samplers as searchers: what they hear of a search, what comes of what they choose, and how they fail."""
 
+import doctest
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from fanwise.base.errors import NotInstalled
 from fanwise.testing import searcher_contract as contract
 from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Make, Play, begun
 from fanwise.tune import (
@@ -17,9 +16,19 @@ from fanwise.tune import (
     Space,
     StoppingCriterion,
     choice,
+    constant,
+    finrange,
+    logfinrange,
+    lograndint,
+    loguniform,
     open_search,
+    ordinal,
     parameter,
+    qlograndint,
+    qrandint,
+    quniform,
     randint,
+    reverseloguniform,
     uniform,
 )
 from fanwise.tune.core.actions import Action, Start
@@ -38,35 +47,8 @@ FEW = Space({"x": choice(["a", "b"]), "n": parameter(randint(0, 2), when={"x": "
 OURS: dict[str, Make] = {
     "TPE": lambda: OptunaSearcher("TPESampler", n_startup_trials=8),
     "NSGA-II behind points": lambda: FirstPoints([{}, {}], OptunaSearcher("NSGAIISampler", population_size=4)),
-    "one objective": lambda: FirstObjective("CmaEsSampler", warn_independent_sampling=False),
 }
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-
-
-class FirstObjective(Searcher):
-    """For a sampler that takes one objective only: the contract's searches have two."""
-
-    def __init__(self, sampler: str, **options: Any) -> None:
-        self.inner = OptunaSearcher(sampler, **options)
-
-    def check(self, space: Space) -> None:
-        self.inner.check(space)
-
-    def begin(self, space: Space, seed: int) -> None:
-        self.inner.begin(space, seed)
-
-    def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
-        return self.inner.suggest(ask)
-
-    def observe(self, observation: Observation) -> None:
-        o = observation
-        self.inner.observe(Observation(o.trial_id, o.config, o.iter, o.resource, o.losses[:1], o.values))
-
-    def on_rollback(self, trial_id: int, to_iter: int) -> None:
-        self.inner.on_rollback(trial_id, to_iter)
-
-    def on_end(self, trial_id: int, status: str) -> None:
-        self.inner.on_end(trial_id, status)
 
 
 # That the same seed gives the same suggestions is a matter of `void_reports_are_forgotten` too, which plays each twice.
@@ -94,12 +76,7 @@ def test_optunas_samplers_keep_what_they_decide(name: str, check: Check) -> None
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", OURS)
 def test_optunas_samplers_keep_the_contract(name: str, check: Check) -> None:
-    if name == "one objective":
-        pytest.importorskip("cmaes")
     check(OURS[name])
-
-
-# -- what the sampler sees ---------------------------------------------------------------------------------------------
 
 
 class Seeing(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked alike without Optuna
@@ -224,9 +201,6 @@ def tried(scheduler: Scheduler, train: Any, space: Any, number: int) -> list[Map
     return found
 
 
-# -- what it suggests --------------------------------------------------------------------------------------------------
-
-
 def test_every_domain_has_a_place_in_optuna_and_its_values_come_back() -> None:
     chance = KeyedRandom("values")
     for space in (*SPACES.values(), Space({"x": choice([True, 1, 1.5, "1"])})):
@@ -299,29 +273,7 @@ def test_what_ran_then_counts_where_another_optuna_suggests_otherwise() -> None:
     assert asked(searcher, LINE, 1, {}) not in ({"x": 0.25}, first)
 
 
-def test_seeds_come_from_the_search() -> None:
-    def first(seed: int) -> object:
-        return begun(lambda: OptunaSearcher("TPESampler"), LINE, seed).suggest(SuggestContext(0, 0, LINE, seed=seed))
-
-    assert first(1) == first(1) != first(2)
-
-
-def bowl(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
-    return {"loss": (config["x"] - 0.3) ** 2 + (config["y"] + 0.2) ** 2}, 1.0
-
-
 BOWL = {"x": uniform(-1, 1), "y": uniform(-1, 1), "max_epochs": 1}
-
-
-def mean_loss(scheduler: Scheduler) -> float:
-    """Of the last 20 of 60 trials."""
-    last = [bowl(config, 1)[0]["loss"] for config in tried(scheduler, bowl, BOWL, 60)[-20:]]
-    return sum(last) / len(last)
-
-
-def test_a_sampler_learns_from_the_search() -> None:
-    learnt = mean_loss(FIFO(OptunaSearcher("TPESampler"), metric="loss"))
-    assert learnt < 0.5 * mean_loss(FIFO(metric="loss"))
 
 
 @pytest.mark.parametrize("recalls", [0, 1, 2])
@@ -387,29 +339,6 @@ def test_what_was_recalled_is_in_the_study_once(monkeypatch: pytest.MonkeyPatch)
         searcher.replay_suggestion(SuggestContext(number, number, LINE, pending=running), {"x": number / 4})
     assert asked(searcher, LINE, 3, {number: {"x": number / 4} for number in range(3)}) is not None
     assert states[-1] == ["RUNNING"] * 3
-
-
-@pytest.mark.parametrize("sampler", ["TPESampler", "RandomSampler", "QMCSampler", "NSGAIISampler"])
-def test_a_search_that_was_closed_goes_on_as_if_it_had_not_been(sampler: str, tmp_path: Any, monkeypatch: Any) -> None:
-    options = {"n_startup_trials": 5} if sampler == "TPESampler" else {}
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-
-    def run(name: str, *sessions: int) -> list[Mapping[str, Any]]:
-        found = []
-        for number in sessions:
-            scheduler = FIFO(OptunaSearcher(sampler, **options), metric="loss")
-            with open_search(BOWL, scheduler, name=name, random_seed=3) as search:
-                for _ in range(number):
-                    trial = search.ask()
-                    assert trial is not None
-                    found.append(trial.config)
-                    search.tell(trial, bowl(trial.config, 1)[0]["loss"])
-        return found
-
-    assert run("whole", 20) == run("parts", 8, 1, 11)
-
-
-# -- how it fails ------------------------------------------------------------------------------------------------------
 
 
 class Broken(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked alike without Optuna
@@ -498,8 +427,52 @@ def test_a_sampler_that_needs_another_is_made_by_a_function() -> None:
     assert config is not None and config["x"] == 0.5
 
 
-def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.delitem(sys.modules, "fanwise.tune.searchers.with_optuna")
-    with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[optuna\]'"):
-        FIFO("optuna:NSGAIISampler", metric=["a", "b"]).check(LINE)
+# Distributions of Optuna for the domains of a space.
+
+Float, Int, Categorical = (
+    getattr(optuna.distributions, f"{kind}Distribution") for kind in ("Float", "Int", "Categorical")
+)
+
+
+@pytest.mark.parametrize(
+    ("entry", "distribution"),
+    [
+        (uniform(-1, 1), Float(-1.0, 1.0)),
+        (loguniform(1e-5, 1), Float(1e-5, 1.0, log=True)),
+        (randint(1, 8), Int(1, 8)),
+        (lograndint(8, 1024), Int(8, 1024, log=True)),
+        (choice(["x", 3, None, True, 0.5]), Categorical(["x", 3, None, True, 0.5])),
+        (quniform(0, 1, 0.1), Float(0.0, 1.0, step=0.1)),
+        (qrandint(8, 64, 8), Int(8, 64, step=8)),
+        (finrange(0.05, 0.95, 10), Float(0.05, 0.95, step=0.1)),
+        (finrange(1, 10, 4, cast_int=True), Int(1, 10, step=3)),
+        (10, Categorical([10])),
+        (parameter(uniform(0, 1), when={"y": [1, 2]}, prior=0.1), Float(0.0, 1.0)),
+    ],
+    ids=str,
+)
+def test_a_domain_has_the_distribution_of_the_same_values(entry: object, distribution: object) -> None:
+    assert with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))["x"] == distribution
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (reverseloguniform(0.9, 0.99), "'x' cannot be converted: reverseloguniform(0.9, 0.99) has no counterpart"),
+        (qlograndint(8, 64, 8), "'x' cannot be converted: qlograndint(8, 64, 8) has no counterpart"),
+        (ordinal([1, 2, 9]), "'x' cannot be converted: ordinal([1, 2, 9], kind='nn') has no counterpart"),
+        (logfinrange(1, 100, 3), "'x' cannot be converted: logfinrange(1.0, 100.0, 3) has no counterpart"),
+        (quniform(0, 1, 1 / 3), "'x' cannot be converted: quniform(0.0, 1.0, 0.3333333333333333) has no counterpart"),
+        (finrange(0, 1, 4), "'x' cannot be converted: finrange(0.0, 1.0, 4) has no counterpart"),
+        (finrange(0, 10, 4, cast_int=True), "'x' cannot be converted: finrange(0, 10, 4, cast_int=True) has no"),
+        (constant([1]), "the constant 'x' cannot be converted: [1] is neither a string, a number nor None"),
+    ],
+)
+def test_a_domain_without_counterpart_is_named(entry: object, text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))
+    assert text in str(caught.value)
+
+
+def test_the_examples_run() -> None:
+    assert doctest.testmod(with_optuna).failed == 0

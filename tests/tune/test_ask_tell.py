@@ -20,7 +20,6 @@ from fanwise.tune import (
     AskedTrial,
     Searcher,
     StoppingCriterion,
-    SuccessiveHalving,
     Tuner,
     choice,
     load_experiment,
@@ -68,22 +67,6 @@ def test_a_loop_of_ones_own_makes_an_experiment_like_any_other() -> None:
     experiment.plot_workers()
 
 
-def test_it_asks_what_a_tuner_with_one_worker_would_start() -> None:
-    def objective(x: float, epochs: int) -> float:
-        return x
-
-    tuned = Tuner(
-        objective, SPACE, seeded(), StoppingCriterion(max_num_trials_started=4), n_workers=1, name="tuned", quiet=True
-    ).run()
-    with open_search(SPACE, seeded(), name="asked", stop=StoppingCriterion(max_num_trials_started=4)) as search:
-        while (trial := search.ask()) is not None:
-            search.tell(trial, {"loss": trial.config["x"]})
-        assert search.finished
-    by_hand = load_experiment("asked")
-    assert list(by_hand.results["config_x"]) == list(tuned.results["config_x"])
-    assert by_hand.end_reason == tuned.end_reason == "max_num_trials_started=4 reached"
-
-
 def test_categories_that_are_objects_come_back_also_in_another_process() -> None:
     def space() -> dict[str, object]:
         return {"act": choice([math.sin, math.cos]), "sizes": choice([[64], [64, 64]])}
@@ -117,16 +100,6 @@ def test_several_trials_are_in_flight_and_come_back_in_any_order() -> None:
         assert asked(search.ask()).trial_id == 20, "a trial that was told leaves no place that fills itself"
     statuses = list(load_experiment("many").trials["status"])
     assert statuses == ["Completed"] * 20 + ["Stopped"]
-
-
-def test_what_was_told_to_pause_is_in_flight_no_more() -> None:
-    scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
-    with open_search(SPACE, scheduler, name="asha") as search:
-        first, _ = asked(search.ask()), asked(search.ask())
-        assert search.report(first, loss=0.5) is Decision.PAUSE
-        with pytest.raises(ValueError, match=r"trial 0 is not in flight.*In flight: 1\."):
-            search.tell(first, 0.5)
-    assert list(load_experiment("asha").trials["status"]) == ["Paused", "Stopped"]
 
 
 def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
@@ -267,22 +240,6 @@ def test_after_a_limit_on_trials_those_that_were_in_flight_are_still_asked_for()
         assert search.finished and search.ask() is None
 
 
-def test_after_a_limit_on_trials_a_round_of_halving_is_still_asked_for() -> None:
-    halving = SuccessiveHalving(metric="loss", max_t=4, reduction_factor=2, random_seed=0)
-    with open_search(SPACE, halving, stop=StoppingCriterion(max_num_trials_started=4)) as search:
-        reached: dict[int, int] = {}
-        while (trial := search.ask()) is not None:
-            for epoch in range(trial.from_iter + 1, 5):
-                reached[trial.trial_id] = epoch
-                decision = search.report(trial, loss=trial.config["x"] / epoch, checkpoint=str(epoch))
-                if decision is not Decision.CONTINUE:
-                    break
-            else:
-                search.tell(trial)
-        assert sorted(reached.values()) == [1, 1, 2, 4]
-        assert search.finished
-
-
 def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:
     with open_search(SPACE, seeded(), name="mine") as search:
         with pytest.raises(RecordError, match="being written by another"):
@@ -377,30 +334,6 @@ def test_wrong_callbacks_are_refused_before_a_folder_is_created(home: Path) -> N
     with pytest.raises(TypeError, match="a callback must be an object with methods"):
         open_search(SPACE, "loss", name="mine", callbacks=[object()])
     assert not (home / "mine").exists()
-
-
-class Shy(Searcher):
-    """Suggests nothing as long as a trial runs."""
-
-    def suggest(self, ask: SuggestContext) -> Mapping[str, Any] | None:
-        return None if ask.pending else {"x": 0.5}
-
-    def observe(self, observation: Observation) -> None:
-        """Nothing is learnt."""
-
-
-def test_an_offer_that_was_not_taken_starts_nothing_later() -> None:
-    with open_search(SPACE, FIFO(Shy(), metric="loss"), name="waits") as search:
-        told = []
-        while (trial := search.ask()) is not None:
-            told.append(trial)
-        assert search.ask() is None and not search.finished
-        for trial in told:
-            search.tell(trial, trial.config["x"])
-        actions = [action for event in read_events(search.path) for action in event.body.get("actions", ())]
-        started = [action["trial"] for action in actions if action["action"] == "start"]
-        assert started == [trial.trial_id for trial in told], "only what was asked for"
-        assert search.ask() is not None
 
 
 class Broken(Searcher):

@@ -19,8 +19,6 @@ from fanwise.tune import (
     load_experiment,
     open_search,
     replay_experiment,
-    report,
-    search,
     uniform,
 )
 from fanwise.tune.display.table import best_line
@@ -73,17 +71,6 @@ def test_the_best_is_the_best_that_meets_all_constraints_wherever_one_is_named()
     found = best_point(data)
     assert found is not None and found.trial_id == 2
     assert sorted(best_of_trials(data)) == [1, 2]
-
-
-def test_a_trial_counts_with_its_best_feasible_report() -> None:
-    with open_search(SPACE, "loss", constraints=BOUND, name="one") as opened:
-        trial = opened.ask()
-        assert trial is not None
-        for loss, latency_ms in [(0.1, 30.0), (0.9, 10.0), (0.2, 21.0)]:
-            opened.report(trial, loss=loss, latency_ms=latency_ms)
-        best = opened.experiment.best
-        assert best is not None and (best.value, best.iter) == (0.9, 2)
-        assert read_search(opened.experiment.path).snapshot().best == (0.9, 0)
 
 
 def test_where_nothing_is_feasible_the_nearest_is_shown_as_such() -> None:
@@ -145,14 +132,6 @@ def tried(x: float) -> dict[str, float]:
     return {"loss": x, "latency_ms": 30 - 20 * x}
 
 
-def never(x: float) -> None:
-    report(loss=x, latency_ms=100 - x)
-
-
-def forgetful(x: float) -> float:
-    return x
-
-
 GRID = {"x": finrange(0.0, 1.0, 5)}
 EACH = [{"x": number / 4} for number in range(5)]
 
@@ -182,28 +161,6 @@ def test_the_end_of_a_search_says_which_constraints_its_best_trial_meets(
     tuner(tried, "tried", constraints=[*BOUND, "loss >= 0.1"], pool=pool).run()
     best = "loss: best 0.5 for trial-id 2, among those that meet latency_ms <= 20 and loss >= 0.1"
     assert best in capsys.readouterr().out.splitlines()
-
-
-def test_a_search_in_which_nothing_is_feasible_goes_on_and_its_end_says_so(
-    pool: Pool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment = tuner(never, "never", constraints=BOUND, pool=pool).run()
-    assert list(experiment.trials["status"]) == ["Completed"] * 5
-    near = "the nearest is 1.0 for trial-id 4, which violates latency_ms <= 20 by 79"
-    assert f"loss: no trial meets all constraints; {near}" in capsys.readouterr().out
-
-
-def test_a_report_without_what_is_constrained_ends_the_search_with_its_name() -> None:
-    with pytest.raises(ValueError, match="but not 'latency_ms' of the constraint 'latency_ms <= 20'"):
-        search(forgetful, GRID, metric="loss", constraints=BOUND, n_trials=3, n_workers=1, quiet=True)
-
-
-def test_wrong_constraints_are_refused_before_anything_starts(home: Path) -> None:
-    with pytest.raises(ValueError, match="'latency_ms < 20' is not of the form metric <= number"):
-        tuner(tried, "wrong", constraints=["latency_ms < 20"])
-    with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
-        tuner(tried, "wrong", FIFO(metric="loss", constraints=BOUND), constraints=BOUND)
-    assert not home.exists()
 
 
 def test_a_simulated_incumbent_is_feasible() -> None:

@@ -2,7 +2,7 @@
 
 import doctest
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,16 +17,11 @@ from fanwise.tune import (
     MedianStopping,
     Observation,
     Space,
-    StoppingCriterion,
     SuccessiveHalving,
     constraints,
 )
 from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility
-from fanwise.tune.core import events
-from fanwise.tune.core.actions import Answer, Finish, Judged, Reject
-from fanwise.tune.core.events import Outcome
-from fanwise.tune.core.search_core import SearchCore
-from fanwise.tune.schedulers.scheduler import Decision, Resume, Scheduler, Status
+from fanwise.tune.schedulers.scheduler import Decision, Resume, Scheduler
 from fanwise.tune.searchers import SuggestContext
 
 SPACE = Space({"depth": 3})
@@ -155,81 +150,6 @@ def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_
     assert scheduler.on_report(seen(0, 0.9, 10.0)) is Decision.CONTINUE
     assert scheduler.on_report(seen(1, 0.1, 30.0)) is Decision.STOP
     assert getattr(scheduler.next(SuggestContext(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
-
-
-# The state machine.
-
-
-def core(scheduler: Scheduler | None = None, given: Sequence[str] = (), **limits: Any) -> SearchCore:
-    scheduler = FIFO(metric="loss", constraints=BOUND) if scheduler is None else scheduler
-    scheduler.begin(SPACE, 0)
-    stop = StoppingCriterion(max_wallclock_time=math.inf, **limits)
-    machine = SearchCore(scheduler, SPACE, stop, n_workers=1, constraints=checked_constraints(given) if given else None)
-    machine.handle(events.Begin(0.0))
-    return machine
-
-
-def started(machine: SearchCore, trial_id: int) -> None:
-    machine.handle(events.Suggested(0.0, trial_id, {"depth": 3}))
-    machine.handle(events.Ready(0.0, trial_id, 0))
-
-
-def test_every_report_must_have_what_is_constrained() -> None:
-    machine = core()
-    started(machine, 0)
-    actions = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency": 3.0}))
-    text = (
-        "the objective reported 'loss', 'latency', but not 'latency_ms' of the constraint 'latency_ms <= 20'; "
-        "did you mean 'latency'?"
-    )
-    assert actions[0] == Reject(0, text)
-    machine.handle(events.Ended(1.0, 0, 0, Outcome("exception", "ValueError")))
-    finish = Finish("the constraint's value 'latency_ms' was not reported", text, None, "no-metric")
-    assert finish in machine.handle(events.Free(1.0, 0, 0))
-
-
-def test_a_constrained_value_that_is_no_number_is_named() -> None:
-    machine = core()
-    started(machine, 0)
-    actions = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": "fast"}))
-    assert actions == [Reject(0, "the constraint's value 'latency_ms' must be a number, got 'fast' of type str")]
-
-
-def test_a_constrained_value_of_nan_fails_the_trial_as_a_metric_of_nan_does() -> None:
-    machine = core()
-    started(machine, 0)
-    assert machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": math.nan})) == [
-        Answer(0, Decision.STOP, 1)
-    ]
-    judged = machine.handle(events.Ended(1.0, 0, 0, Outcome("stopped")))[0]
-    assert isinstance(judged, Judged) and judged.status is Status.FAILED
-    assert judged.reason is not None and judged.reason.text == "the objective reported latency_ms=nan"
-
-
-def test_the_best_is_the_best_feasible_one_and_before_that_the_nearest() -> None:
-    machine = core(FIFO(metric="accuracy", mode="max"), given=["latency_ms <= 20", "memory <= 100"])
-    started(machine, 0)
-    told = []
-    for accuracy, latency_ms, memory in [
-        (0.99, 40.0, 100),
-        (0.5, 30, 120),
-        (0.9, 22, 200),
-        (0.3, 20, 100),
-        (1, 20, 101),
-    ]:
-        machine.handle(events.Reported(1.0, 0, 0, {"accuracy": accuracy, "latency_ms": latency_ms, "memory": memory}))
-        best = machine.best
-        assert best is not None
-        told.append((best.value, best.infeasibility))
-    assert told == [(0.99, 1.0), (0.5, 0.7), (0.5, 0.7), (0.3, 0.0), (0.3, 0.0)]
-
-
-def test_a_goal_that_is_reached_by_violating_a_constraint_is_not_reached() -> None:
-    machine = core(min_metric_value=0.2)
-    started(machine, 0)
-    first = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.1, "latency_ms": 21}))
-    second = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.2, "latency_ms": 20}))
-    assert [action.decision for action in (*first, *second) if isinstance(action, Answer)] == ["CONTINUE", "STOP"]
 
 
 def test_constraints_are_given_in_one_place() -> None:

@@ -129,17 +129,6 @@ def test_the_best_report_is_of_an_attempt_that_counts(experiment: Experiment) ->
     assert experiment.best == Best(1, 0.2, {"lr": 0.2, "max_epochs": 2}, 1)
 
 
-def test_the_best_of_a_search_for_the_largest_value(tmp_path: Path) -> None:
-    with searching(tmp_path / "e", mode="max") as search:
-        write_search(search)
-    assert load_experiment(tmp_path / "e").best == Best(0, 0.5, {"lr": 0.1, "max_epochs": 2}, 1)
-
-
-def test_utilization_is_the_share_between_first_ready_and_stop(experiment: Experiment) -> None:
-    # Window 1 to 9 s, two workers. Trial 0: 3 s, trial 1: 2 + 3 s, trial 2: 4 of its 5 s lie before the stop.
-    assert experiment.utilization == pytest.approx((3 + 5 + 4) / 16)
-
-
 def test_metadata_are_those_of_the_record(experiment: Experiment) -> None:
     assert experiment.metadata == {**META, "format": [3, 0]}
     assert experiment.name == "lenet"
@@ -193,13 +182,6 @@ def test_a_search_that_ends_while_it_is_looked_at_has_finished(tmp_path: Path, m
         assert experiment.state == "finished"
 
 
-def test_a_record_that_is_closed_before_the_end_is_of_a_search_that_was_broken_off(tmp_path: Path) -> None:
-    with searching(tmp_path / "e"):
-        experiment = load_experiment(tmp_path / "e")
-    assert experiment.state == "broken-off"
-    assert load_experiment(tmp_path / "e").state == "broken-off"
-
-
 WRITER = """
 import os, signal, sys
 from pathlib import Path
@@ -244,18 +226,6 @@ def test_without_locks_the_state_of_a_record_that_is_open_is_unknown(
     monkeypatch.setattr("fanwise.tune.record.lock.fcntl.flock", refuse)
     with searching(tmp_path / "e"):
         assert load_experiment(tmp_path / "e").state == "unknown"
-
-
-def test_a_trial_that_waits_for_its_next_attempt_is_in_progress_until_the_stop(tmp_path: Path) -> None:
-    with searching(tmp_path / "e") as search:
-        search.start(0.0, 0, {})
-        search.end(1.0, 0, "Failed", None, reason=REASON, will_retry=True)
-        experiment = load_experiment(tmp_path / "e")
-        assert list(experiment.trials["status"]) == ["InProgress"]
-        assert experiment.trials["ended_s"].isna().all()
-        search.stop(2.0, "interrupted")
-        assert list(experiment.trials["status"]) == ["Failed"]
-        assert list(experiment.trials["ended_s"]) == [1.0]
 
 
 def test_a_failed_trial_tells_why(tmp_path: Path) -> None:
@@ -436,13 +406,6 @@ def test_the_pareto_front_is_of_all_reports_that_count(tmp_path: Path) -> None:
     assert texts == ["lenet: 3 of 4 reports on the Pareto front, of 1 trial\n1 not finite are left out"]
 
 
-def test_the_pareto_front_of_one_objective_is_refused(tmp_path: Path) -> None:
-    with searching(tmp_path / "e", objectives=[["error", "min"]]):
-        pass
-    with pytest.raises(ValueError, match="2 to 4 objectives, got 1: error"):
-        load_experiment(tmp_path / "e").plot_pareto_front()
-
-
 def test_the_figures_are_drawn(experiment: Experiment) -> None:
     for figure in (
         experiment.plot(),
@@ -480,12 +443,6 @@ def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path, monkeypatch: pyte
         load_experiment("zzz")
     with pytest.raises(RecordError, match="no experiment"):
         load_experiment(tmp_path / "nowhere" / "e")
-
-
-def test_what_is_no_experiment_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RecordError, match=r"has no events\.jsonl"):
-        load_experiment(tmp_path / "empty")
 
 
 def test_pandas_is_loaded_by_the_tables_only(experiment: Experiment) -> None:

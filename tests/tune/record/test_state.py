@@ -294,17 +294,6 @@ def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
         assert second is None
 
 
-def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> None:
-    search = Search()
-    search.start(0, attempt=0, slot=1)
-    search.end(0, attempt=0, status="Failed", will_retry=True)
-    search.start(0, attempt=1, slot=0)
-    search.now_s = 3.0
-    search.rows.free(3.0, 0)
-    first, second = search.folded().trials[0].attempts
-    assert (first.free_s, second.free_s) == (3.0, None)
-
-
 def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
     for kind, trial_id, body in [
         ("report", 0, {"attempt": 0, "decision": "CONTINUE"}),

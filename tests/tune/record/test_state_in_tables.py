@@ -17,22 +17,6 @@ def searching(**meta: Any) -> tuple[SearchState, RecordedSearch]:  # Any: JSON
     return state, RecordedSearch(state.add)
 
 
-def test_the_utilization_is_time_in_the_objective_over_the_time_of_all_workers_until_the_stop() -> None:
-    state, rows = searching()
-    rows.start(0.0, 0, {"depth": 2})
-    rows.start(0.0, 1, {"depth": 3}, slot=1)
-    assert state.snapshot(now_s=9.0).utilization is None
-    rows.ready(10.0, 0)
-    rows.ready(12.0, 1)
-    # 2 s and nothing, of 2 workers x 2 s.
-    assert state.snapshot(now_s=12.0).utilization == pytest.approx(2 / 4)
-    rows.end(16.5, 0, "Completed", 6.0)
-    assert state.snapshot(now_s=20.0).utilization == pytest.approx((6 + 8) / 20)
-    rows.stop(20.0, "enough")
-    rows.end(30.0, 1, "Stopped", 18.0)  # 10 s of it after the stop, which do not count
-    assert state.snapshot(now_s=40.0).utilization == pytest.approx((6 + 8) / 20)
-
-
 def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
     state, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
@@ -156,16 +140,6 @@ def test_events_that_come_faster_than_anybody_reads_are_counted() -> None:
     news = state.news.take()
     assert len(news) == 21
     assert news[-1] == "(and 80 more events)"
-
-
-def test_attempts_that_are_tried_again_do_not_count_as_failed() -> None:
-    state, rows = searching()
-    rows.start(0.0, 0, {"depth": 2})
-    for attempt, will_retry in enumerate((True, False)):
-        rows.end(1.0, 0, "Failed", None, attempt=attempt, reason=REASON, will_retry=will_retry)
-        if will_retry:
-            rows.start(1.0, 0, {}, attempt=1)
-    assert state.snapshot().failed == 1
 
 
 def test_a_retry_that_a_person_has_stopped_counts_as_failed_once() -> None:

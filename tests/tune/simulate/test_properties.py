@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulated_attempts import SimulatedAttempt, SimulatedAttempts
 
 from fanwise.errors import SearchFailedError
-from fanwise.testing.learning_curves import BEST, FASTEST, curves, least_loss, loss_at
+from fanwise.testing.learning_curves import curves
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core.actions import Action
 from fanwise.tune.core.events import Event
@@ -166,21 +166,3 @@ def test_a_finished_trial_leaves_nothing(name: str) -> None:
 
     grown(100)  # what caches take at first
     assert grown(2000) - grown(200) < 20_000  # 11 bytes for each of 1800 trials
-
-
-def test_the_family_has_the_optimum_that_it_says() -> None:
-    best = {**BEST, "speed": FASTEST}
-    assert loss_at(best, 64) == least_loss(64)
-    for name in BEST:
-        assert loss_at({**best, name: (BEST[name] + 0.01) % 1.0}, 64) > least_loss(64)
-    assert loss_at({**best, "speed": 1.0}, 64) > least_loss(64)
-
-
-def test_the_family_has_as_many_good_configurations_as_it_says() -> None:
-    table, good = curves(1), 0
-    from fanwise.tune.rng import KeyedRandom
-
-    for number in range(4000):
-        config = {**table.space.sample(KeyedRandom(f"family/{number}")), "speed": 1.0}
-        good += 2.0 * loss_at(config, 1) - 1.0 <= 0.5  # the loss is (1 + distance) / 2
-    assert 4000 / 8 * 0.85 < good < 4000 / 8 * 1.15

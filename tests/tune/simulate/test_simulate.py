@@ -24,7 +24,6 @@ from fanwise.tune import (
     randint,
     uniform,
 )
-from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate import Curve, Faults, FunctionTable, simulate
 
 FOREVER = StoppingCriterion(max_wallclock_time=math.inf)
@@ -264,33 +263,6 @@ def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() ->
     assert without.training_s > with_checkpoints.training_s
 
 
-def test_the_scheduler_that_was_given_is_left_as_it_was() -> None:
-    scheduler = FIFO(Numbers(3), metric="loss")
-    first, second = (simulate(scheduler, TABLE, FOREVER) for _ in range(2))
-    assert first == second
-    assert first.num_trials_completed == 3
-
-
-def test_a_maximum_is_a_maximum() -> None:
-    table = FunctionTable(
-        lambda config, epoch: ({"accuracy": float(epoch)}, 1.0), {"x": uniform(0, 1), "max_epochs": 3}
-    )
-    search = simulate(FIFO(metric="accuracy", mode="max"), table, trials(1))
-    assert [one.value for one in search.incumbents] == [1.0, 2.0, 3.0]
-
-
-def test_asha_stops_the_worse_ones_early() -> None:
-    asha = ASHA(
-        metric="loss", resource_attr="epoch", max_resource_attr="max_epochs", grace_period=1, reduction_factor=2
-    )
-    table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 8})
-    search = simulate(asha, table, trials(50), n_workers=4)
-    assert search.num_trials_started == 50
-    assert search.num_trials_stopped + search.num_trials_completed == 50
-    assert search.num_trials_stopped > 20
-    assert search.decisions[Decision.STOP] >= search.num_trials_stopped
-
-
 def test_what_a_function_of_the_users_raises_comes_out_as_it_is() -> None:
     def broken(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], float]:
         raise ZeroDivisionError("epoch 0")
@@ -303,11 +275,6 @@ def test_seconds_that_are_none_are_refused_with_the_place() -> None:
     table = FunctionTable(lambda config, epoch: ({"loss": 1.0}, -1.0), {"x": uniform(0, 1), "max_epochs": 1})
     with pytest.raises(ValueError, match=r"report 1 of trial 0 takes -1.0 seconds in the table"):
         simulate(FIFO(metric="loss"), table, trials(1))
-
-
-def test_a_metric_that_no_curve_has_is_named() -> None:
-    with pytest.raises(ValueError, match="reported 'loss', 'epoch', but not the scheduler's metric 'los'"):
-        simulate(FIFO(metric="los"), TABLE, trials(1))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Batches, and trials that are told to stop: inside report, outside of it, and those that keep it off."""
+"""Trials that are asked to stop: inside report, outside of it, and those that ignore it."""
 
 import signal
 import threading
@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.pool import Pool, current
+from fanwise.pool import Pool
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     FIFO,
     Decision,
     StoppingCriterion,
     choice,
-    randint,
     report,
     uniform,
 )
@@ -26,45 +25,6 @@ from fanwise.tune.space import Space
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def spend_time(x: float, epochs: int) -> float:
-    """Some work that ends."""
-    for _ in range(epochs):
-        report(loss=x)
-    return x
-
-
-# Batches.
-
-
-def wait_for_trial_2(x: float, folder: str) -> float:
-    """Trial 0 ends only when trial 2 has begun."""
-    number = current().number
-    (Path(folder) / str(number)).touch()
-    while number == 0 and not (Path(folder) / "2").exists():
-        report(loss=1.0)
-    return x
-
-
-def test_asynchronous_trials_start_while_an_older_one_still_runs(pool: Pool, tmp_path: Path) -> None:
-    experiment = search(wait_for_trial_2, {"x": uniform(0, 1), "folder": str(tmp_path)}, pool=pool)
-    spans = {span.trial_id: span for span in experiment.search_data().spans}
-    assert spans[2].started_s < (spans[0].ended_s or 0.0)
-
-
-def test_a_synchronous_batch_waits_for_the_whole_last_one(pool: Pool) -> None:
-    points = [{"epochs": epochs} for epochs in (1, 400, 300, 1, 1, 200)]
-    space = {"x": uniform(0, 1), "epochs": randint(1, 400)}
-    experiment = search(spend_time, space, pool=pool, points=points, trials=6, asynchronous=False)
-    spans = {span.trial_id: span for span in experiment.search_data().spans}
-    for batch in (0, 2):
-        last_free_s = max(spans[number].free_s or float("inf") for number in (batch, batch + 1))
-        assert last_free_s <= min(spans[number].started_s for number in (batch + 2, batch + 3))
-    assert experiment.metadata["settings"]["asynchronous"] is False
-
-
-# Being stopped.
 
 
 def be_stopped(way: str, folder: str) -> None:

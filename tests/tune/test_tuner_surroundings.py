@@ -164,23 +164,6 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
     assert lines[-1] == "the search ended: max_num_trials_started=1 reached"
 
 
-def test_a_search_goes_on_when_nobody_can_see_it_any_more(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ours, theirs = os.pipe()
-    os.close(ours)
-    with open(theirs, "w", buffering=1) as broken, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", broken)
-        experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, quiet=False)
-        patch.undo()
-        with pytest.raises(BrokenPipeError):
-            broken.close()
-    assert len(experiment.results) == 4
-    # On a busy machine the pool may say that a process of an earlier test takes long to end.
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("fanwise.tune")]
-    assert told == ["the search continues, but can no longer be shown: [Errno 32] Broken pipe"]
-
-
 # What stays behind.
 
 

@@ -271,21 +271,6 @@ def test_a_simulated_search_begins_with_what_earlier_ones_know() -> None:
     ]
 
 
-def test_a_simulated_search_that_knows_more_is_better_sooner() -> None:
-    frame = pd.DataFrame({"x": [k / 50 - 1 for k in range(100)]})
-    frame["loss"] = (frame["x"] - 0.3).abs()
-    scheduler = FIFO(TPESearcher(), metric="loss")
-    stop = StoppingCriterion(max_num_trials_started=8)
-
-    def bests(warm_start: Any) -> list[float]:
-        searches = [
-            simulate(scheduler, TABLE, stop, seed=seed, n_workers=2, warm_start=warm_start) for seed in range(5)
-        ]
-        return sorted(search.incumbents[-1].value for search in searches)
-
-    assert bests(frame)[2] < 0.5 * bests(None)[2]
-
-
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 

@@ -37,12 +37,6 @@ SPACE = {"x": uniform(0, 1), "epochs": 4}
 LIBRARY = str(Path(fanwise.__file__).parent)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def seeded() -> Scheduler:
     return FIFO(metric="loss", random_seed=0)
 
@@ -358,7 +352,7 @@ def test_what_the_searcher_raises_is_raised_where_a_trial_is_asked_for() -> None
             search.ask()
 
 
-def test_the_record_alone_leads_to_every_decision_again(tmp_path: Path) -> None:
+def test_the_record_alone_leads_to_every_decision_again() -> None:
     def scheduler() -> Scheduler:
         return ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
 

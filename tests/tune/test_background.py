@@ -24,12 +24,6 @@ from fanwise.tune.callbacks import TrialReported
 from fanwise.tune.record.reading import read_events
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def returns(x: float) -> float:
     return x
 

@@ -1,7 +1,6 @@
 """Searches with constraints, from end to end: who is the best in every place that names one, resumed and replayed."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,12 +29,6 @@ SPACE = {"x": uniform(0, 1)}
 # (loss, latency): the best loss violates the bound most, and the second of those that keep it is the better one.
 MIXED = [(0.1, 30.0), (0.9, 20.0), (0.5, 10.0), (0.2, 21.0)]
 NOWHERE = [(0.1, 40.0), (0.3, 25.0), (0.2, 25.0), (0.0, 26.0)]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def told(results: list[tuple[float, float]], name: str = "bound") -> Experiment:

@@ -28,12 +28,6 @@ from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME, send_command, sh
 ENDLESS = 10**6
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def report_for_ever(x: float, folder: str) -> None:
     """Reports some 100 times a second until it is told to end."""
     for _ in range(ENDLESS):

@@ -37,12 +37,6 @@ def takes_more(x: float, y: float = 0.0) -> float:
     return abs(x - 0.3) + y
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.mark.parametrize(
     ("events", "name"),
     [

@@ -420,7 +420,6 @@ def test_the_figures_are_drawn(experiment: Experiment) -> None:
 def test_an_experiment_is_found_by_name_by_path_and_by_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     with searching(tmp_path / "home" / "lenet-one"), searching(tmp_path / "here"):
         pass
@@ -430,8 +429,7 @@ def test_an_experiment_is_found_by_name_by_path_and_by_its_file(
     assert load_experiment(str(tmp_path / "here")).name == "lenet"
 
 
-def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no experiment 'lenet': .*home holds none yet"):
         load_experiment("lenet")
     for name in ("lenet-one", "dropout"):

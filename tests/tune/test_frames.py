@@ -26,12 +26,6 @@ from fanwise.tune import (
 from fanwise.tune.frames import write_results
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.fixture
 def experiment() -> Experiment:
     """Trial 0 completes, 1 is stopped, 2 fails before it has reported, 3 is in flight."""

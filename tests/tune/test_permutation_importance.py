@@ -4,7 +4,6 @@ import doctest
 import json
 import random
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from fanwise.cli.app import main
 from fanwise.plot import importances
-from fanwise.plot.canvas import png_bytes
 from fanwise.testing.late import Late
 from fanwise.tune import (
     FIFO,
@@ -35,20 +33,11 @@ SPACE = {
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture(autouse=True)
 def small_forests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(permutation_importance, "_TREES", 10)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fonts() -> None:
-    """matplotlib opens the font files at the first drawing and keeps them; so let that be before the tests."""
-    png_bytes(importances.importance("fonts", "loss", [("lr", 0.5, 0.1)], [0.2], [0.0], 1.0))
+pytestmark = pytest.mark.usefixtures("fonts")
 
 
 def told(number: int, *, learns: bool = True) -> Experiment:
@@ -113,9 +102,7 @@ def test_the_picture_has_the_bars_and_the_model() -> None:
     assert doctest.testmod(importances).failed == 0
 
 
-def test_every_configuration_that_the_model_is_asked_about_is_one_of_the_space(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_configuration_that_the_model_is_asked_about_is_one_of_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, asked = told(40), []
     predict = ensemble.RandomForestRegressor.predict
 

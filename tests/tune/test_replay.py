@@ -225,23 +225,20 @@ def test_beside_another_version_of_a_library_the_suggestions_are_those_of_the_re
     assert said[1:] == [f"the suggestions are those of the record: numpy was 1.0 and is {here}"]
 
 
-def test_a_search_that_was_resumed_beside_another_version_counts_as_one_of_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+def test_a_search_that_was_resumed_beside_another_version_counts_as_one_of_both(home: Path) -> None:
     for _ in range(2):
         with open_search({"x": uniform(0, 1)}, scheduler=FIFO("sobol", metric="loss"), name="twice") as opened:
             trial = opened.ask()
             assert trial is not None
             opened.tell(trial, 0.5)
     assert replay_experiment("twice").other_versions == {}
-    here = read_meta(tmp_path / "twice")["versions"]["scipy"]
+    here = read_meta(home / "twice")["versions"]["scipy"]
 
     def run_beside_another(event: dict[str, Any]) -> None:  # Any: JSON
         if event["kind"] == "resumed":
             event["body"]["versions"]["scipy"] = "0.1"
 
-    edit_events(tmp_path / "twice", run_beside_another)
+    edit_events(home / "twice", run_beside_another)
     assert replay_experiment("twice").other_versions == {"scipy": (f"{here} and 0.1", here)}
 
 

@@ -203,7 +203,7 @@ def waits(x: float, epochs: int, folder: str) -> None:
     within(60.0, lambda: Path(folder, "go on").exists(), "the test is over")
 
 
-def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool, home: Path) -> None:
+def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool) -> None:
     first = quiet_tuner(waits, {**SPACE, "folder": str(tmp_path)}, pool=pool, name="twice", trials=1)
     thread = threading.Thread(target=first.run)
     thread.start()
@@ -220,12 +220,6 @@ def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool
     assert load_experiment("twice").state == "finished"
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 EPOCHS = 60
 
 
@@ -237,7 +231,7 @@ def fill(x: float) -> None:
         report(loss=x, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
 
 
-def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool, home: Path) -> None:
+def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool) -> None:
     with FullDisk(after_bytes=10_000) as disk:
         with pytest.raises(RecordError, match=r"events\.jsonl cannot be written"):
             quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2, callbacks=[disk]).run()

@@ -20,12 +20,6 @@ def reports(x: float) -> None:
         report(loss=x)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 SPACE = {"x": uniform(0, 1)}
 
 

@@ -14,12 +14,6 @@ from fanwise.testing.within import within
 from fanwise.tune import FIFO, Searcher, SuggestContext, report, uniform
 from fanwise.tune.searchers import Observation
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-
-
 PROGRAM = """
 import os, threading, time
 from fanwise.tune import SuggestContext, Searcher, Space, uniform

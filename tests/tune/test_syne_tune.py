@@ -52,7 +52,6 @@ def test_the_program_and_its_trials_import_syne_tune_and_modules_beside_the_prog
     finished = run(tmp_path, SEARCH)
     assert finished.status == 0, finished.said
     assert finished.out.endswith("results: 2\n")
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
     monkeypatch.syspath_prepend(tmp_path / "book")
     (name,) = list_experiments()
     resumed = Tuner.resume(name, stop=StoppingCriterion(max_num_trials_started=3), quiet=True).run()
@@ -82,8 +81,7 @@ def test_asha_stops_by_the_quantile_rule(kind: str, rule: str) -> None:
     assert scheduler.describe()["type"] == rule
 
 
-def test_backend_and_scheduler_must_have_the_same_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+def test_backend_and_scheduler_must_have_the_same_space() -> None:
     with pytest.raises(ValueError, match="different config_spaces"):
         SyneTuner(PythonBackend(objective, SPACE), RandomSearch({"x": uniform(0, 2)}, metric="loss"), STOP, 1)
 

@@ -30,12 +30,6 @@ from fanwise.tune.searchers import Observation
 Objective = Callable[..., Any]  # Any: objectives return what they like
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def call_its_hyperparameters(act: Callable[[float], float], sizes: list[int], kernel: tuple[int, int]) -> float:
     sizes.append(1)
     assert isinstance(kernel, tuple)

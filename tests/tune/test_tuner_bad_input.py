@@ -37,10 +37,8 @@ Options = dict[str, Any]  # Any: whatever a test gets wrong
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Every test here must leave no folder, and no process even for a moment after the error."""
-    home = tmp_path / "home"
-    monkeypatch.setenv("FANWISE_HOME", str(home))
+def nothing_is_made(home: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Check that each test leaves no folder, and no process even for a moment after the error."""
     before = running_processes()
     yield home
     release()  # of a tuner or pool that was made without an error

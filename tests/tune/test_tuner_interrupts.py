@@ -108,12 +108,6 @@ class Running:
         os.close(self._source)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @contextmanager
 def script(
     folder: Path, objective: str, *, terminal: bool = False, environment: Mapping[str, str] | None = None

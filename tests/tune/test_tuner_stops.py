@@ -21,12 +21,6 @@ from fanwise.tune.searchers import Observation, SuggestContext
 from fanwise.tune.space import Space
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def be_stopped(way: str, folder: str) -> None:
     """Begins, and does not end of its own; notes what ended it. The last one ends the search."""
     begun = Path(folder) / f"{way}.begun"

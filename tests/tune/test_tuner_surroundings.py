@@ -22,12 +22,6 @@ from fanwise.tune.record.reading import read_events
 SOURCES = Path(fanwise.__file__).parents[1]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def return_x(x: float) -> float:
     return x
 
@@ -192,7 +186,6 @@ def objective(x):
     report(loss=Model().loss(x))
 
 def test_search(tmp_path, monkeypatch):
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
     stop = StoppingCriterion(max_num_trials_started=2)
     tuner = Tuner(objective, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=1, quiet=True)
     experiment = tuner.run()
@@ -213,9 +206,7 @@ def test_objectives_of_a_users_test_module_reach_the_workers(tmp_path: Path, mod
     assert "1 passed" in done.stdout
 
 
-def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_CPUS", "4")
 
     def num_threads(x: float) -> float:

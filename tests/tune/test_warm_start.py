@@ -37,11 +37,6 @@ from fanwise.tune.simulate import FunctionTable, simulate
 LINE = {"x": uniform(-1, 1), "max_epochs": 3}
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-
-
 class Noting(Searcher):
     """RandomSource at random, and keeps what it was told."""
 
@@ -87,7 +82,7 @@ def summary(search: OpenSearch) -> Any:
 
 
 @pytest.mark.parametrize("how", ["name", "path", "experiment", "results"])
-def test_the_searcher_is_told_of_every_earlier_report_before_it_is_asked(how: str, tmp_path: Path) -> None:
+def test_the_searcher_is_told_of_every_earlier_report_before_it_is_asked(how: str) -> None:
     found = earlier("old")
     source: Any = {"name": "old", "path": found.path, "experiment": found, "results": found.results}[how]
     with begun(source, resource_attr="epoch", mode="min", constraints=["size <= 3"]) as search:

@@ -24,12 +24,6 @@ from fanwise.tune.schedulers import Decision, Status
 SPACE = {"x": uniform(0, 1), "epochs": 2}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def objective(x: float, epochs: int) -> None:
     for epoch in range(epochs):
         report(loss=x / (epoch + 1))

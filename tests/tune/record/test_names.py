@@ -34,14 +34,13 @@ def test_a_new_name_tells_objective_and_time() -> None:
     assert new_name("<lambda>", 0.0, b"abc").startswith("lambda-19")
 
 
-def test_experiments_are_listed_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    assert experiments_folder() == tmp_path / "home"
+def test_experiments_are_listed_and_other_folders_are_not(home: Path) -> None:
+    assert experiments_folder() == home
     assert list_experiments() == []
     for name in ("b", "a"):
-        Record.create(tmp_path / "home" / name, {}).close()
-    (tmp_path / "home" / "c").mkdir()
-    (tmp_path / "home" / "d").write_text("")
+        Record.create(home / name, {}).close()
+    (home / "c").mkdir()
+    (home / "d").write_text("")
     assert list_experiments() == ["a", "b"]
 
 

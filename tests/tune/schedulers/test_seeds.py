@@ -90,24 +90,18 @@ def test_a_seed_of_the_scheduler_is_the_seed_of_the_search(make: Any, name: str)
         simulated(make(name, 7), seed=8)
 
 
-def test_two_different_seeds_are_refused_before_anything_is_made(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+def test_two_different_seeds_are_refused_before_anything_is_made(pool: Pool, home: Path) -> None:
     refused = "a search has one seed, but the search was given 5 and its FIFO was given random_seed=7"
     scheduler = FIFO(metric="loss", random_seed=7)
     with pytest.raises(ValueError, match=refused):
         Tuner(train_for_real, SPACE, scheduler, STOP, random_seed=5, pool=pool)
     with pytest.raises(ValueError, match=refused):
         open_search(SPACE, scheduler, random_seed=5)
-    assert not (tmp_path / "home").exists()
+    assert not home.exists()
 
 
 @pytest.mark.parametrize("searcher", ["random", "sobol"])
-def test_live_resumed_asked_and_simulated_searches_with_one_seed_try_the_same(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searcher: str
-) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+def test_live_resumed_asked_and_simulated_searches_with_one_seed_try_the_same(pool: Pool, searcher: str) -> None:
     tried = {}
     for name, of_search, of_scheduler in (("search", 7, None), ("scheduler", None, 7)):
         scheduler = ASHA(metric="loss", max_t=4, searcher=searcher, random_seed=of_scheduler)

@@ -32,11 +32,6 @@ ALL = [*SEARCHERS, "optuna:TPESampler", "optuna:NSGAIISampler", "optuna:RandomSa
 NUM_TRIALS = 10  # more than any of them needs before it has a model
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-
-
 def need(name: str) -> None:
     if name == "bayesopt":
         pytest.importorskip("torch")

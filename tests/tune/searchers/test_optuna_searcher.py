@@ -352,8 +352,7 @@ class Untidy(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked al
 
 
 @pytest.mark.parametrize("sampler", [Broken, Untidy])
-def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any, tmp_path: Any, monkeypatch: Any) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any) -> None:
     with open_search(BOWL, FIFO(OptunaSearcher(sampler), metric="loss"), name="broken") as search:
         with pytest.raises(Exception, match="no numbers today") as raised:  # noqa: PT012  # one of the two raises
             trial = search.ask()

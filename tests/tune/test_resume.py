@@ -12,6 +12,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,9 +60,12 @@ if __name__ == "__main__":
     }[what]
     stop = StoppingCriterion(max_num_trials_started=trials)
     space = {"x": uniform(0, 1), "max_epochs": 9, "folder": folder}
-    Tuner(train, space, scheduler, stop, n_workers=n_workers, name="killed", quiet=True).run()
+    reuse = "reuse" in sys.argv
+    Tuner(train, space, scheduler, stop, n_workers=n_workers, name="killed", quiet=True, reuse=reuse).run()
 """
 
+KINDS = ("random", "halving", "asha", "population")
+REUSES = ("random", "asha")
 Ends = dict[int, tuple[str, int, float]]
 
 
@@ -99,7 +103,7 @@ def started(folder: Path, what: str, seed: int) -> "subprocess.Popen[bytes]":
     script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "FANWISE_HOME": str(folder / "home")}
-    command = [sys.executable, str(script), what, str(folder), str(seed)]
+    command = [sys.executable, str(script), what, str(folder), str(seed), *["reuse"] * (what in REUSES)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
 
 
@@ -117,17 +121,20 @@ def unkilled(what: str, seed: int) -> tuple[Ends, int]:
 def kill_and_resume(folder: Path, what: str, seed: int, pool: Pool) -> None:
     chance = random.Random(f"{what} {seed}")
     ends, num_reports = unkilled(what, seed % 3)
-    others = running_processes()
+    others, folders = running_processes(), temporary_folders()
     at = sorted(chance.randrange(num_reports) for _ in range(chance.choice([1, 1, 2])))
     for count, number in enumerate(at):
         kill_at(number, folder, "resume" if count else what, seed % 3)
-        within(2.0, lambda: running_processes(os.environ[MARKER]) <= others, "every process of the search has ended")
+        within(10.0, lambda: running_processes(os.environ[MARKER]) <= others, "every process of the search has ended")
+        assert temporary_folders() <= folders
         try:
             everything_acknowledged_is_kept(folder, Experiment(folder / "home" / "killed"))
         except RecordError:  # killed before there was a record
             assert num_acknowledged(folder) == 0
             return
-    experiment = Tuner.resume(folder / "home" / "killed", pool=pool, quiet=True).run()
+    # A pool keeps the worker of a search with reuse, so that search gets a pool of its own.
+    pool_options: dict[str, Any] = {} if what in REUSES else {"pool": pool}
+    experiment = Tuner.resume(folder / "home" / "killed", quiet=True, **pool_options).run()
     everything_acknowledged_is_kept(folder, experiment)
     nothing_was_done_twice(folder)
     ended = ends_of(experiment)
@@ -136,6 +143,10 @@ def kill_and_resume(folder: Path, what: str, seed: int, pool: Pool) -> None:
     assert [ended[number] for number in compared] == [ends[number] for number in compared]
     assert replay_experiment(experiment.path).differences == []
     assert not list((experiment.path / "checkpoints").glob(".*"))
+
+
+def temporary_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("fanwise-*"))
 
 
 def kill_at(number: int, folder: Path, what: str, seed: int) -> None:
@@ -170,9 +181,6 @@ def nothing_was_done_twice(folder: Path) -> None:
             else:
                 assert epoch > reached
                 reached = epoch
-
-
-KINDS = ("random", "halving", "asha", "population")
 
 
 # One that decides at once, and one that hands states from trial to trial. How the others decide again is in

@@ -44,7 +44,8 @@ def test_crashed_trial_is_retried_when_its_slot_is_free() -> None:
 
 
 def test_retry_discards_the_reports_after_the_checkpoint() -> None:
-    scheduler = PlannedScheduler()
+    searcher = CountingSearcher()
+    scheduler = PlannedScheduler(searcher=searcher)
     search = new_search(scheduler=scheduler, n_workers=1, retries=1)
     search.begin()
     search.report(0, 0, 0.3)
@@ -55,6 +56,7 @@ def test_retry_discards_the_reports_after_the_checkpoint() -> None:
     assert search.free(0, 0) == [start(0, 0, attempt=1, from_iter=2, checkpoint="a")]
     assert search.report(0, 1, 0.25) == [Answer(0, CONTINUE, 3)]
     assert scheduler.calls[-2:] == [("rollback", 0, 2), ("report", 0, 3, 0.25)]
+    assert searcher.calls[-2:] == [("rollback", 0, 2), ("observe", 0, 3, 0.25)]
 
 
 def test_trial_stopped_at_the_maximum_resource_has_completed() -> None:
@@ -225,6 +227,7 @@ def test_killed_search_restarts_its_trials_from_their_checkpoints() -> None:
     assert scheduler.calls[-2:] == [("rollback", 0, 0), ("rollback", 2, 1)]
     assert search.core.best == BestReport(0.4, 2, {"x": 2}, 1)
     assert search.report(0, 0, 0.1) == [Answer(0, STOP, late=True)], "from a process that is gone"
+    assert search.ended(0, 0) == search.free(0, 0) == []
 
 
 def test_search_killed_before_its_beginning_begins() -> None:

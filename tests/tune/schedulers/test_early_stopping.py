@@ -153,13 +153,6 @@ def test_brackets_are_drawn_as_hyperband_begins_trials_and_by_seed_and_trial_alo
     assert brackets(1, range(2000)) != drawn
 
 
-def test_a_report_that_has_passed_several_levels_counts_for_the_highest() -> None:
-    scheduler = begun(ASHA(metric="loss", max_t=81))
-    assert scheduler.on_report(told(0, 10, 0.9, iter=1)) is CONTINUE  # the first at level 9
-    assert scheduler.on_report(told(1, 1, 1.0, iter=1)) is CONTINUE  # the first at level 1
-    assert scheduler.on_report(told(2, 26, 1.0, iter=1)) is STOP  # the second at level 9
-
-
 @pytest.mark.parametrize("preset", [*PRESETS, functools.partial(ASHA, type="promotion")])
 @pytest.mark.parametrize(
     ("options", "decisions"),
@@ -175,16 +168,6 @@ def test_who_knows_its_maximum_ends_by_itself_and_who_does_not_is_stopped_there(
 
 def test_the_maximum_of_a_hyperparameter_is_its_upper_bound() -> None:
     assert begun(ASHA(metric="loss", max_resource_attr="epochs")).max_resource == 20
-
-
-def test_a_constant_stops_nobody_by_the_median_rule_and_one_that_is_worse_is_stopped() -> None:
-    scheduler = begun(MedianStopping(metric="loss", grace_time=2, grace_population=3))
-    for trial_id in range(4):
-        assert [scheduler.on_report(told(trial_id, step, 0.1)) for step in range(1, 20)] == [CONTINUE] * 19
-    assert scheduler.on_report(told(4, 1, 0.6)) is CONTINUE, "the grace time is not over"
-    assert scheduler.on_report(told(4, 2, 0.6)) is STOP
-    assert scheduler.on_report(told(5, 1, 0.05)) is CONTINUE
-    assert scheduler.on_report(told(5, 2, 0.9)) is CONTINUE, "its best counts, not its last"
 
 
 def test_settings_of_the_median_rule_are_checked() -> None:

@@ -47,7 +47,7 @@ class SlotsMachine(RuleBasedStateMachine):
             assert self.slots.has_room == (len(self.used) < self.n_workers or self.has_offer)
 
 
-SlotsMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+SlotsMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestSlotsAgainstTheModel = SlotsMachine.TestCase
 
 

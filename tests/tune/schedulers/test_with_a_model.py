@@ -15,7 +15,7 @@ from fanwise.tune import (
     StoppingCriterion,
     SuccessiveHalving,
 )
-from fanwise.tune.searchers import SEARCHERS, TPESearcher
+from fanwise.tune.searchers import SEARCHERS, ForestSearcher, TPESearcher
 from fanwise.tune.simulate import FunctionTable, simulate
 from fanwise.tune.space import Space, uniform
 
@@ -42,7 +42,7 @@ def best(scheduler: Scheduler, seed: int) -> float:
         (FIFO("tpe", metric="loss"), FIFO(metric="loss")),
         (BOHB(metric="loss", resource_attr="epoch", max_t=9), Hyperband(metric="loss", resource_attr="epoch", max_t=9)),
         (
-            ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher="forest"),
+            ASHA(ForestSearcher(num_trees=8), metric="loss", resource_attr="epoch", max_t=9),
             ASHA(metric="loss", resource_attr="epoch", max_t=9),
         ),
     ],

@@ -249,7 +249,7 @@ def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, fl
 
 
 def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() -> None:
-    faults = Faults(crashes_per_hour=3600.0 / 8)  # about once in 8 s
+    faults = Faults(crashes_per_hour=3600.0 / 12)  # about once in 12 s
     settings: dict[str, Any] = {"n_workers": 1, "seed": 3, "faults": faults, "retries": 10**6}
     table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 30})
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2))

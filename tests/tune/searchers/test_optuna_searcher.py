@@ -51,8 +51,8 @@ OURS: dict[str, Make] = {
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 
-# Two slow checks are left to the soak run. `test_the_last_report_that_stands_is_what_counts` and schedulers/test_seeds.py
-# show the same. Other samplers get their trials in the same way, so they run only the checks that depend on the sampler.
+# Two slow checks are left to the soak run: `test_the_last_report_that_stands_is_what_counts` and schedulers/test_seeds.py
+# show the same. Other samplers get their trials in the same way, so they run only the checks that depend on a sampler.
 LONG_CHECKS = (contract.void_reports_are_forgotten, contract.the_same_seed_and_reports_give_the_same_suggestions)
 SHORT_CHECKS = [check for check in CHECKS_OF_A_MODEL if check not in LONG_CHECKS]
 CHECKS_OF_A_SAMPLER = (contract.recall_leads_to_where_suggest_did, contract.trials_may_all_come_out_alike)

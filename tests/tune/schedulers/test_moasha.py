@@ -32,7 +32,7 @@ def told(scheduler: Scheduler, trial_id: int, iter: int, losses: tuple[float, ..
 
 
 @given(STEPS, st.sampled_from([2.0, 3.0]))
-def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(steps: Steps, eta: float) -> None:
+def test_trial_continues_if_it_is_among_the_best_of_its_rung(steps: Steps, eta: float) -> None:
     scheduler = moasha_of(9, eta)
     levels = [level for level in (1, 2, 3, 4, 8) if level in (eta**k for k in range(4)) and level < 9]
     rungs: dict[int, list[tuple[float, float]]] = {level: [] for level in levels}
@@ -54,7 +54,7 @@ def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(ste
 
 
 @given(STEPS)
-def test_with_one_objective_that_differs_it_decides_as_asha_does(steps: Steps) -> None:
+def test_moasha_decides_as_asha_if_one_objective_is_constant(steps: Steps) -> None:
     several, one = moasha_of(), ASHA(metric="error", max_t=9)
     one.begin(SPACE, 0)
     iters: dict[int, int] = {}
@@ -86,7 +86,7 @@ def volume_of(search: PlayedSearch) -> float:
     return front.volume
 
 
-def test_it_finds_more_of_the_front_than_random_search_with_the_same_epochs() -> None:
+def test_moasha_finds_more_of_the_front_than_random_search_with_the_same_epochs() -> None:
     wins = 0
     for seed in range(5):
         halved = searched(

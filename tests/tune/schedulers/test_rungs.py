@@ -20,7 +20,7 @@ Step: TypeAlias = tuple[str, tuple[float, float]]
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
-def test_the_best_trial_that_waits_is_promoted_when_it_is_in_the_top_share(steps: list[Step], eta: float) -> None:
+def test_best_waiting_trial_in_the_top_fraction_is_promoted(steps: list[Step], eta: float) -> None:
     rung = PromotionRung(eta)
     entries: list[Key] = []
     waiting: set[Key] = set()
@@ -47,9 +47,7 @@ def test_the_best_trial_that_waits_is_promoted_when_it_is_in_the_top_share(steps
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
-def test_who_enters_goes_on_in_the_top_share_or_as_an_equal_for_whom_there_is_room(
-    steps: list[Step], eta: float
-) -> None:
+def test_trial_continues_in_the_top_fraction_or_as_an_equal_with_room(steps: list[Step], eta: float) -> None:
     rung = StoppingRung(eta)
     entries: dict[Key, bool] = {}
     for number, (what, rank) in enumerate(steps):

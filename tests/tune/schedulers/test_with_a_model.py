@@ -49,7 +49,7 @@ def best(scheduler: Scheduler, seed: int) -> float:
     ids=["tpe", "bohb", "asha"],
 )
 @pytest.mark.parametrize("num_seeds", [2, pytest.param(12, marks=pytest.mark.soak)])
-def test_with_a_model_a_search_ends_nearer_to_the_best(
+def test_search_with_a_model_finds_a_better_configuration(
     with_model: Scheduler, without: Scheduler, num_seeds: int
 ) -> None:
     nearer = sum(best(with_model, seed) < best(without, seed) for seed in range(num_seeds))
@@ -62,7 +62,7 @@ def test_bohb_has_tpe() -> None:
     assert searcher.num_init == 7
 
 
-def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> None:
+def test_levels_are_counted_down_from_the_maximum() -> None:
     levels = Hyperband(metric="loss", max_t=52).levels(SPACE)
     assert levels == pytest.approx((52 / 27, 52 / 9, 52 / 3, 52))
 
@@ -81,14 +81,12 @@ def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> Non
     ],
     ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median", "moasha", "an object"],
 )
-def test_a_searcher_learns_at_the_levels_where_trials_are_compared(
-    scheduler: Scheduler, levels: tuple[float, ...]
-) -> None:
+def test_searcher_learns_at_the_rung_levels_of_its_scheduler(scheduler: Scheduler, levels: tuple[float, ...]) -> None:
     scheduler.begin(SPACE, seed=0)
     assert scheduler.searcher.levels == levels
 
 
 @pytest.mark.parametrize("name", sorted(SEARCHERS))
-def test_a_searcher_may_be_given_by_its_name(name: str) -> None:
+def test_scheduler_takes_a_searcher_by_name(name: str) -> None:
     for scheduler in (ASHA(metric="loss", max_t=9, searcher=name), MedianStopping(metric="loss", searcher=name)):
         assert type(scheduler.searcher) is type(SEARCHERS[name]())

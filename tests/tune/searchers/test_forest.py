@@ -32,7 +32,7 @@ def scattered(num: int, seed: int) -> tuple[Floats, Floats]:
     return features, features[:, 0] * chance.standard_normal(num)
 
 
-def test_what_runs_counts_in_its_leaf_as_a_trial_that_came_out_as_the_lie() -> None:
+def test_running_trial_counts_in_its_leaf_with_the_assumed_loss() -> None:
     features, targets = scattered(40, 5)
     forest = Forest(features, targets, rng(), num_trees=8)
     here, far = features[:1], 1.0 - features[:1]
@@ -72,7 +72,7 @@ def sixteen(searcher: Searcher) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
-def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callable[[], Searcher]) -> None:
+def test_suggestions_avoid_regions_that_violate_a_constraint(make: Callable[[], Searcher]) -> None:
     """The loss falls towards x = 1, but from x = 0.5 on a constraint is violated."""
     searcher = begun(make, SQUARE)
     for number in range(60):
@@ -86,7 +86,7 @@ def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callabl
 
 
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
-def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
+def test_suggestions_improve_both_objectives(make: Callable[[], Searcher]) -> None:
     """The first wants x = 0 and the second x = 1, and both y = 0."""
     searcher = begun(make, SQUARE)
     for number in range(60):
@@ -99,7 +99,7 @@ def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
     assert 0.2 < np.mean([x > 0.5 for x, _ in points]) < 0.8
 
 
-def test_losses_of_any_size_give_the_same_suggestions() -> None:
+def test_suggestions_depend_only_on_the_order_of_losses() -> None:
     def suggested(scale: Callable[[float], float]) -> list[object]:
         searcher = begun(ForestSearcher, SQUARE)
         for number in range(40):
@@ -149,9 +149,7 @@ def test_wrong_settings_are_refused(make: Callable[[], Searcher], error: type[Ex
 
 @pytest.mark.parametrize("mean", [-2.0, 0.0, 0.5, 3.0])
 @pytest.mark.parametrize("deviation", [0.1, 1.0])
-def test_the_expected_improvement_is_the_mean_of_all_that_may_come_below_the_best(
-    mean: float, deviation: float
-) -> None:
+def test_expected_improvement_equals_the_integral(mean: float, deviation: float) -> None:
     best = 0.3
     whole, _ = quad(lambda loss: (best - loss) * norm.pdf(loss, mean, deviation), mean - 12 * deviation, best)
     exact = whole if mean - 12 * deviation < best else 0.0
@@ -159,12 +157,12 @@ def test_the_expected_improvement_is_the_mean_of_all_that_may_come_below_the_bes
     assert found == pytest.approx(exact, abs=1e-9)
 
 
-def test_of_equal_means_the_less_certain_one_gains_more() -> None:
+def test_expected_improvement_grows_with_the_deviation() -> None:
     gain = expected_improvement(0.0, np.array([0.5, 0.5, 0.5]), np.array([0.0, 0.2, 0.4]))
     assert gain[0] == 0.0 < gain[1] < gain[2]
 
 
-def test_what_failed_is_worse_than_the_worst_loss() -> None:
+def test_failed_trials_count_as_worse_than_the_worst_loss() -> None:
     """In the left half every trial fails before it reports; the right half has losses."""
     searcher = begun(ForestSearcher, SQUARE)
     for number in range(60):

@@ -43,7 +43,7 @@ def suggested(searcher: Searcher, space: Space, number: int) -> list[tuple[objec
         (choice(["a", "b", "c"]), 1, ["a", "b", "c"]),
     ],
 )
-def test_a_grid_has_evenly_spread_values_and_all_of_what_is_few(
+def test_grid_has_evenly_spread_values_and_all_values_of_small_domains(
     domain: object, num_points: int, values: list[object]
 ) -> None:
     space = Space({"x": domain})
@@ -51,18 +51,18 @@ def test_a_grid_has_evenly_spread_values_and_all_of_what_is_few(
     assert got == [pytest.approx(value, rel=1e-12) if isinstance(value, float) else value for value in values]
 
 
-def test_the_last_hyperparameter_of_the_space_changes_fastest() -> None:
+def test_last_hyperparameter_of_a_grid_changes_fastest() -> None:
     space = Space({"x": choice([1, 2]), "max_epochs": 3, "y": choice(["a", "b"]), "z": randint(0, 2)})
     got = suggested(begun(GridSearcher, space), space, 100)
     assert got == list(itertools.product([1, 2], "ab", [0, 1, 2]))
 
 
-def test_numbers_of_points_may_be_given_by_name() -> None:
+def test_number_of_points_may_be_set_for_each_hyperparameter() -> None:
     space = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
     assert len(suggested(begun(lambda: GridSearcher({"x": 2}), space), space, 100)) == 2 * 5
 
 
-def test_a_grid_for_what_the_space_has_not_is_refused() -> None:
+def test_grid_refuses_unknown_hyperparameters_and_invalid_numbers_of_points() -> None:
     with pytest.raises(ValueError, match=r"num_points: 'learnin_rate' is no hyperparameter; did you mean 'learning_r"):
         GridSearcher({"learnin_rate": 2}).check(Space({"learning_rate": uniform(0, 1)}))
     with pytest.raises(ValueError, match="num_points must be at least 1, got 0"):
@@ -78,14 +78,14 @@ def test_sixteen_points_of_sobol_fill_sixteen_cells_of_every_pair_of_axes() -> N
     assert cells == [set(range(16))] * 3, "each sixteenth of each axis has one point"
 
 
-def test_each_seed_scrambles_sobols_points_in_its_way() -> None:
+def test_sobol_points_depend_on_the_seed() -> None:
     space = Space({"x": uniform(0, 1), "y": randint(0, 9)})
     runs = [suggested(begun(SobolSearcher, space, seed), space, 100) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
     assert len(set(runs[0])) == 100, "beyond the first block of points there are others"
 
 
-def test_sobols_points_for_a_seed_stay_what_they_are() -> None:
+def test_sobol_points_of_a_seed_never_change() -> None:
     space = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
     assert suggested(begun(SobolSearcher, space, 0), space, 2) == [
         (0.1267823288217187, 0.8093738062307239),
@@ -99,7 +99,7 @@ def test_schedulers_are_imported_without_numpy_and_scipy() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_the_random_searcher_draws_from_the_space_with_the_asks_chance() -> None:
+def test_random_searcher_samples_with_the_generator_of_the_context() -> None:
     suggested = RandomSearcher().suggest(SuggestContext(0, 0, SPACE))
     assert suggested == SPACE.sample(KeyedRandom("0/suggest/0"))
     assert suggested != RandomSearcher().suggest(SuggestContext(1, 0, SPACE))
@@ -107,7 +107,7 @@ def test_the_random_searcher_draws_from_the_space_with_the_asks_chance() -> None
     assert suggested != RandomSearcher().suggest(SuggestContext(0, 0, SPACE, purpose="next"))
 
 
-def test_a_branch_in_which_nothing_varies_is_tried_once() -> None:
+def test_random_searcher_tries_a_constant_branch_once() -> None:
     space = Space(
         {"optimizer": choice(["none", "sgd"]), "momentum": parameter(uniform(0, 1), when={"optimizer": "sgd"})}
     )

@@ -58,7 +58,7 @@ TWO: Any = ["loss", "latency_ms"]
 
 @pytest.mark.parametrize("metric", ["loss", TWO], ids=str)
 @pytest.mark.parametrize("name", ALL)
-def test_a_search_in_which_nothing_is_ever_feasible_goes_on_to_its_end(name: str, metric: Any) -> None:
+def test_search_without_a_feasible_trial_runs_to_its_end(name: str, metric: Any) -> None:
     need(name)
     search = searched(name, "latency_ms <= 20", "loss >= 9", metric=metric)
     assert search.num_trials_completed == NUM_TRIALS
@@ -83,7 +83,7 @@ def by_tuner(name: str, stop: StoppingCriterion) -> Tuner:
 
 @pytest.mark.parametrize("make", [by_scheduler, by_tuner])
 @pytest.mark.parametrize(("name", "extra", "library"), EXTRAS)
-def test_a_searcher_whose_extra_is_not_there_names_it_before_anything_starts(
+def test_missing_library_of_a_searcher_is_reported_before_anything_starts(
     name: str, extra: str, library: str, make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)

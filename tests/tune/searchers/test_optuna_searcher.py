@@ -51,7 +51,7 @@ OURS: dict[str, Make] = {
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 
-# Two slow checks are left to the soak run: `test_the_last_report_that_stands_is_what_counts` and schedulers/test_seeds.py
+# Two slow checks are left to the soak run: `test_last_valid_report_of_a_trial_counts` and schedulers/test_seeds.py
 # show the same. Other samplers get their trials in the same way, so they run only the checks that depend on a sampler.
 LONG_CHECKS = (contract.void_reports_are_forgotten, contract.the_same_seed_and_reports_give_the_same_suggestions)
 SHORT_CHECKS = [check for check in CHECKS_OF_A_MODEL if check not in LONG_CHECKS]
@@ -70,7 +70,7 @@ def test_samplers_of_optuna_keep_the_main_parts_of_the_contract(name: str, check
 @pytest.mark.soak
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", OURS)
-def test_optunas_samplers_keep_the_contract(name: str, check: Check) -> None:
+def test_samplers_of_optuna_keep_the_contract(name: str, check: Check) -> None:
     check(OURS[name])
 
 
@@ -108,7 +108,7 @@ def states(play: Play) -> list[str]:
     return [state for state, *_ in Seeing.seen[-1]]
 
 
-def test_the_sampler_sees_who_runs_and_how_each_trial_ended(play: Play) -> None:
+def test_sampler_sees_running_trials_and_how_the_others_ended(play: Play) -> None:
     for _ in range(5):
         play.suggest()
     for trial_id, status in enumerate(("Completed", "Stopped", "Failed", "Completed")):
@@ -121,7 +121,7 @@ def test_the_sampler_sees_who_runs_and_how_each_trial_ended(play: Play) -> None:
     assert running[1] == play.suggestions[4]
 
 
-def test_the_last_report_that_stands_is_what_counts(play: Play) -> None:
+def test_last_valid_report_of_a_trial_counts(play: Play) -> None:
     play.suggest()
     for iter, loss in enumerate((5.0, 3.0, 4.0, 0.0), start=1):
         observed(play, 0, loss, iter=iter)
@@ -131,7 +131,7 @@ def test_the_last_report_that_stands_is_what_counts(play: Play) -> None:
     assert Seeing.seen[-1][0][2] == [4.0]
 
 
-def test_a_paused_trial_is_learnt_from_and_goes_on(play: Play) -> None:
+def test_paused_trial_is_a_result_until_it_resumes(play: Play) -> None:
     play.suggest()
     config = play.trials[0].config
     observed(play, 0, 2.0)
@@ -146,7 +146,7 @@ def test_a_paused_trial_is_learnt_from_and_goes_on(play: Play) -> None:
     assert Seeing.seen[-1][0][2] == [1.0]
 
 
-def test_several_objectives_are_several_directions_each_to_be_minimised(play: Play) -> None:
+def test_study_minimizes_each_objective(play: Play) -> None:
     for _ in range(3):
         play.suggest()
     play.end(2, "Failed")
@@ -159,7 +159,7 @@ def test_several_objectives_are_several_directions_each_to_be_minimised(play: Pl
     assert Seeing.seen[-1][0][2] == [1.0, -2.0]
 
 
-def test_a_configuration_that_somebody_else_chose_is_a_trial_of_the_study(play: Play) -> None:
+def test_study_has_configurations_that_the_sampler_did_not_suggest(play: Play) -> None:
     play.suggest()
     play.trials[7] = type(play.trials[0])({"x": 0.125})
     assert states(play) == ["RUNNING", "RUNNING"]
@@ -167,7 +167,7 @@ def test_a_configuration_that_somebody_else_chose_is_a_trial_of_the_study(play: 
 
 
 @pytest.mark.parametrize("sampler", ["TPESampler", "NSGAIISampler"])
-def test_the_violations_of_constraints_reach_the_sampler(sampler: str) -> None:
+def test_sampler_avoids_violated_constraints(sampler: str) -> None:
     """Both prefer who meets them: from the middle of the search on they stay where most do."""
 
     def train(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
@@ -196,7 +196,7 @@ def tried(scheduler: Scheduler, train: Any, space: Any, number: int) -> list[Map
     return found
 
 
-def test_every_domain_has_a_place_in_optuna_and_its_values_come_back() -> None:
+def test_values_of_every_domain_survive_the_round_trip_through_optuna() -> None:
     chance = KeyedRandom("values")
     for space in (*SPACES.values(), Space({"x": choice([True, 1, 1.5, "1"])})):
         for domain in space.domains.values():
@@ -233,13 +233,13 @@ def everything(make: Make, space: Space, *, n_running: int) -> list[Mapping[str,
 
 @pytest.mark.parametrize("n_running", [1, 3, 100])
 @pytest.mark.parametrize("sampler", ["TPESampler", "BruteForceSampler", "NSGAIISampler"])
-def test_a_finite_space_is_searched_once_and_the_search_ends(sampler: str, n_running: int) -> None:
+def test_each_configuration_of_a_finite_space_is_suggested_once(sampler: str, n_running: int) -> None:
     found = everything(lambda: OptunaSearcher(sampler), FEW, n_running=n_running)
     assert sorted(found, key=repr) == sorted(FEW.grid(3), key=repr)
 
 
 @pytest.mark.parametrize("n_running", [1, 3, 100])
-def test_a_grid_is_searched_once_whatever_others_have_tried(n_running: int) -> None:
+def test_grid_sampler_suggests_its_grid_once(n_running: int) -> None:
     grid: dict[str, list[float]] = {"x": [-1.0, 0.0, 0.5], "n": [1, 2]}
     space = Space({"x": uniform(-1, 1), "n": randint(0, 5)})
     points: list[dict[str, object]] = [{"x": 0.5, "n": 2}, {"x": 0.5, "n": 3}, {"x": -1.0, "n": 1}]
@@ -251,14 +251,14 @@ def test_a_grid_is_searched_once_whatever_others_have_tried(n_running: int) -> N
     assert all({"x": x, "n": n} in found for x in grid["x"] for n in grid["n"])
 
 
-def test_a_suggestion_that_came_too_late_is_suggested_again() -> None:
+def test_late_suggestion_is_suggested_again() -> None:
     searcher = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
     late = asked(searcher, LINE, 0, {})
     assert asked(searcher, LINE, 1, {0: {"x": 0.5}}) == late, "trial 0 runs with a random configuration"
     assert asked(searcher, LINE, 2, {0: {"x": 0.5}, 1: late}) != late
 
 
-def test_what_ran_then_counts_where_another_optuna_suggests_otherwise() -> None:
+def test_replayed_suggestion_counts_although_the_sampler_would_suggest_another() -> None:
     searcher = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
     searcher.replay_suggestion(SuggestContext(0, 0, LINE), {"x": 0.25})
     searcher.observe(Observation(0, {"x": 0.25}, 1, 1.0, (1.0,), {}))
@@ -273,7 +273,7 @@ BOWL = {"x": uniform(-1, 1), "y": uniform(-1, 1), "max_epochs": 1}
 
 @pytest.mark.parametrize("recalls", [0, 1, 2])
 @pytest.mark.parametrize("sampler", ["TPESampler", "QMCSampler"])
-def test_a_suggestion_that_came_too_late_is_recalled_as_such(sampler: str, recalls: int) -> None:
+def test_late_suggestion_is_replayed_as_late(sampler: str, recalls: int) -> None:
     def third(recalls: int) -> object:
         searcher = begun(lambda: OptunaSearcher(sampler), LINE)
         run = dict[int, Any]()
@@ -296,7 +296,7 @@ def test_a_suggestion_that_came_too_late_is_recalled_as_such(sampler: str, recal
     assert third(recalls) == third(0) != late
 
 
-def test_a_sampler_without_a_memory_is_told_what_it_suggested_and_not_asked_again(
+def test_stateless_sampler_is_not_called_for_replayed_suggestions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searcher = begun(lambda: OptunaSearcher("TPESampler"), LINE)
@@ -311,7 +311,7 @@ def test_a_sampler_without_a_memory_is_told_what_it_suggested_and_not_asked_agai
     assert asked(searcher, LINE, 20, {}) not in [{"x": number / 20} for number in range(20)]
 
 
-def test_what_was_recalled_late_and_failed_at_once_does_not_come_again() -> None:
+def test_replayed_suggestion_that_failed_is_not_suggested_again() -> None:
     for space in (LINE, Space({"x": choice([0.5])})):
         searcher = begun(lambda: OptunaSearcher("TPESampler"), space)
         for number in range(2):
@@ -321,7 +321,7 @@ def test_what_was_recalled_late_and_failed_at_once_does_not_come_again() -> None
         assert config is None if space.num_configurations else config not in (None, {"x": 0.5})
 
 
-def test_what_was_recalled_is_in_the_study_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_suggestion_is_in_the_study_once(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[list[str]] = []
 
     def note(sampler: Any, study: Any, trial: Any) -> None:
@@ -347,7 +347,7 @@ class Untidy(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked al
 
 
 @pytest.mark.parametrize("sampler", [Broken, Untidy])
-def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any) -> None:
+def test_exception_of_a_sampler_names_it(sampler: Any) -> None:
     with open_search(BOWL, FIFO(OptunaSearcher(sampler), metric="loss"), name="broken") as search:
         with pytest.raises(Exception, match="no numbers today") as raised:  # noqa: PT012  # one of the two raises
             trial = search.ask()
@@ -358,7 +358,7 @@ def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any) -> Non
         assert f"Raised by Optuna's {sampler.__name__}" in told
 
 
-def test_a_sampler_for_one_objective_says_so_and_is_named() -> None:
+def test_sampler_for_one_objective_refuses_two() -> None:
     pytest.importorskip("cmaes")
     scheduler = FIFO(OptunaSearcher("CmaEsSampler"), metric=["loss", "size"])
 
@@ -369,7 +369,7 @@ def test_a_sampler_for_one_objective_says_so_and_is_named() -> None:
         simulate(scheduler, FunctionTable(train, BOWL), StoppingCriterion(max_num_trials_started=9))
 
 
-def test_wrong_arguments_are_told_with_what_is_right() -> None:
+def test_invalid_arguments_of_optuna_searcher_are_refused() -> None:
     with pytest.raises(TypeError, match=r"pass the class and the options: OptunaSearcher\(RandomSampler, \.\.\.\)"):
         OptunaSearcher(optuna.samplers.RandomSampler())
     with pytest.raises(TypeError, match="takes no seed; it is derived from the seed of the search"):
@@ -384,7 +384,7 @@ def test_wrong_arguments_are_told_with_what_is_right() -> None:
             searcher.check(LINE)
 
 
-def test_a_sampler_has_a_name_in_texts() -> None:
+def test_scheduler_takes_a_sampler_by_name() -> None:
     by_name = ASHA(metric="loss", max_t=9, searcher="optuna:TPESampler")
     assert by_name.describe()["searcher"] == OptunaSearcher("TPESampler").describe()
     with pytest.raises(ValueError, match=r"optuna.samplers has no 'TPESample'; did you mean 'TPESampler'\?"):
@@ -400,7 +400,7 @@ def test_bayesopt_is_the_gp_sampler() -> None:
     assert by_name.suggest_timeout_s == 10.0
 
 
-def test_a_resumed_search_with_the_gp_sampler_continues_as_it_would_have() -> None:
+def test_resumed_search_with_the_gp_sampler_suggests_the_same() -> None:
     pytest.importorskip("torch")
 
     def make() -> Searcher:
@@ -411,7 +411,7 @@ def test_a_resumed_search_with_the_gp_sampler_continues_as_it_would_have() -> No
     assert Play(begun(make, LINE), LINE, recalls=suggestions[:-2]).go_on(30) == suggestions
 
 
-def test_a_sampler_that_needs_another_is_made_by_a_function() -> None:
+def test_sampler_may_be_created_by_a_function() -> None:
     samplers = optuna.samplers
     searcher = begun(
         lambda: OptunaSearcher(lambda seed: samplers.PartialFixedSampler({"x": 0.5}, samplers.TPESampler(seed=seed))),
@@ -445,7 +445,7 @@ Float, Int, Categorical = (
     ],
     ids=str,
 )
-def test_a_domain_has_the_distribution_of_the_same_values(entry: object, distribution: object) -> None:
+def test_domain_becomes_the_distribution_with_the_same_values(entry: object, distribution: object) -> None:
     assert with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))["x"] == distribution
 
 
@@ -462,7 +462,7 @@ def test_a_domain_has_the_distribution_of_the_same_values(entry: object, distrib
         (constant([1]), "the constant 'x' cannot be converted: [1] is neither a string, a number nor None"),
     ],
 )
-def test_a_domain_without_counterpart_is_named(entry: object, text: str) -> None:
+def test_domain_without_an_equal_distribution_is_refused(entry: object, text: str) -> None:
     with pytest.raises(ValueError) as caught:
         with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))
     assert text in str(caught.value)

@@ -52,7 +52,7 @@ def tree(config: Config) -> float:
     return rate + 0.5 + (number_of(config, "beta") - 0.1) ** 2
 
 
-def test_it_learns_of_hyperparameters_that_do_not_always_exist() -> None:
+def test_tpe_learns_conditional_hyperparameters() -> None:
     configs = searched(begun(TPESearcher, TREE), TREE, tree, 80)
     late = configs[50:]
     assert sum(config["optimizer"] == "sgd" for config in late) > 20
@@ -60,7 +60,7 @@ def test_it_learns_of_hyperparameters_that_do_not_always_exist() -> None:
     assert np.median(np.abs(np.array(momenta) - 0.9)) < 0.1
 
 
-def test_priors_of_the_space_draw_the_start_near_them_and_lose_against_results() -> None:
+def test_first_suggestions_follow_the_priors_and_later_ones_the_results() -> None:
     space = Space({"x": parameter(uniform(0, 1), prior=0.8, confidence="high"), "y": uniform(0, 1)})
     configs = searched(
         begun(TPESearcher, space),
@@ -95,7 +95,7 @@ class Density:
         (randint(1, 8), [8]),
     ],
 )
-def test_a_density_adds_up_to_one(domain: object, values: Sequence[object]) -> None:
+def test_density_integrates_to_one(domain: object, values: Sequence[object]) -> None:
     density = Density(domain, values)
     even = density.encoder.snapped((np.arange(20_000)[:, None] + 0.5) / 20_000)
     at_all = density.at(even)
@@ -103,7 +103,7 @@ def test_a_density_adds_up_to_one(domain: object, values: Sequence[object]) -> N
     assert density.at(density.encoder.rows([{"x": values[0]}]))[0] > at_all.min()
 
 
-def test_draws_are_as_likely_as_the_density_says() -> None:
+def test_samples_follow_the_density() -> None:
     some: list[tuple[object, list[object]]] = [
         (uniform(0, 1), [0.2, 0.8]),
         (choice(["a", "b", "c"]), ["a"]),

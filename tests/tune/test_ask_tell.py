@@ -46,7 +46,7 @@ def asked(trial: AskedTrial | None) -> AskedTrial:
     return trial
 
 
-def test_a_loop_of_ones_own_makes_an_experiment_like_any_other() -> None:
+def test_ask_and_tell_creates_an_experiment() -> None:
     with open_search(SPACE, "loss", name="mine", random_seed=0) as search:
         for _ in range(3):
             trial = asked(search.ask())
@@ -61,7 +61,7 @@ def test_a_loop_of_ones_own_makes_an_experiment_like_any_other() -> None:
     experiment.plot_workers()
 
 
-def test_categories_that_are_objects_come_back_also_in_another_process() -> None:
+def test_ask_returns_objects_of_a_choice_also_in_another_process() -> None:
     def space() -> dict[str, object]:
         return {"act": choice([math.sin, math.cos]), "sizes": choice([[64], [64, 64]])}
 
@@ -85,7 +85,7 @@ def test_categories_that_are_objects_come_back_also_in_another_process() -> None
         assert asked(search.ask()).config["act"] in (math.sin, math.cos)
 
 
-def test_several_trials_are_in_flight_and_come_back_in_any_order() -> None:
+def test_trials_may_be_told_in_any_order() -> None:
     with open_search(SPACE, seeded(), name="many") as search:
         trials = [asked(search.ask()) for _ in range(20)]
         assert [trial.trial_id for trial in trials] == list(range(20))
@@ -96,7 +96,7 @@ def test_several_trials_are_in_flight_and_come_back_in_any_order() -> None:
     assert statuses == ["Completed"] * 20 + ["Stopped"]
 
 
-def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
+def test_paused_trial_is_asked_for_again_with_its_checkpoint() -> None:
     scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
     with open_search(SPACE, scheduler, name="asha") as search:
         resumed = None
@@ -114,7 +114,7 @@ def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
     assert list(load_experiment("asha").results["st_worker_iter"])[-1] == 2
 
 
-def test_a_trial_that_began_again_from_scratch_must_report_again_before_it_ends() -> None:
+def test_trial_restarted_from_scratch_must_report_before_tell() -> None:
     scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
     with open_search(SPACE, scheduler) as search:
         trial = asked(search.ask())
@@ -125,7 +125,7 @@ def test_a_trial_that_began_again_from_scratch_must_report_again_before_it_ends(
             search.tell(trial)
 
 
-def test_a_failure_is_kept_with_its_traceback_and_the_loop_goes_on() -> None:
+def test_failure_is_recorded_with_its_traceback() -> None:
     with open_search(SPACE, seeded(), name="fails") as search:
         for number in range(4):
             try:
@@ -188,7 +188,7 @@ with open_search({"x": uniform(0, 1)}, "loss", name="forked", searcher="random")
 """
 
 
-def test_in_a_fork_nothing_waits_for_a_call_of_the_parent(tmp_path: Path) -> None:
+def test_calls_in_a_fork_raise_at_once(tmp_path: Path) -> None:
     (tmp_path / "forked.py").write_text(FORKED)
     told = run_program(["forked.py"], folder=tmp_path)
     assert told.status == 0, told.said
@@ -197,7 +197,7 @@ def test_in_a_fork_nothing_waits_for_a_call_of_the_parent(tmp_path: Path) -> Non
     assert list(load_experiment("forked").trials["status"]) == ["Completed"]
 
 
-def test_after_a_kill_the_trials_in_flight_are_asked_for_again_first(tmp_path: Path) -> None:
+def test_trials_in_flight_are_asked_for_again_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     killed = run_program(["killed.py"], folder=tmp_path)
     assert killed.status == -signal.SIGKILL, killed.said
@@ -217,7 +217,7 @@ def test_after_a_kill_the_trials_in_flight_are_asked_for_again_first(tmp_path: P
     assert best is not None and (best.trial_id, best.value) == (1, 0.2), "what followed the checkpoint is void"
 
 
-def test_after_a_limit_on_trials_those_that_were_in_flight_are_still_asked_for() -> None:
+def test_trials_in_flight_are_asked_for_again_after_a_limit() -> None:
     stop = StoppingCriterion(max_num_trials_started=2)
     with open_search(SPACE, seeded(), name="closed", stop=stop) as search:
         asked(search.ask())
@@ -234,7 +234,7 @@ def test_after_a_limit_on_trials_those_that_were_in_flight_are_still_asked_for()
         assert search.finished and search.ask() is None
 
 
-def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:
+def test_experiment_is_reopened_only_with_equal_settings() -> None:
     with open_search(SPACE, seeded(), name="mine") as search:
         with pytest.raises(RecordError, match="being written by another"):
             open_search(SPACE, seeded(), name="mine")
@@ -247,7 +247,7 @@ def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:
         Tuner.resume("mine")
 
 
-def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
+def test_invalid_reports_are_refused_and_change_nothing() -> None:
     with open_search(SPACE, seeded(), name="mine") as search:
         trial = asked(search.ask())
         before = len(read_events(search.path))
@@ -265,7 +265,7 @@ def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
         search.ask()
 
 
-def test_a_trial_that_has_reported_nothing_is_not_told_to_have_come_to_its_end() -> None:
+def test_tell_without_a_report_is_refused() -> None:
     with open_search(SPACE, "loss") as search:
         trial = asked(search.ask())
         with pytest.raises(ValueError, match=r"trial 0 has reported nothing: tell\(trial, value\), or fail"):
@@ -285,7 +285,7 @@ def test_a_trial_may_be_named_by_its_id() -> None:
             search.tell(1, 0.5)
 
 
-def test_without_a_scheduler_it_takes_several_metrics_and_points_to_try_first() -> None:
+def test_open_search_takes_several_metrics_and_points() -> None:
     with open_search(SPACE, ["loss", "cost"], mode=["min", "max"], points_to_evaluate=[{"x": 0.25}]) as search:
         trial = asked(search.ask())
         assert trial.config["x"] == 0.25
@@ -307,7 +307,7 @@ def test_a_configuration_is_refused_when_no_new_trials_start() -> None:
         assert asked(search.ask()).config["x"] == 0.125
 
 
-def test_callbacks_hear_of_it() -> None:
+def test_callbacks_receive_events_of_ask_and_tell() -> None:
     class Noting:
         def __init__(self) -> None:
             self.heard: list[str] = []
@@ -344,7 +344,7 @@ class Broken(Searcher):
         """Nothing is learnt."""
 
 
-def test_what_the_searcher_raises_is_raised_where_a_trial_is_asked_for() -> None:
+def test_exception_of_the_searcher_is_raised_by_ask() -> None:
     with open_search(SPACE, FIFO(Broken(), metric="loss"), name="mine") as search:
         search.tell(asked(search.ask()), 0.5)
         search.tell(asked(search.ask()), 0.5)
@@ -352,7 +352,7 @@ def test_what_the_searcher_raises_is_raised_where_a_trial_is_asked_for() -> None
             search.ask()
 
 
-def test_the_record_alone_leads_to_every_decision_again() -> None:
+def test_record_of_ask_and_tell_can_be_replayed() -> None:
     def scheduler() -> Scheduler:
         return ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
 
@@ -400,7 +400,7 @@ def interrupted_at_line(at: int, name: str) -> tuple[int, bool]:
 
 
 @pytest.mark.parametrize("step", [211, pytest.param(1, marks=pytest.mark.soak)])
-def test_ctrl_c_at_any_line_leaves_a_whole_search_that_goes_on(step: int) -> None:
+def test_search_can_be_reopened_after_ctrl_c_at_any_line(step: int) -> None:
     at = 1
     has_come = True
     while has_come:
@@ -415,7 +415,7 @@ def test_ctrl_c_at_any_line_leaves_a_whole_search_that_goes_on(step: int) -> Non
     assert at > 1_000
 
 
-def test_a_search_that_is_asked_takes_no_commands_from_other_processes_and_says_so() -> None:
+def test_ask_and_tell_refuses_commands_of_other_processes() -> None:
     with open_search(SPACE, "loss", name="mine") as search:
         with pytest.raises(ClosedError, match=r"the trials of 'mine' are run by a program with the ask-and-tell"):
             send_command(search.experiment.path, "workers", 3)

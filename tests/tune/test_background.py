@@ -41,14 +41,14 @@ def tuner(objective: object, pool: Pool, *, n_trials: int = 3) -> Tuner:
     )
 
 
-def test_waiting_gives_what_run_would_have_returned(pool: Pool) -> None:
+def test_wait_returns_the_experiment(pool: Pool) -> None:
     running = tuner(returns, pool).run(block=False)
     experiment = running.wait(60)
     assert running.finished and len(experiment.trials) == 3
     assert running.wait(0).path == experiment.path, "it can be waited for again"
 
 
-def test_it_is_looked_at_and_stopped_from_beside(pool: Pool) -> None:
+def test_running_search_can_be_read_and_stopped(pool: Pool) -> None:
     running = tuner(for_ever, pool).run(block=False)
     within(30, lambda: len(running.experiment.results) > 10, "its trials report")
     with pytest.raises(DeadlineExceeded, match=r"the search 'b' is still running after 0 s"):
@@ -147,7 +147,7 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
     assert replay_experiment("b").num_different == 0
 
 
-def test_what_keeps_it_from_beginning_is_raised_at_once(pool: Pool, home: Path) -> None:
+def test_error_before_the_start_is_raised_by_run(pool: Pool, home: Path) -> None:
     lock = open(__file__)  # something that cannot travel to a worker
     with lock, pytest.raises(NotSendableError):
         tuner(lambda x: lock, pool).run(block=False)
@@ -158,7 +158,7 @@ def fails(x: float) -> None:
     raise ValueError("no luck")
 
 
-def test_what_ends_it_is_raised_to_who_waits(pool: Pool) -> None:
+def test_error_of_the_search_is_raised_by_wait(pool: Pool) -> None:
     running = tuner(fails, pool).run(block=False)
     with pytest.raises(SearchFailedError, match="no luck"):
         running.wait(60)
@@ -180,7 +180,7 @@ if __name__ == "__main__":
 """
 
 
-def test_it_is_stopped_when_its_program_ends(tmp_path: Path) -> None:
+def test_running_search_is_stopped_when_its_program_ends(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = run_program(["program.py"], folder=tmp_path)
     assert (done.status, done.err) == (0, "")

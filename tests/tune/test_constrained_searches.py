@@ -49,7 +49,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
     return capsys.readouterr().out
 
 
-def test_the_best_is_the_best_that_meets_all_constraints_wherever_one_is_named() -> None:
+def test_best_is_the_best_feasible_report_everywhere() -> None:
     experiment = told(MIXED)
     best = experiment.best
     assert best is not None and best.is_feasible
@@ -66,7 +66,7 @@ def test_the_best_is_the_best_that_meets_all_constraints_wherever_one_is_named()
     assert sorted(best_of_trials(data)) == [1, 2]
 
 
-def test_where_nothing_is_feasible_the_nearest_is_shown_as_such() -> None:
+def test_nearest_report_is_shown_if_none_is_feasible() -> None:
     experiment = told(NOWHERE)
     best = experiment.best
     assert best is not None and not best.is_feasible
@@ -106,7 +106,7 @@ def test_an_optuna_study_has_the_constraints() -> None:
     assert [trial.system_attrs["constraints"] for trial in study.trials] == [[10.0], [0.0], [-10.0], [1.0]]
 
 
-def test_a_search_that_is_asked_and_told_goes_on_only_with_the_same_constraints() -> None:
+def test_search_is_reopened_only_with_the_same_constraints() -> None:
     told(MIXED)
     with pytest.raises(ValueError, match=r"constraints: was \['latency_ms <= 20'\], is \[\]"):
         open_search(SPACE, "loss", name="bound")
@@ -148,9 +148,7 @@ def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str,
     assert not replay_experiment("first").differences
 
 
-def test_the_end_of_a_search_says_which_constraints_its_best_trial_meets(
-    pool: Pool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_summary_names_the_constraints(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     tuner(tried, "tried", constraints=[*BOUND, "loss >= 0.1"], pool=pool).run()
     best = "loss: best 0.5 for trial-id 2, among those that meet latency_ms <= 20 and loss >= 0.1"
     assert best in capsys.readouterr().out.splitlines()

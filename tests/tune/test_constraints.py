@@ -39,7 +39,7 @@ def test_the_examples_run() -> None:
         ("  val/loss of fold 2 <=  -1e-3 ", Constraint("val/loss of fold 2", "<=", -1e-3)),
     ],
 )
-def test_a_constraint_is_read_as_it_is_written(text: str, expected: Constraint) -> None:
+def test_constraint_is_parsed(text: str, expected: Constraint) -> None:
     assert checked_constraints([text]) == (expected,)
     assert checked_constraints([str(expected)]) == (expected,)
 
@@ -62,14 +62,14 @@ def test_a_constraint_is_read_as_it_is_written(text: str, expected: Constraint) 
         (["latency_ms <= nan"], ValueError, "is not of the form"),
     ],
 )
-def test_what_is_no_constraint_is_refused_with_what_to_write(texts: Any, error: type[Exception], message: str) -> None:
+def test_invalid_constraint_is_refused(texts: Any, error: type[Exception], message: str) -> None:
     pattern = message if "\\" in message else "".join(f"[{c}]" if c in "[]().*" else c for c in message)
     with pytest.raises(error, match=pattern.replace("[[]", r"\[").replace("[]]", r"\]")):
         checked_constraints(texts)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["<=", ">="]), st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), max_size=4))
-def test_a_report_is_infeasible_exactly_when_some_bound_is_not_kept(bounds: list[Any]) -> None:
+def test_report_is_infeasible_if_it_violates_a_bound(bounds: list[Any]) -> None:
     them = [Constraint(f"m{i}", relation, bound) for i, (relation, bound, _) in enumerate(bounds)]
     violations = [one.violation(value) for one, (_, _, value) in zip(them, bounds, strict=True)]
     kept = all(value <= bound if relation == "<=" else value >= bound for relation, bound, value in bounds)
@@ -102,7 +102,7 @@ def begun(make: Make, **more: Any) -> Scheduler:
 
 
 @pytest.mark.parametrize("name", HALVING)
-def test_what_is_feasible_goes_on_before_what_is_not(name: str) -> None:
+def test_feasible_trials_continue_before_infeasible_ones(name: str) -> None:
     scheduler = begun(HALVING[name])
     number = len(scheduler.objectives)
     for trial_id in range(9):
@@ -121,7 +121,7 @@ def test_what_is_feasible_goes_on_before_what_is_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ASHA", "MOASHA"])
-def test_of_the_infeasible_the_nearest_to_the_bound_goes_on(name: str) -> None:
+def test_infeasible_trial_nearest_to_the_bound_continues(name: str) -> None:
     scheduler = begun(HALVING[name])
     number = len(scheduler.objectives)
     far = scheduler.on_report(seen(0, 0.1, 40.0, losses=number))
@@ -130,7 +130,7 @@ def test_of_the_infeasible_the_nearest_to_the_bound_goes_on(name: str) -> None:
     assert (far, near, farther) == (Decision.CONTINUE, Decision.CONTINUE, Decision.STOP)
 
 
-def test_the_median_rule_takes_a_violation_for_an_infinite_loss() -> None:
+def test_violation_is_an_infinite_loss_for_the_median_rule() -> None:
     scheduler = begun(lambda **more: MedianStopping(metric="loss", grace_population=2, **more))
     assert constraints_of(scheduler) == checked_constraints(BOUND)
     answers = [scheduler.on_report(seen(i, 0.5, 10.0)) for i in range(3)]
@@ -139,7 +139,7 @@ def test_the_median_rule_takes_a_violation_for_an_infinite_loss() -> None:
     assert scheduler.on_report(seen(4, 0.4, 20.0)) is Decision.CONTINUE
 
 
-def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_not() -> None:
+def test_infeasible_member_is_replaced_by_a_feasible_one() -> None:
     scheduler = begun(
         lambda **more: PBT(
             metric="loss", max_t=9, perturbation_interval=1, population_size=2, quantile_fraction=0.5, **more
@@ -152,7 +152,7 @@ def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_
     assert getattr(scheduler.next(SuggestContext(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
 
 
-def test_constraints_are_given_in_one_place() -> None:
+def test_constraints_of_scheduler_and_search_are_refused_together() -> None:
     assert constraints_of(FIFO(metric="loss"), BOUND) == checked_constraints(BOUND)
     with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
         constraints_of(FIFO(metric="loss", constraints=BOUND), BOUND)

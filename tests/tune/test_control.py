@@ -71,7 +71,7 @@ def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  #
 # What is heard.
 
 
-def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tmp_path: Path) -> None:
+def test_other_process_stops_a_search(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         said = send_command(running.path, "stop")
         experiment = running.wait()
@@ -101,7 +101,7 @@ def test_command_is_on_record_when_it_is_answered_and_a_refused_one_is_not(pool:
         assert commands() == expected
 
 
-def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_path: Path) -> None:
+def test_command_to_a_finished_search_says_how_to_resume_it(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         send_command(running.path, "stop")
         running.wait()
@@ -112,7 +112,7 @@ def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_p
 # Who is heard.
 
 
-def test_socket_and_key_are_this_users_alone_and_go_with_the_search(pool: Pool, tmp_path: Path) -> None:
+def test_socket_and_key_are_private_and_removed_at_the_end(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         modes = [stat.S_IMODE((running.path / name).stat().st_mode) for name in ("", SOCKET_NAME, KEY_NAME)]
         assert modes == [0o700, 0o600, 0o600]
@@ -121,7 +121,7 @@ def test_socket_and_key_are_this_users_alone_and_go_with_the_search(pool: Pool, 
         assert not (running.path / SOCKET_NAME).exists() and not (running.path / KEY_NAME).exists()
 
 
-def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path) -> None:
+def test_peer_without_the_key_is_refused(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         hub = Hub(name="stranger")
         try:
@@ -133,7 +133,7 @@ def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path
         assert send_command(running.path, "unpause", 0).startswith("trial 0 is running")
 
 
-def test_one_who_goes_on_after_a_false_proof_is_cut_off(pool: Pool, tmp_path: Path) -> None:
+def test_peer_with_a_wrong_proof_is_disconnected(pool: Pool, tmp_path: Path) -> None:
     """As a stranger would: it minds no proof of the listener's, and sends its command behind its own false one."""
     with searching(pool, tmp_path) as running, short_path(running.path) as place:
         stranger = _stranger(str(place / SOCKET_NAME), b"")
@@ -188,7 +188,7 @@ def _stranger(address: str, garbage: bytes) -> socket.socket:
     return stranger
 
 
-def test_who_holds_the_key_and_sends_a_pickle_is_cut_off_unread(pool: Pool, tmp_path: Path) -> None:
+def test_pickle_from_a_peer_with_the_key_is_not_loaded(pool: Pool, tmp_path: Path) -> None:
     loot = tmp_path / "loot"
     with searching(pool, tmp_path) as running:
         hub = Hub(name="insider")
@@ -205,7 +205,7 @@ def test_who_holds_the_key_and_sends_a_pickle_is_cut_off_unread(pool: Pool, tmp_
     assert not loot.exists()
 
 
-def test_a_folder_with_a_name_too_long_for_a_socket_is_reached_all_the_same(pool: Pool, tmp_path: Path) -> None:
+def test_folder_with_a_long_name_can_be_controlled(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path, name="n" * 100) as running:
         assert len(os.fsencode(running.path / SOCKET_NAME)) > 107
         send_command(running.path, "stop")
@@ -213,9 +213,7 @@ def test_a_folder_with_a_name_too_long_for_a_socket_is_reached_all_the_same(pool
         assert not (running.path / SOCKET_NAME).exists()
 
 
-def test_a_search_whose_folder_takes_no_socket_goes_on_and_says_so(
-    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_search_runs_without_a_socket(pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tuner = quiet_tuner(_blocks_the_socket, {"x": uniform(0, 1)}, pool=pool, trials=2)
     (tmp_path / "home").mkdir()
     real = socket.socket.bind

@@ -83,7 +83,7 @@ def experiment(tmp_path: Path) -> Experiment:
     return load_experiment(tmp_path / "lenet")
 
 
-def test_results_have_one_row_a_report_that_counts(experiment: Experiment) -> None:
+def test_results_have_a_row_for_each_valid_report(experiment: Experiment) -> None:
     expected = pd.DataFrame({
         "trial_id": [0, 0, 1, 2, 2],
         "epoch": [1, 2, 1, 1, 2],
@@ -136,7 +136,7 @@ def test_metadata_are_those_of_the_record(experiment: Experiment) -> None:
     assert repr(experiment).startswith("Experiment('lenet', ")
 
 
-def test_a_running_search_is_watched_with_one_object(tmp_path: Path) -> None:
+def test_experiment_of_a_running_search_is_up_to_date(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
         experiment = load_experiment(tmp_path / "e")
         assert experiment.best is None
@@ -168,7 +168,7 @@ def test_a_search_runs_as_long_as_its_tuner_holds_the_record(tmp_path: Path) -> 
     assert experiment.state == "finished"
 
 
-def test_a_search_that_ends_while_it_is_looked_at_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_that_ends_during_the_check_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         search = stack.enter_context(searching(tmp_path / "e"))
         experiment = load_experiment(tmp_path / "e")
@@ -201,7 +201,7 @@ signal.pause()
 """
 
 
-def test_a_search_whose_tuner_was_killed_was_broken_off_also_when_a_fork_of_it_lives(tmp_path: Path) -> None:
+def test_search_of_a_killed_tuner_is_broken_off_even_if_a_fork_lives(tmp_path: Path) -> None:
     paths = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     program = [sys.executable, "-c", WRITER, str(tmp_path / "e")]
     with subprocess.Popen(program, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
@@ -228,7 +228,7 @@ def test_without_locks_the_state_of_a_record_that_is_open_is_unknown(
         assert load_experiment(tmp_path / "e").state == "unknown"
 
 
-def test_a_failed_trial_tells_why(tmp_path: Path) -> None:
+def test_failed_trial_has_a_reason(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
         search.start(0.0, 0, {})
         search.end(1.0, 0, "Failed", None, reason=REASON)
@@ -242,7 +242,7 @@ def test_a_failed_trial_tells_why(tmp_path: Path) -> None:
         experiment.reason(7)
 
 
-def test_reported_names_that_are_ours_are_renamed(tmp_path: Path) -> None:
+def test_reported_names_of_built_in_columns_are_renamed(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
         search.start(0.0, 0, {"lr": 1.0})
         search.report(1.0, 0, 1, {"error": 1.0, "trial_id": 5, "status": "warm", "iter": 7, "config_lr": 9})
@@ -285,7 +285,7 @@ def test_an_export_without_a_folder_names_the_file(
     assert raised.value.filename == str(tmp_path / file)
 
 
-def test_search_data_hold_what_the_figures_draw(experiment: Experiment) -> None:
+def test_search_data_has_reports_and_spans(experiment: Experiment) -> None:
     from fanwise.plot.data import Span
 
     data = experiment.search_data()
@@ -304,9 +304,7 @@ def test_search_data_hold_what_the_figures_draw(experiment: Experiment) -> None:
 
 @pytest.mark.parametrize("objective_s", [1.25, None])
 @pytest.mark.parametrize("stop_s", [9.0, None])
-def test_the_utilization_is_the_share_of_the_boxes_in_the_picture(
-    tmp_path: Path, objective_s: float | None, stop_s: float | None
-) -> None:
+def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: float | None, stop_s: float | None) -> None:
     from fanwise.plot.data import worker_timeline
 
     with searching(tmp_path / "e") as search:
@@ -349,7 +347,7 @@ def test_the_timeline_has_the_workers_that_were_added_while_the_search_ran(tmp_p
     assert experiment.utilization == pytest.approx(timeline.utilization) == pytest.approx(0.8)
 
 
-def test_an_objective_that_began_before_the_tuner_heard_of_it_gives_no_more_than_all(tmp_path: Path) -> None:
+def test_utilization_is_at_most_one(tmp_path: Path) -> None:
     with searching(tmp_path / "e", n_workers=1) as search:
         search.start(0.0, 0, {})
         search.ready(1.0, 0)
@@ -357,7 +355,7 @@ def test_an_objective_that_began_before_the_tuner_heard_of_it_gives_no_more_than
     assert load_experiment(tmp_path / "e").utilization == 1.0
 
 
-def test_search_data_leave_out_what_became_void_or_was_repeated(tmp_path: Path) -> None:
+def test_search_data_has_no_void_or_repeated_reports(tmp_path: Path) -> None:
     with searching(tmp_path / "e", resource_attr="epoch") as search:
         search.start(0.0, 0, {"lr": 0.1, "max_epochs": 2})
         search.ready(1.0, 0)
@@ -429,7 +427,7 @@ def test_an_experiment_is_found_by_name_by_path_and_by_its_file(
     assert load_experiment(str(tmp_path / "here")).name == "lenet"
 
 
-def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path) -> None:
+def test_unknown_experiment_name_suggests_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no experiment 'lenet': .*home holds none yet"):
         load_experiment("lenet")
     for name in ("lenet-one", "dropout"):

@@ -49,7 +49,7 @@ def test_the_front_has_every_report_that_none_dominates_once_the_best_in_the_fir
     assert points[0].config == dict(read_search(experiment.path).search.trials[1].config)
 
 
-def test_what_violates_a_constraint_is_on_no_front_and_adds_no_volume() -> None:
+def test_infeasible_reports_are_not_on_the_front() -> None:
     experiment = told("bound", REPORTS[:3], REPORTS[3:], constraints=["speed >= 1.5"])
     assert [point.values["error"] for point in experiment.pareto()] == [0.4, 0.5]
     assert experiment.hypervolume(REFERENCE) == pytest.approx(0.6 * 2 + 0.5 * 1)

@@ -68,7 +68,7 @@ def test_hyperparameter_that_decides_the_loss_is_the_most_important_and_noise_is
     assert (min(found.seen), max(found.seen), found.num_stopped) == (0.0, 1.0, 0)
 
 
-def test_a_model_of_chance_says_that_it_knows_nothing() -> None:
+def test_correlation_is_low_for_random_losses() -> None:
     found = told(120, learns=False).importances()
     assert found.correlation < 0.4
     assert all(one.mean < 0.2 for one in found.hyperparameters)
@@ -79,7 +79,7 @@ def test_too_few_trials_are_an_error_that_counts_them() -> None:
         told(5).importances()
 
 
-def test_the_command_line_shows_them_to_people_and_to_programs(
+def test_command_line_shows_importances_as_text_and_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told(40)

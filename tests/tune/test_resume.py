@@ -188,12 +188,12 @@ def nothing_was_done_twice(folder: Path) -> None:
 @pytest.mark.parametrize(
     "what", [each if each in ("asha", "population") else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
 )
-def test_a_killed_search_goes_on_to_the_same_end(tmp_path: Path, what: str, pool: Pool) -> None:
+def test_killed_search_resumes_to_the_same_end(tmp_path: Path, what: str, pool: Pool) -> None:
     kill_and_resume(tmp_path, what, 0, pool)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("what", KINDS)
 @pytest.mark.parametrize("seed", range(1, 51))
-def test_two_hundred_killed_searches_go_on_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
+def test_two_hundred_killed_searches_resume_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
     kill_and_resume(tmp_path, what, seed, pool)

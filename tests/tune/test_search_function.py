@@ -23,7 +23,7 @@ def reports(x: float) -> None:
 SPACE = {"x": uniform(0, 1)}
 
 
-def test_one_call_searches_with_what_is_usual(pool: Pool) -> None:
+def test_search_uses_defaults(pool: Pool) -> None:
     experiment = fanwise.search(
         returns, SPACE, metric="score", mode="max", n_trials=5, n_workers=2, pool=pool, name="one", quiet=True
     )
@@ -50,7 +50,7 @@ def test_another_scheduler_brings_its_own_metric(pool: Pool) -> None:
         ({"metric": "loss", "trials": 3}, TypeError, "search has no option 'trials'; did you mean 'n_trials'"),
     ],
 )
-def test_too_little_or_too_much_is_said_at_once(
+def test_invalid_arguments_of_search_are_refused(
     options: dict[str, Any], error: type[Exception], complaint: str, home: Path
 ) -> None:
     with pytest.raises(error, match=complaint):

@@ -52,7 +52,7 @@ def starts(tmp_path: Path) -> dict[int, str]:
 
 @pytest.mark.parametrize("spoil", ["kill", "raise"])
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_crashed_trial_goes_on_from_its_checkpoint(tmp_path: Path, pool: Pool, spoil: str, reuse: bool) -> None:
+def test_crashed_trial_continues_from_its_checkpoint(tmp_path: Path, pool: Pool, spoil: str, reuse: bool) -> None:
     experiment = search(train, space(tmp_path, spoil), pool=None if reuse else pool, retries=1, trials=2, reuse=reuse)
     assert starts(tmp_path) == {0: "0=0 2=2", 1: "0=0 2=2"}
     assert list(experiment.trials["iter"]) == [4, 4]
@@ -162,7 +162,7 @@ def tells_all(x: float) -> None:
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_trial_knows_itself(pool: Pool, reuse: bool) -> None:
+def test_trial_knows_its_id_and_folder(pool: Pool, reuse: bool) -> None:
     experiment = search(tells_all, {"x": uniform(0, 1)}, pool=None if reuse else pool, trials=5, reuse=reuse)
     assert list(experiment.trials["status"]) == ["Completed"] * 5
     for number in range(5):

@@ -164,7 +164,7 @@ def minus_x(x: float) -> float:
 
 
 @pytest.mark.parametrize(("objective", "mode"), [(return_x, "min"), (minus_x, "max")])
-def test_a_searcher_of_ones_own_sees_every_report_as_a_loss_before_it_suggests_again(
+def test_custom_searcher_observes_losses_before_its_next_suggestion(
     pool: Pool,
     objective: Objective,
     mode: Any,  # Any: user code's
@@ -189,7 +189,7 @@ class Broken(Searcher):
         """Learns nothing."""
 
 
-def test_what_a_searcher_raises_comes_out_of_run_in_its_own_type_and_everything_is_kept(pool: Pool) -> None:
+def test_exception_of_the_searcher_is_raised_by_run_and_results_are_kept(pool: Pool) -> None:
     scheduler = FIFO(Broken(), metric="loss")
     with pytest.raises(LookupError, match="no more ideas"):
         search(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, name="broken", n_workers=1)

@@ -107,7 +107,7 @@ SIZE = {"size": choice(["given", "own"])}
         ),
     ],
 )
-def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, message: str) -> None:
+def test_missing_and_surplus_arguments_are_named(changes: Options, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         tune(**changes)
     assert str(caught.value) == message
@@ -174,9 +174,7 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_setting_that_makes_no_sense_is_told_with_its_value(
-    changes: Options, error: type[Exception], message: str
-) -> None:
+def test_invalid_setting_is_refused_with_its_value(changes: Options, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         tune(**changes)
     assert message in str(caught.value)
@@ -197,7 +195,7 @@ def test_a_closed_pool_is_refused_and_leaves_no_folder() -> None:
 # What cannot travel.
 
 
-def test_an_object_in_the_closure_that_cannot_be_sent_is_named_with_the_way_to_it() -> None:
+def test_unsendable_object_of_a_closure_is_named() -> None:
     state = {"guard": threading.Lock()}
 
     def objective(learning_rate: float) -> None:

@@ -49,9 +49,7 @@ def be_stopped(way: str, folder: str) -> None:
         raise
 
 
-def test_a_stop_reaches_trials_inside_and_outside_of_report_and_those_that_keep_it_off_are_killed(
-    pool: Pool, tmp_path: Path
-) -> None:
+def test_stop_interrupts_trials_and_kills_those_that_ignore_it(pool: Pool, tmp_path: Path) -> None:
     ways = ["in report", "swallows exceptions", "outside", "swallows all", "ends all"]
     with Pool(cpus=5) as wide:
         experiment = search(
@@ -107,7 +105,7 @@ def report_for_ever(x: float, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "in a thread"])
-def test_a_schedulers_stop_ends_the_trial_wherever_it_reports_from(pool: Pool, where: str) -> None:
+def test_scheduler_stops_a_trial_that_reports_from_any_thread(pool: Pool, where: str) -> None:
     space = {"x": uniform(0, 1), "where": where}
     tuner = quiet_tuner(report_for_ever, space, pool=pool, scheduler=StopsAtOnce(), trials=3)
     experiment = tuner.run()

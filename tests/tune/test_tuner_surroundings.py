@@ -206,7 +206,7 @@ def test_objectives_of_a_users_test_module_reach_the_workers(tmp_path: Path, mod
     assert "1 passed" in done.stdout
 
 
-def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_and_resume_divide_the_machine_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_CPUS", "4")
 
     def num_threads(x: float) -> float:
@@ -222,9 +222,7 @@ def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(m
     assert list(resumed.results["n"]) == [4.0, 4.0, 2.0]
 
 
-def test_trials_that_start_after_a_change_of_the_number_of_workers_get_their_part_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_new_trials_get_their_share_after_a_change_of_workers(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setenv("FANWISE_CPUS", "4")
 
     class ChangesWorkers:

@@ -82,7 +82,7 @@ def summary(search: OpenSearch) -> Any:
 
 
 @pytest.mark.parametrize("how", ["name", "path", "experiment", "results"])
-def test_the_searcher_is_told_of_every_earlier_report_before_it_is_asked(how: str) -> None:
+def test_searcher_observes_earlier_reports_before_the_first_suggestion(how: str) -> None:
     found = earlier("old")
     source: Any = {"name": "old", "path": found.path, "experiment": found, "results": found.results}[how]
     with begun(source, resource_attr="epoch", mode="min", constraints=["size <= 3"]) as search:
@@ -101,7 +101,7 @@ def test_the_searcher_is_told_of_every_earlier_report_before_it_is_asked(how: st
     assert summary(search) == [{"source": name, "num_trials": 2, "num_reports": 4, "remarks": []}]
 
 
-def test_several_sources_stand_in_their_order_and_the_last_trial_has_the_id_minus_one() -> None:
+def test_trials_of_several_sources_have_ids_up_to_minus_one() -> None:
     earlier("a", xs=(0.1, 0.2))
     earlier("b", xs=(0.3,))
     with begun(["b", Path(load_experiment("a").path)]) as search:
@@ -123,14 +123,14 @@ def test_earlier_trials_are_no_trials_of_this_search() -> None:
         assert len(search.experiment.trials) == len(search.experiment.results) == 1
 
 
-def test_a_frame_of_ones_own_has_a_row_for_each_trial() -> None:
+def test_data_frame_has_a_row_for_each_trial() -> None:
     frame = pd.DataFrame({"x": [0.5, 0.25], "loss": [1.0, math.inf], "note": ["good", "bad"]})
     with begun(frame):
         pass
     assert [told[4] for told in Noting.told if len(told) > 2] == [(1.0,), (math.inf,)]
 
 
-def test_how_a_trial_ended_is_told_too() -> None:
+def test_searcher_receives_the_ends_of_earlier_trials() -> None:
     frame = pd.DataFrame({"x": [0.1, 0.2, 0.3], "loss": [1.0] * 3, "st_status": ["Failed", "Paused", "InProgress"]})
     with begun(frame):
         pass
@@ -143,7 +143,7 @@ TREE = {
 }
 
 
-def test_an_empty_cell_is_none_or_what_does_not_exist() -> None:
+def test_empty_cell_is_none_or_an_inactive_hyperparameter() -> None:
     frame = pd.DataFrame({
         "config_optimizer": ["sgd", "adam", None],
         "config_momentum": [0.5, math.nan, math.nan],
@@ -158,7 +158,7 @@ def test_an_empty_cell_is_none_or_what_does_not_exist() -> None:
 # -- what is left out and said -----------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_left_out_and_said() -> None:
+def test_trials_that_do_not_fit_are_skipped_with_a_remark() -> None:
     frame = pd.DataFrame({
         "config_x": [0.5, 3.0, 4.0, math.nan, 0.25],
         "config_layers": [2, 2, 2, 2, 2],
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
     ]
 
 
-def test_a_tuner_says_what_it_begins_with(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
+def test_tuner_prints_the_warm_start(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
     earlier("old", {"x": uniform(-1, 1), "layers": choice([1, 2])})
     scheduler = FIFO(TPESearcher(), metric="loss", random_seed=1)
     stop = StoppingCriterion(max_num_trials_started=2)
@@ -210,7 +210,7 @@ def test_a_searcher_learns_from_earlier_trials(make: Callable[[], Searcher]) -> 
     assert near(None, "cold") <= 5
 
 
-def test_asha_with_a_searcher_has_its_rungs_to_itself() -> None:
+def test_earlier_trials_do_not_enter_rungs() -> None:
     """The earlier trials are much better; a scheduler that heard of them would stop the first trial."""
     frame = pd.DataFrame({"trial_id": [0, 1, 2], "x": [0.1, 0.2, 0.3], "epoch": [1, 1, 1], "loss": [-9.0] * 3})
     scheduler = ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher=Noting())
@@ -220,7 +220,7 @@ def test_asha_with_a_searcher_has_its_rungs_to_itself() -> None:
         assert str(search.report(trial, loss=1.0, epoch=1)) == "CONTINUE"
 
 
-def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -> None:
+def test_search_is_resumed_and_replayed_after_its_source_is_deleted(pool: Pool) -> None:
     old = earlier("old")
     scheduler = FIFO(TPESearcher(num_init=2), metric="loss", random_seed=1)
     run: dict[str, Any] = {"n_workers": 1, "pool": pool, "quiet": True}
@@ -245,7 +245,7 @@ def curve(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], floa
 TABLE = FunctionTable(curve, LINE)
 
 
-def test_a_simulated_search_begins_with_what_earlier_ones_know() -> None:
+def test_simulated_search_uses_a_warm_start() -> None:
     earlier("old")
     stop = StoppingCriterion(max_num_trials_started=2)
     search = simulate(FIFO(Noting(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start="old")
@@ -296,7 +296,7 @@ def test_a_space_with_nothing_in_common_is_an_error() -> None:
         begun("old", {"y": uniform(0, 1)})
 
 
-def test_other_things_are_refused_with_what_is_right() -> None:
+def test_invalid_sources_are_refused() -> None:
     with pytest.raises(TypeError, match=r"cannot be read from 17 of type int\n  right:  warm_start="):
         begun(17)
     with pytest.raises(RecordError, match="There is no experiment 'nowhere'"):
@@ -315,7 +315,7 @@ def test_a_searcher_that_raises_at_an_earlier_trial_ends_the_search() -> None:
         assert search.finished
 
 
-def test_reports_that_became_void_are_not_learnt_from() -> None:
+def test_void_reports_are_not_used() -> None:
     scheduler = FIFO(metric="loss", points_to_evaluate=[{"x": 0.5}])
     for value in (-7.0, 3.0):
         with open_search(LINE, scheduler, name="old", random_seed=0) as search:
@@ -327,7 +327,7 @@ def test_reports_that_became_void_are_not_learnt_from() -> None:
     assert [told[4] for told in Noting.told if len(told) > 2] == [(3.0,)]
 
 
-def test_a_search_that_goes_on_is_not_told_twice() -> None:
+def test_reopened_search_uses_its_warm_start_once() -> None:
     old = earlier("old")
     with begun("old") as search:
         search.ask()

@@ -57,7 +57,7 @@ def same(one: object, other: object) -> bool:
 
 @settings(max_examples=10)  # each one waits for the disk
 @given(batches=st.lists(st.lists(appended, max_size=4), max_size=6))
-def test_what_is_written_is_read_in_order(batches: list[list[Any]]) -> None:
+def test_events_are_read_in_the_order_of_writing(batches: list[list[Any]]) -> None:
     with tempfile.TemporaryDirectory() as above:
         folder = Path(above) / "experiment"
         expected = []
@@ -95,7 +95,7 @@ def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
         assert read_events(tmp_path / "e") == expected
 
 
-def test_a_body_is_taken_as_it_was_when_appended(tmp_path: Path) -> None:
+def test_body_may_change_after_append(tmp_path: Path) -> None:
     body = {"loss": 1.0}
     with Record.create(tmp_path / "e", {}) as record:
         record.append(0.0, "report", 0, body)
@@ -120,7 +120,7 @@ def test_the_folder_is_private_and_a_closed_record_is_unlocked(tmp_path: Path) -
     assert is_held(folder) is False
 
 
-def test_a_closed_record_refuses(tmp_path: Path) -> None:
+def test_closed_record_refuses_events(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "e", {})
     record.close()
     with pytest.raises(ClosedError, match="is closed"):
@@ -143,13 +143,13 @@ def test_meta_that_is_not_json_leaves_nothing_behind(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"file/e.*FANWISE_HOME"):
         Record.create(tmp_path / "file" / "e", {})
 
 
-def test_a_creation_that_fails_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_creation_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -159,7 +159,7 @@ def test_a_creation_that_fails_half_way_leaves_nothing_behind(tmp_path: Path, mo
     assert os.listdir(tmp_path) == []
 
 
-def test_who_may_open_no_more_files_is_told_so(tmp_path: Path) -> None:
+def test_limit_on_open_files_is_named(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = os.open(os.devnull, os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
@@ -223,9 +223,7 @@ def sync_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "fanwise-record-sync"]
 
 
-def test_a_write_that_is_cut_short_is_taken_back_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_write_is_undone_and_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a disk becomes full in the middle of a line."""
     write, room = os.write, [1_000]
 
@@ -270,7 +268,7 @@ def test_only_one_writer_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", [b"", b'{"seq":3,"t":0.', b"\0" * 500, b'{"seq":3,"t":0.5,"kind":"report"}\n' + b"\0" * 9]
 )
-def test_a_torn_end_is_left_out_cut_off_and_reported(tmp_path: Path, torn: bytes) -> None:
+def test_torn_last_line_is_ignored_cut_off_and_reported(tmp_path: Path, torn: bytes) -> None:
     with Record.create(tmp_path / "e", {}) as record:
         for number in range(2):
             record.append(0.0, "report", number, {})

@@ -85,7 +85,7 @@ def run(name: str, stop: StoppingCriterion, options: Mapping[str, Any]) -> tuple
 
 @given(st.sampled_from(sorted(SCHEDULERS)), STOPS, SETTINGS)
 @settings(max_examples=60, deadline=None)
-def test_the_same_settings_give_the_same_search_and_its_facts_the_same_orders(
+def test_equal_settings_give_equal_searches_and_events_the_same_actions(
     name: str, stop: StoppingCriterion, options: Mapping[str, Any]
 ) -> None:
     first, second = run(name, stop, options), run(name, stop, options)
@@ -113,7 +113,7 @@ def shown(history: HISTORY) -> list[str]:
 
 @given(st.sampled_from(sorted(SCHEDULERS)), STOPS, SETTINGS)
 @settings(max_examples=60, deadline=None)
-def test_a_worker_has_one_trial_at_a_time_and_all_seconds_are_accounted_for(
+def test_worker_runs_one_trial_at_a_time_and_times_add_up(
     name: str, stop: StoppingCriterion, options: Mapping[str, Any]
 ) -> None:
     search, history = run(name, stop, options)

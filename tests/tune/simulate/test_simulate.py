@@ -101,7 +101,7 @@ def spans(scheduler: Scheduler, stop: StoppingCriterion, **settings: Any) -> lis
     return [(row.trial_id, row.worker, row.start_s, row.ready_s, row.end_s) for row in attempts.ended]
 
 
-def test_three_trials_on_two_workers_run_when_they_should() -> None:
+def test_three_trials_on_two_workers_run_as_computed_by_hand() -> None:
     # Trials 0, 1, 2 need 1 + 2*2, 1 + 2*5 and 1 + 2*3 seconds: the third takes the first worker at 5.
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
     settings: dict[str, Any] = {"n_workers": 2, "startup_s": 1.0}
@@ -141,7 +141,7 @@ def test_a_synchronous_batch_waits_for_its_slowest_trial() -> None:
     ]
 
 
-def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
+def test_time_limit_ends_running_trials_at_that_moment() -> None:
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5))
     search = simulate(scheduler, TABLE, StoppingCriterion(max_wallclock_time=4.5), n_workers=2)
     assert search.duration_s == 4.5
@@ -150,7 +150,7 @@ def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
     assert search.num_reports == 2  # both of trial 0; trial 1 would have reported at 5
 
 
-def test_a_trial_that_takes_too_long_is_ended_on_time() -> None:
+def test_trial_timeout_ends_a_trial_in_virtual_time() -> None:
     stop = StoppingCriterion(max_num_trials_started=2)
     scheduler = FIFO(metric="loss", points_to_evaluate=points(5, 2))
     settings: dict[str, Any] = {"n_workers": 1, "startup_s": 1.0, "trial_timeout_s": 6.0}
@@ -160,7 +160,7 @@ def test_a_trial_that_takes_too_long_is_ended_on_time() -> None:
 
 
 @pytest.mark.parametrize(("checkpoints", "end_s", "reports_again"), [(True, 6.0, 0), (False, 9.0, 2)])
-def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
+def test_paused_trial_resumes_from_its_checkpoint_or_from_scratch(
     checkpoints: bool, end_s: float, reports_again: int
 ) -> None:
     # Trials 0 and 1 take 1 s and 2 s an epoch. One worker: 0 pauses at 1, 1 at 3; then 0 and 1 run on.
@@ -178,7 +178,7 @@ def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
     assert search.decisions == {Decision.CONTINUE: 2, Decision.STOP: 0, Decision.PAUSE: 2}
 
 
-def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() -> None:
+def test_suggestions_take_virtual_time_one_after_another() -> None:
     scheduler = FIFO(Numbers(2), metric="loss")
     settings: dict[str, Any] = {"n_workers": 2, "suggest_s": 10.0}
     assert spans(scheduler, FOREVER, **settings) == [(0, 0, 10.0, 10.0, 12.0), (1, 0, 20.0, 20.0, 24.0)]
@@ -186,7 +186,7 @@ def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() ->
     assert simulate(scheduler, TABLE, FOREVER, **settings).duration_s == 30.0
 
 
-def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -> None:
+def test_searcher_beyond_its_time_budget_is_replaced_by_random_configurations() -> None:
     fallbacks: list[bool] = []
 
     def note(event: Any, actions: Any) -> None:
@@ -197,7 +197,7 @@ def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -
     assert fallbacks == [True, True, True]
 
 
-def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
+def test_searcher_computes_one_suggestion_at_a_time() -> None:
     answered_s: list[float] = []
 
     def note(event: Any, actions: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
     assert answered_s == [100.0, 200.0, 300.0]
 
 
-def test_a_slow_attempt_takes_so_much_longer() -> None:
+def test_slowdown_multiplies_the_duration() -> None:
     faults = Faults(slowdown=lambda chance: 3.0)
     search = simulate(FIFO(metric="loss", points_to_evaluate=points(2)), TABLE, trials(1), faults=faults)
     assert search.duration_s == 12.0
@@ -263,7 +263,7 @@ def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() ->
     assert without.training_s > with_checkpoints.training_s
 
 
-def test_what_a_function_of_the_users_raises_comes_out_as_it_is() -> None:
+def test_exception_of_a_table_is_raised_unchanged() -> None:
     def broken(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], float]:
         raise ZeroDivisionError("epoch 0")
 
@@ -271,7 +271,7 @@ def test_what_a_function_of_the_users_raises_comes_out_as_it_is() -> None:
         simulate(FIFO(metric="loss"), FunctionTable(broken, {"x": uniform(0, 1), "max_epochs": 1}), trials(1))
 
 
-def test_seconds_that_are_none_are_refused_with_the_place() -> None:
+def test_invalid_seconds_of_a_table_are_refused() -> None:
     table = FunctionTable(lambda config, epoch: ({"loss": 1.0}, -1.0), {"x": uniform(0, 1), "max_epochs": 1})
     with pytest.raises(ValueError, match=r"report 1 of trial 0 takes -1.0 seconds in the table"):
         simulate(FIFO(metric="loss"), table, trials(1))
@@ -286,7 +286,7 @@ def test_seconds_that_are_none_are_refused_with_the_place() -> None:
         ({"n_workers": 0}, "n_workers must be at least 1, got 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
+def test_invalid_settings_of_simulate_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         simulate(FIFO(metric="loss"), TABLE, trials(1), **settings)  # type: ignore[arg-type]
 
@@ -299,17 +299,17 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], me
         ({"repair_s": math.inf}, "repair_s must be finite"),
     ],
 )
-def test_faults_that_make_no_sense_are_refused(faults: dict[str, object], message: str) -> None:
+def test_invalid_faults_are_refused(faults: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         Faults(**faults)  # type: ignore[arg-type]
 
 
-def test_a_slowdown_that_is_none_is_refused() -> None:
+def test_slowdown_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match=r"slowdown must return a finite number above 0, got 0\.0"):
         simulate(FIFO(metric="loss"), TABLE, trials(1), faults=Faults(slowdown=lambda chance: 0.0))
 
 
-def test_a_table_of_ones_own_needs_a_space_and_curves_alone() -> None:
+def test_custom_table_needs_only_a_space_and_curves() -> None:
     class Steady:
         space = Space({"x": uniform(0, 1)})
 
@@ -320,7 +320,7 @@ def test_a_table_of_ones_own_needs_a_space_and_curves_alone() -> None:
     assert (search.duration_s, search.num_reports) == (6.0, 3)
 
 
-def test_the_utilization_counts_what_that_of_an_experiment_counts() -> None:
+def test_utilization_is_computed_as_for_an_experiment() -> None:
     # Trial 0 is ready at 1 and ends at 5, trial 2 is ready at 6; trial 1 is ready at 1. No trial starts after 8.
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2, 5, 3))
     stop = StoppingCriterion(max_wallclock_time=8.0)

@@ -162,7 +162,7 @@ def test_loguniform_gives_these_bits_on_every_machine() -> None:
     ]
 
 
-def test_the_callers_decimal_context_changes_nothing() -> None:
+def test_decimal_context_of_the_caller_has_no_effect() -> None:
     logs: list[Domain] = [loguniform(1e-2, 1), lograndint(1, 10**9)]
     units = (0.3, 0.9)
     before = [(d.from_unit(u), d.to_unit(d.from_unit(u))) for d in logs for u in units]
@@ -352,7 +352,7 @@ def test_objects_are_categories_under_names(
     assert again != make(names)
 
 
-def test_objects_and_plain_categories_of_one_name_are_told_apart() -> None:
+def test_objects_and_plain_categories_with_equal_names_differ() -> None:
     domain = choice(["sin", math.sin, 1, None])
     assert domain.categories == ("sin", "sin#1", 1, None)
     assert [domain.index_of(value) for value in ("sin", math.sin, 1.0, None)] == [0, 1, 2, 3]

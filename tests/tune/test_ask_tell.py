@@ -1,4 +1,4 @@
-"""Ask and tell: the decisions and the record of any other search, run by a loop of one's own, also across kills."""
+"""Searches with the ask-and-tell interface, also across kills."""
 
 import math
 import signal
@@ -91,7 +91,7 @@ def test_trials_may_be_told_in_any_order() -> None:
         assert [trial.trial_id for trial in trials] == list(range(20))
         for trial in reversed(trials):
             search.tell(trial, trial.config["x"])
-        assert asked(search.ask()).trial_id == 20, "a trial that was told leaves no place that fills itself"
+        assert asked(search.ask()).trial_id == 20, "no trial starts before it is asked for"
     statuses = list(load_experiment("many").trials["status"])
     assert statuses == ["Completed"] * 20 + ["Stopped"]
 
@@ -356,7 +356,7 @@ def test_record_of_ask_and_tell_can_be_replayed() -> None:
     def scheduler() -> Scheduler:
         return ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
 
-    for part in range(2):  # closed, and gone on with
+    for part in range(2):  # closed and reopened
         with open_search(SPACE, scheduler(), name="asha") as search:
             for number in range(12):
                 trial = asked(search.ask())

@@ -1,4 +1,4 @@
-"""Searches with constraints, from end to end: who is the best in every place that names one, resumed and replayed."""
+"""Searches with constraints: their best report in all outputs, resumed and replayed."""
 
 import sys
 from typing import Any

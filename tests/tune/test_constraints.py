@@ -1,4 +1,4 @@
-"""Constraints: how they are written, what violates them, and who is the best and goes on where they are."""
+"""Constraints: their syntax, their violations, and the decisions of schedulers."""
 
 import doctest
 import math
@@ -76,7 +76,7 @@ def test_report_is_infeasible_if_it_violates_a_bound(bounds: list[Any]) -> None:
     assert (infeasibility(them, violations) == 0.0) == kept
 
 
-# Schedulers: whoever violates a constraint is behind all who do not, however good its loss.
+# Schedulers rank a trial that violates a constraint behind all feasible trials.
 
 Make = Callable[..., Scheduler]
 BOUND = ["latency_ms <= 20"]

@@ -1,4 +1,4 @@
-"""A running search that other processes of its user steer: what it hears, from whom, and what is left of it."""
+"""Commands of other processes to a running search: who may send them, and what remains of the socket."""
 
 import os
 import secrets
@@ -29,7 +29,7 @@ ENDLESS = 10**6
 
 
 def report_for_ever(x: float, folder: str) -> None:
-    """Reports some 100 times a second until it is told to end."""
+    """Report about 100 times per second until the search stops the trial."""
     for _ in range(ENDLESS):
         report(loss=x)
         threading.Event().wait(0.01)
@@ -66,9 +66,6 @@ def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  #
         if overview_of(running.path).state == "running":
             running.tuner.stop()
         running.wait()
-
-
-# What is heard.
 
 
 def test_other_process_stops_a_search(pool: Pool, tmp_path: Path) -> None:
@@ -109,7 +106,7 @@ def test_command_to_a_finished_search_says_how_to_resume_it(pool: Pool, tmp_path
             send_command(running.path, "stop")
 
 
-# Who is heard.
+# Authentication.
 
 
 def test_socket_and_key_are_private_and_removed_at_the_end(pool: Pool, tmp_path: Path) -> None:
@@ -134,7 +131,7 @@ def test_peer_without_the_key_is_refused(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_peer_with_a_wrong_proof_is_disconnected(pool: Pool, tmp_path: Path) -> None:
-    """As a stranger would: it minds no proof of the listener's, and sends its command behind its own false one."""
+    """The peer ignores the proof of the listener and sends its command after a wrong proof of its own."""
     with searching(pool, tmp_path) as running, short_path(running.path) as place:
         stranger = _stranger(str(place / SOCKET_NAME), b"")
         with stranger:
@@ -148,7 +145,7 @@ def test_peer_with_a_wrong_proof_is_disconnected(pool: Pool, tmp_path: Path) -> 
                 said = b""
         assert said == b"", "the listener shows no proof of its own"
         before = len(read_events(running.path))
-        within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search goes on")
+        within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search continues")
         assert "interrupt" not in {event.kind for event in read_events(running.path)}
 
 
@@ -168,7 +165,7 @@ def test_garbage_from_many_connections_reaches_nothing(pool: Pool, tmp_path: Pat
         strangers = [_stranger(address, message) for message in messages * 60]
         try:
             assert send_command(running.path, "unpause", 0).startswith("trial 0 is running"), "a friend is still heard"
-            within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search goes on")
+            within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search continues")
         finally:
             for stranger in strangers:
                 stranger.close()

@@ -1,4 +1,4 @@
-"""What a search has learnt: importances, and whether the model behind them knows anything."""
+"""Permutation importances, and the correlation of their model with the results."""
 
 import doctest
 import json

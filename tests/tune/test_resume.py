@@ -1,7 +1,7 @@
-"""kill -9 of the tuner, and it goes on: nothing acknowledged is lost, nothing is trained twice, the end is the same.
+"""Searches whose tuner is killed and that are resumed lose no acknowledged report, repeat nothing and end the same.
 
-Each search is killed once or twice, at moments made of a seed, then resumed to its end and compared with the same
-search that nobody killed. The objective writes down what was acknowledged, in files of its own, before it goes on.
+Each search is killed once or twice at random moments, then resumed to its end, and compared with the same search without
+kills. The objective writes each acknowledged report to a file before it continues.
 """
 
 import os
@@ -51,7 +51,7 @@ if __name__ == "__main__":
     if what == "resume":
         Tuner.resume(folder + "/home/killed", quiet=True).run()
         sys.exit()
-    # One worker where what happens depends on who is first: then it is the same however often it is killed.
+    # Searches whose decisions depend on the order of reports have one worker, so that kills do not change them.
     scheduler, n_workers, trials = {
         "random": (FIFO(metric="loss", random_seed=seed), 2, 8),
         "halving": (SuccessiveHalving(**budget), 2, 18),
@@ -70,7 +70,7 @@ Ends = dict[int, tuple[str, int, float]]
 
 
 def noted(folder: Path) -> dict[int, list[tuple[str, int]]]:
-    """What each trial wrote down: where its attempts began, and what was acknowledged. A kill may cut the last line."""
+    """Return the lines of each trial: where attempts began, and acknowledged epochs. The last line may be cut."""
     return {
         int(path.stem): [
             (line.split()[0], int(line.split()[1]))
@@ -94,8 +94,7 @@ def ends_of(experiment: Experiment) -> Ends:
     }
 
 
-# Who of the last round of halving is paused for ever, because nothing starts any more, depends on who was first: there
-# the trials of the round before are compared.
+# Which trials of the last round of halving continue depends on the order of reports, so only the first round is compared.
 NUM_COMPARED = {"halving": 9}
 
 
@@ -109,7 +108,7 @@ def started(folder: Path, what: str, seed: int) -> "subprocess.Popen[bytes]":
 
 @cache
 def unkilled(what: str, seed: int) -> tuple[Ends, int]:
-    """How the same search ends when nobody kills it, and how many reports it has."""
+    """Return the ends and the number of reports of the search if it is not killed."""
     with tempfile.TemporaryDirectory() as folder:
         with started(Path(folder), what, seed) as process:
             process.communicate()
@@ -150,7 +149,7 @@ def temporary_folders() -> set[Path]:
 
 
 def kill_at(number: int, folder: Path, what: str, seed: int) -> None:
-    """Start the search, and kill its tuner when so many reports were acknowledged."""
+    """Start the search, and kill its tuner when `number` reports are acknowledged."""
     with started(folder, what, seed) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"it begins\n"
@@ -159,7 +158,7 @@ def kill_at(number: int, folder: Path, what: str, seed: int) -> None:
 
 
 def is_time(process: "subprocess.Popen[bytes]", folder: Path, number: int) -> bool:
-    """Whether so much was acknowledged; or the search is over: what a kill before it took was never written down."""
+    """Return whether `number` reports are acknowledged or the search has ended."""
     return num_acknowledged(folder) >= number or process.poll() is not None
 
 

@@ -1,4 +1,4 @@
-"""What cannot be gone on with is refused, says what differs, and leaves the experiment as it was."""
+"""Searches that cannot be resumed: the messages, and an unchanged experiment."""
 
 import os
 import shutil
@@ -117,7 +117,7 @@ def test_a_cluster_that_is_gone_is_told_and_the_search_goes_on_in_a_pool_that_is
     with pytest.raises(ClusterError, match=r"there is no Ray cluster: tried '127\.0\.0\.1:1'"):
         Tuner.resume(kept, stop=MORE, quiet=True)
     assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
-    assert load_cluster(kept) == {}, "the next time it goes on on this machine, too"
+    assert load_cluster(kept) == {}, "the next resume runs on this machine, too"
 
 
 def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(

@@ -1,4 +1,4 @@
-"""A search and what is around it: readers, other searches, the terminal, its pool, a user's tests."""
+"""A search and its environment: readers, other searches, the terminal, its pool, tests of users."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def return_x(x: float) -> float:
     return x
 
 
-# Beside the search.
+# Readers and other searches.
 
 
 def wait_for_a_file(x: float, file: str) -> float:
@@ -37,7 +37,7 @@ def wait_for_a_file(x: float, file: str) -> float:
 
 
 def in_a_thread(run: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run it beside this thread; what it returns or raises comes into the list."""
+    """Run it in another thread. Return the thread, and a list that gets its result or exception."""
     seen: list[object] = []
 
     def call() -> None:
@@ -129,7 +129,7 @@ def test_a_search_inside_a_job_is_refused_and_leaves_nothing(pool: Pool, home: P
     assert not home.exists()
 
 
-# What is shown.
+# Output.
 
 
 def test_a_quiet_search_prints_nothing_even_with_more_workers_than_cpus(capfd: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +158,7 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
     assert lines[-1] == "the search ended: max_num_trials_started=1 reached"
 
 
-# What stays behind.
+# Leftovers.
 
 
 def test_50_trials_leave_no_memory_of_their_own_in_the_engine() -> None:

@@ -1,4 +1,4 @@
-"""A search that begins with what earlier ones know: what is taken, what is left out and said, what is an error."""
+"""Searches with a warm start: the trials that they use, the remarks on others, and errors."""
 
 import math
 import shutil
@@ -38,7 +38,7 @@ LINE = {"x": uniform(-1, 1), "max_epochs": 3}
 
 
 class Noting(Searcher):
-    """RandomSource at random, and keeps what it was told."""
+    """Samples at random, and records its calls."""
 
     told: list[tuple[Any, ...]] = []  # noqa: RUF012  # of the last search: tuners run copies
 
@@ -76,9 +76,6 @@ def begun(warm_start: Any, space: Any = LINE, **options: Any) -> OpenSearch:
 
 def summary(search: OpenSearch) -> Any:
     return search.experiment.metadata["warm_start"]
-
-
-# -- what is taken -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["name", "path", "experiment", "results"])
@@ -155,9 +152,6 @@ def test_empty_cell_is_none_or_an_inactive_hyperparameter() -> None:
     assert configs == [{"optimizer": "sgd", "momentum": 0.5}, {"optimizer": "adam"}, {"optimizer": None}]
 
 
-# -- what is left out and said -----------------------------------------------------------------------------------------
-
-
 def test_trials_that_do_not_fit_are_skipped_with_a_remark() -> None:
     frame = pd.DataFrame({
         "config_x": [0.5, 3.0, 4.0, math.nan, 0.25],
@@ -189,9 +183,6 @@ def test_tuner_prints_the_warm_start(capsys: pytest.CaptureFixture[str], pool: P
 
 def train(x: float, max_epochs: int) -> None:
     report(loss=x * x)
-
-
-# -- what comes of it --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [lambda: OptunaSearcher("TPESampler"), TPESearcher], ids=["Optuna", "TPE"])
@@ -235,9 +226,6 @@ def test_search_is_resumed_and_replayed_after_its_source_is_deleted(pool: Pool) 
     assert replayed.num_different == 0 and replayed.num_suggestions > 5
 
 
-# -- a search that is simulated ---------------------------------------------------------------------------------------
-
-
 def curve(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
     return {"loss": abs(config["x"] - 0.3)}, 1.0
 
@@ -264,9 +252,6 @@ def test_simulated_search_uses_a_warm_start() -> None:
         (-0.25,),
         (-0.125,),
     ]
-
-
-# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 def test_another_mode_is_an_error() -> None:

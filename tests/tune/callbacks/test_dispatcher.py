@@ -1,4 +1,4 @@
-"""Callbacks hear of everything that happens, in order, off the hub's thread; what they raise ends nothing."""
+"""Callbacks receive all events in order, in a thread of their own; their exceptions do not end the search."""
 
 import logging
 import sys

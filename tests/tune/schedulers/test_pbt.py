@@ -74,7 +74,7 @@ def test_a_population_ends_with_every_member_at_the_maximum(n_workers: int, save
 
 
 def pair(*epochs: tuple[int, int]) -> tuple[PBT, list[Decision]]:
-    """Two members, of which 0 is the better one, and the answers to (trial, epoch) in turn; they end by themselves."""
+    """Return a population of two, in which trial 0 is better, and its answers to reports of (trial, epoch)."""
     space = Space({"x": uniform(0, 1), "max_epochs": 4})
     scheduler = PBT(
         metric="loss",
@@ -124,7 +124,7 @@ def test_population_needs_no_more_epochs_on_one_worker_than_on_many() -> None:
         search = PlayedSearch(toy_pbt(population_size=6, max_t=40), SPACE, toy, n_workers=n_workers)
         search.play()
         epochs.append(sum(map(len, search.values.values())))
-    assert epochs[0] <= 1.2 * epochs[1], "who is paused goes on from its checkpoint"
+    assert epochs[0] <= 1.2 * epochs[1], "a paused trial resumes from its checkpoint"
     assert epochs[0] >= 6 * 40 * 0.5
 
 

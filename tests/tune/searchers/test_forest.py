@@ -1,4 +1,4 @@
-"""The forest and the expected improvement, and what the searchers with a model (forest and TPE) suggest."""
+"""The forest, the expected improvement, and the suggestions of the searchers with a model (forest and TPE)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -163,7 +163,7 @@ def test_expected_improvement_grows_with_the_deviation() -> None:
 
 
 def test_failed_trials_count_as_worse_than_the_worst_loss() -> None:
-    """In the left half every trial fails before it reports; the right half has losses."""
+    """Every trial of the left half fails before it reports."""
     searcher = begun(ForestSearcher, SQUARE)
     for number in range(60):
         config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)

@@ -1,4 +1,4 @@
-"""Optuna's samplers as searchers: what they hear of a search, what comes of what they choose, and how they fail."""
+"""Optuna's samplers as searchers: the study that they see, their suggestions and their errors."""
 
 import doctest
 import math
@@ -75,7 +75,7 @@ def test_samplers_of_optuna_keep_the_contract(name: str, check: Check) -> None:
 
 
 class Seeing(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked alike without Optuna
-    """RandomSource at random, and notes at each question what the study holds."""
+    """Samples at random, and records the trials of the study at each call."""
 
     seen: list[list[tuple[str, dict[str, Any], list[float] | None, dict[int, float]]]] = []  # noqa: RUF012  # one search
     directions: list[str] = []  # noqa: RUF012
@@ -103,7 +103,7 @@ def observed(play: Play, trial_id: int, *losses: float, iter: int = 1, violation
 
 
 def states(play: Play) -> list[str]:
-    """Of the trials, as the sampler sees them when it is asked for one more."""
+    """Return the states of the trials that the sampler sees at its next call."""
     play.suggest()
     return [state for state, *_ in Seeing.seen[-1]]
 
@@ -185,7 +185,7 @@ def test_sampler_avoids_violated_constraints(sampler: str) -> None:
 
 
 def tried(scheduler: Scheduler, train: Any, space: Any, number: int) -> list[Mapping[str, Any]]:
-    """The configurations of so many trials, in the order in which they started."""
+    """Return the configurations of `number` trials, in the order of their starts."""
     found = list[Mapping[str, Any]]()
 
     def note(event: Event, actions: list[Action]) -> None:
@@ -215,7 +215,7 @@ def asked(searcher: Searcher, space: Space, number: int, pending: Mapping[int, A
 
 
 def everything(make: Make, space: Space, *, n_running: int) -> list[Mapping[str, object]]:
-    """All that is suggested until there is nothing more; so many trials run at a time."""
+    """Return all suggestions of a searcher, with `n_running` trials at a time."""
     searcher, pending, found = begun(make, space), dict[int, Mapping[str, object]](), list[Mapping[str, object]]()
     for number in range(100):
         config = asked(searcher, space, number, pending)

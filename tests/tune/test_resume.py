@@ -1,7 +1,7 @@
 """Searches whose tuner is killed and that are resumed lose no acknowledged report, repeat nothing and end the same.
 
-Each search is killed once or twice at random moments, then resumed to its end, and compared with the same search without
-kills. The objective writes each acknowledged report to a file before it continues.
+Each search is killed once or twice at random moments, then resumed to its end, and compared with the same search
+without kills. The objective writes each acknowledged report to a file before it continues.
 """
 
 import os
@@ -94,7 +94,7 @@ def ends_of(experiment: Experiment) -> Ends:
     }
 
 
-# Which trials of the last round of halving continue depends on the order of reports, so only the first round is compared.
+# Which trials of the last round of halving continue depends on the order of reports: only the first round is compared.
 NUM_COMPARED = {"halving": 9}
 
 

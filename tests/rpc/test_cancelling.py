@@ -288,6 +288,30 @@ def cancel_at_one_that_is_stopped(to: str, stopped: str) -> float:
     return time.perf_counter() - time_s
 
 
+def by_stream(to: str) -> None:
+    hears(lambda: list(rpc.stream(to, iter, ((1,),), timeout=0)))
+
+
+def cancel_while_connecting(to: str, stopped: str) -> None:
+    for function in (by_rpc_sync_without_limit, by_stream):
+        rpc.rpc_sync(to, forget)
+        call = rpc.rpc_async(to, function, (stopped,), timeout=0)
+        within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it connects")
+        assert call.cancel()
+        within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up"], "it has heard")
+
+
+def test_a_call_is_cancelled_while_it_connects_to_a_stopped_worker(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    three.send(signal.SIGSTOP)
+    one.do(cancel_while_connecting, "w1", "w2")
+    three.send(signal.SIGCONT)
+    for worker in (one, two, three):
+        worker.begin(leave)
+    for worker in (one, two, three):
+        worker.result()
+
+
 def cancel_at_one_that_is_lost(to: str) -> bool:
     call = rpc.rpc_async(to, wait_until_released, timeout=0)
     print("asked", flush=True)

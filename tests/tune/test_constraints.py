@@ -20,7 +20,7 @@ from fanwise.tune import (
     SuccessiveHalving,
     constraints,
 )
-from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility
+from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility_of
 from fanwise.tune.schedulers.scheduler import Decision, Resume, Scheduler
 from fanwise.tune.searchers import SuggestContext
 
@@ -73,7 +73,7 @@ def test_report_is_infeasible_if_it_violates_a_bound(bounds: list[Any]) -> None:
     them = [Constraint(f"m{i}", relation, bound) for i, (relation, bound, _) in enumerate(bounds)]
     violations = [one.violation(value) for one, (_, _, value) in zip(them, bounds, strict=True)]
     kept = all(value <= bound if relation == "<=" else value >= bound for relation, bound, value in bounds)
-    assert (infeasibility(them, violations) == 0.0) == kept
+    assert (infeasibility_of(them, violations) == 0.0) == kept
 
 
 # Schedulers rank a trial that violates a constraint behind all feasible trials.
@@ -91,7 +91,7 @@ HALVING: dict[str, Make] = {
 def seen(trial_id: int, loss: float, latency_ms: float, *, iter: int = 1, losses: int = 1) -> Observation:
     bound = checked_constraints(BOUND)
     violations = tuple(one.violation(latency_ms) for one in bound)
-    beyond = infeasibility(bound, violations)
+    beyond = infeasibility_of(bound, violations)
     return Observation(trial_id, {"depth": 3}, iter, float(iter), (loss,) * losses, {}, violations, beyond)
 
 

@@ -133,7 +133,7 @@ def test_missing_and_surplus_arguments_are_named(changes: Options, message: str)
         (
             {"scheduler": RandomSearcher()},
             TypeError,
-            "A searcher goes into FIFO(searcher, metric=...).",
+            "Pass a searcher to FIFO(searcher, metric=...).",
         ),
         (
             {"scheduler": "random", "metric": "loss"},

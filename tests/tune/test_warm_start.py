@@ -256,7 +256,9 @@ def test_simulated_search_uses_a_warm_start() -> None:
 
 def test_another_mode_is_an_error() -> None:
     earlier("old", mode="max")
-    with pytest.raises(ValueError, match=r"the experiment 'old' optimized 'loss' with mode 'max'.*learn the opposite"):
+    with pytest.raises(
+        ValueError, match=r"the experiment 'old' optimized 'loss' with mode 'max', but this search has mode 'min'"
+    ):
         begun("old")
 
 

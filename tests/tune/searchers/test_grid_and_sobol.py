@@ -63,7 +63,7 @@ def test_number_of_points_may_be_set_for_each_hyperparameter() -> None:
 
 
 def test_grid_refuses_unknown_hyperparameters_and_invalid_numbers_of_points() -> None:
-    with pytest.raises(ValueError, match=r"num_points: 'learnin_rate' is no hyperparameter; did you mean 'learning_r"):
+    with pytest.raises(ValueError, match=r"num_points: 'learnin_rate' is not a hyperparameter; did you mean 'learn"):
         GridSearcher({"learnin_rate": 2}).check(Space({"learning_rate": uniform(0, 1)}))
     with pytest.raises(ValueError, match="num_points must be at least 1, got 0"):
         GridSearcher(0)

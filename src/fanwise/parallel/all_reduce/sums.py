@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..optimizers.placement import Placement
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
 from ..teams.node_info import hear, tell, to_device
@@ -31,7 +31,7 @@ class TeamSums:
         self,
         team: Team,
         all_reduce: AllReduce,
-        placement: Placement,
+        placement: StepOptimizer,
         device: torch.device,
         *,
         by_process: bool,
@@ -74,7 +74,7 @@ class TeamSums:
     ) -> tuple[AllReducePlan, Partial]:
         """What all have, and the sum of it but for the gradients."""
         placement = self._placement
-        said = self._team.gather(what, (placement.said(), tell(nodes)))
+        said = self._team.gather(what, (placement.status(), tell(nodes)))
         found = [
             Found(place, number, node)
             for place, (_, theirs) in enumerate(said)
@@ -83,8 +83,8 @@ class TeamSums:
         done = total([each.node.node() for each in found], shards, add)
         check_done(done)
         reached = list(map(any, zip(*(each.node.reached for each in found if each.node.reached), strict=True)))
-        placement.heard([its for its, _ in said], is_sparse=bool(done.sparse))
-        update = functools.partial(placement.update, reached) if mean and placement.how == "slices" else None
+        placement.on_statuses([its for its, _ in said], is_sparse=bool(done.sparse))
+        update = functools.partial(placement.update, reached) if mean and placement.is_sharded else None
         return AllReducePlan(found, shards, reached, done.count if mean else None, update), done
 
 

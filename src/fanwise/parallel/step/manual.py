@@ -22,14 +22,14 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from ..checks.misuse import updating
-from ..data.batches import Batch, read_again
-from ..optimizers.placement import Placement
+from ..data.batch import Batch, discard_contents
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
 from ..shards import Node, TreeSum
 from ..teams.team import divide
+from ..validation.misuse import library_update
 from .execution import Execution
 from .loss_scale import are_finite
 
@@ -58,7 +58,7 @@ class ManualStep:
     >>> step.update()
     """
 
-    def __init__(self, execution: Execution, placements: Sequence[Placement]) -> None:
+    def __init__(self, execution: Execution, placements: Sequence[StepOptimizer]) -> None:
         self.updates = 0
         self._execution = execution
         self._replica = execution.replica
@@ -127,7 +127,7 @@ class ManualStep:
                     done = yield from self._executed(made, repeats)
                 if not attempt.is_void:
                     break
-                read_again(made)
+                discard_contents(made)
             divide(done.grads, done.count)
             execution.executed(made, done)
             if execution.loss_scale is not None:
@@ -277,7 +277,7 @@ class ManualStep:
         try:
             if scale is None or scale.updated(is_finite):
                 for placement in self._placements:
-                    with updating():
+                    with library_update():
                         placement.step(closure)
                 self.updates += 1
         finally:
@@ -294,7 +294,7 @@ class ManualStep:
                 f"  right:  for x, y in step.shards(batch): step.backward(...)\n"
                 f"          step.update()"
             )
-        self._execution.verifier.comparison.check_end(self.batches)
+        self._execution.verifier.check_end(self.batches)
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers and tensors
         """Its counts, and gradients that wait for an update."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..checks.agreement import Facts, first_difference
-from ..plans import Plan
-from ..process_settings import switches
+from ..config import Plan
+from ..process_settings import torch_settings
+from ..validation.fingerprints import Facts, first_difference
 
 
 def agreed_seed(
@@ -22,11 +22,11 @@ def agreed_seed(
         ValueError: the processes were given different runs.
     """
     given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
-    each = gather((given | dict(own) | switches.comparable(), plan.seed))
+    each = gather((given | dict(own) | torch_settings.comparable_settings(), plan.seed))
     different = first_difference([facts for facts, _ in each])
     if different is not None:
         raise ValueError(
-            f"the processes were given different runs: {different.name} is {different.said()}.\n"
+            f"the processes were given different runs: {different[0]} is {different[1]}.\n"
             f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
         )
     return each[0][1]

@@ -22,7 +22,7 @@ from ..worker_info import WorkerInfo
 from . import call_future
 from .call import Call
 from .call_future import CallFuture, failed, not_sent, until_answered
-from .outcomes import hand_on, outcome_of, wait_for_event
+from .outcomes import hand_on, outcome_of, wait_for, wait_for_event
 
 
 class Queues(Protocol):
@@ -101,11 +101,19 @@ class QueuedCall(Call[Any]):  # Any: what the function returns
     def cancel(self) -> bool:
         if self._agent.connections.withdraw(self._to.id, self):
             self.fail(CancelledError("it waited for its link"))
-            if self._agent.may_wait():
-                self._finish()  # at once
+            self._finish_now()
             return True
         wait_for_event(self._decided)  # for a moment: it is just leaving, or has left
-        return self._inner is not None and self._inner.cancel()
+        if self._inner is None or not self._inner.cancel():
+            return False
+        self._finish_now(self._inner)
+        return True
+
+    def _finish_now(self, inner: "Future[Any] | None" = None) -> None:
+        """Finish before returning, even if another thread has just begun to. A reading thread does not wait."""
+        if self._agent.may_wait():
+            self._finish(inner)
+            wait_for(self)
 
     def _finish(self, inner: "Future[Any] | None" = None) -> None:  # Any: as this
         """Become as the call that left, or fail."""

@@ -8,8 +8,10 @@ replaced by another one as long as nothing was sent on it; nothing is sent twice
 """
 
 import math
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -35,6 +37,7 @@ from ..worker_info import WorkerInfo
 from . import cancelling, queued_call
 from .call import Call, Following, Invocation
 from .call_future import CallFuture, failed, not_sent, until_answered
+from .outcomes import wait_for_event
 from .queued_call import QueuedCall
 
 T = TypeVar("T")
@@ -220,7 +223,7 @@ class Sender:
         """
         while True:
             try:
-                link = self._connections.to(to.id, within_s=limit_s)  # first, as in `call`
+                link = self._link_to(to, limit_s)  # first, as in `call`
             except FanwiseError as error:
                 raise failed(error, to, limit_s, closed=self._connections.closed) from None
             message = self._serialize_call(to, invocation, None, mode, address, window)
@@ -240,6 +243,23 @@ class Sender:
                     raise
                 cancelling.check()
                 raise failed(error, to, limit_s, closed=self._connections.closed) from None
+
+    def _link_to(self, to: WorkerInfo, limit_s: float | None) -> Link:
+        """Return the link to `to`, which is made first if there is none.
+
+        Within a called function another thread connects, so that this one can be interrupted when the call that runs
+        the function is cancelled: the other worker may be stopped and never answer.
+        """
+        connect = partial(self._connections.to, to.id, within_s=limit_s)
+        if cancelling.here() is None or self._connections.ready(to.id) is not None:
+            return connect()
+        connected: Future[Link] = Future()
+        is_done = threading.Event()
+        connected.add_done_callback(lambda _: is_done.set())
+        self._agent.outside(partial(_settle, connected, connect))
+        with self._agent.waiting():
+            wait_for_event(is_done)
+        return connected.result()
 
     def stream(
         self,
@@ -358,3 +378,11 @@ def _no_time(timeout_s: float) -> FanwiseError | ValueError:
         f"RPC ran for more than set timeout ({timeout_s * 1000:.0f} ms) and will now be marked with an error: its "
         f"time was over before it began, so it was not sent. 0 means no limit, -1 the default of this worker."
     )
+
+
+def _settle(future: "Future[T]", function: Callable[[], T]) -> None:
+    """Run `function` and give `future` its result or error."""
+    try:
+        future.set_result(function())
+    except Exception as error:
+        future.set_exception(error)

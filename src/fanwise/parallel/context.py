@@ -1,0 +1,589 @@
+"""`Run`, which a training function gets, on one device or many. It connects the parts and contains no logic of its own.
+
+train(run):  run.step     step/                 run.epochs, run.batches   data/
+             run.mean     evaluation.py         run.save, run.restore     checkpoint/
+             run.gather   user_collectives.py   run.report                the report of the current job of a pool
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar, Unpack, overload
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset, default_collate
+
+from ..base.errors import TrialStopped
+from ..pool.reporting import plain_metrics
+from . import evaluation, user_collectives
+from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
+from .checkpoint import file as checkpoint_file
+from .checkpoint.file import Writer, take_snapshot
+from .checkpoint.location import StrPath, is_in_process_memory, location_of
+from .checkpoint.state import RunState
+from .config import Plan
+from .data.batch import Batch
+from .data.dataset import Data, PassReader, reader_of
+from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cut_range, iterate_batches
+from .data.stream import StreamReader, iterate_stream
+from .optim.step_optimizer import StepOptimizer, StepOptimizers
+from .progress import NoScreen, ProgressLine, Screen
+from .replica.replicas import Device, LocalDevice, LossFn, Replica
+from .rng import generators_of
+from .shards import assign
+from .step.execution import Execution
+from .step.loss_scale import LossScale
+from .step.manual import ManualStep
+from .step.open_loop import OpenLoop
+from .step.stepping import Step
+from .teams.team import Alone, Stateful, Sums, Team
+from .validation import misuse
+from .validation.arguments import (
+    check_model,
+    check_optimizer,
+    check_own_loop,
+    check_precision,
+    check_step,
+    whole_number,
+)
+from .validation.consistency import Verifier, check_same_model
+
+_log = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=StrPath)
+
+
+class Run:
+    """One training. `fanwise.run` and `fanwise.here` create it.
+
+    Attributes:
+        device: device of the model. Batches are copied to it.
+        devices: all devices of this process.
+        rows: reported values, oldest first.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: tuple[torch.device, ...],
+        *,
+        team: Team | None = None,
+        fixed: frozenset[str] = frozenset(),
+        names: Callable[[], Sequence[str]] | None = None,
+        verify: int = 0,
+        spare_cpus: int | None = None,
+    ) -> None:
+        self._team: Team = Alone() if team is None else team
+        self.devices = devices
+        self.device = devices[0]
+        self._plan = plan
+        self._state = RunState(plan, fixed, self.device)
+        self.rows = self._state.rows
+        self._steps: list[Step | ManualStep] = []
+        self._loop = OpenLoop()
+        self._replicas: list[Replica] = []  # of steps
+        self._placements = StepOptimizers()
+        self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
+        self.writer = Writer(self._team.set_writing)
+        self._line = ProgressLine(NoScreen())
+        self._verify = verify  # batches between two times that processes compare everything
+        self._loaders = Loaders(self.device, spare_cpus)
+        self._names = names  # of the devices of all processes, where there are others
+
+    @contextmanager
+    def show_progress(self, screen: Screen, name: str) -> Iterator[None]:
+        """Show the progress in this block. `name`: of the training function."""
+        self._line = ProgressLine(screen, name=name, devices=self._device_names)
+        with closing(self._line):
+            yield
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Run the training function in this block: check how it uses the run, and end its loader workers."""
+        with (
+            closing(self._loaders),
+            misuse.watched(self._placements.__contains__),
+        ):
+            yield
+            for step in self._steps:
+                step.check_end()
+
+    def _device_names(self) -> list[str]:
+        if self._names is not None:
+            return list(self._names())
+        return [str(device) for device in self.devices] * self._team.size
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0. Use it for output, not for data."""
+        return self._team.place
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes. Do not compute hyperparameters from it: the result would depend on the devices."""
+        return self._team.size
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of each global batch."""
+        return self._plan.shards
+
+    @property
+    def threads(self) -> int:
+        """Number of threads of each device."""
+        return self._plan.threads
+
+    @property
+    def seed(self) -> int:
+        """Seed of sample order, augmentation and dropout."""
+        return self._plan.seed
+
+    @property
+    def executions(self) -> int:
+        """Number of shards that all steps have executed."""
+        return sum(step.executions for step in self._steps)
+
+    @overload
+    def step(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_fn: LossFn,
+        *,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        autocast: torch.dtype | None = None,
+        loss_scale: LossScale | None = None,
+        batch_norm: BatchNorm = "shard",
+        mean_buffers: Sequence[str] = (),
+        also: Sequence[nn.Module] = (),
+    ) -> Step: ...
+
+    @overload
+    def step(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        *,
+        loss_scale: LossScale | None = None,
+        mean_buffers: Sequence[str] = (),
+        also: Sequence[nn.Module] = (),
+    ) -> ManualStep: ...
+
+    def step(
+        self,
+        model: Any,
+        optimizer: Any,
+        loss_fn: LossFn | None = None,
+        *,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        autocast: torch.dtype | None = None,
+        loss_scale: LossScale | None = None,
+        batch_norm: BatchNorm = "shard",
+        mean_buffers: Sequence[str] = (),
+        also: Sequence[nn.Module] = (),
+    ) -> Step | ManualStep:
+        """Return the step of a training: call it with each batch.
+
+        The loss must be a function of the model and the batch, so that it does not matter which device executes which
+        shard: its modules are parts of the model or named in `also`, its random numbers come from the global functions
+        of torch, numpy or `random`, and what it leaves in closures, globals or attributes of modules does not change
+        later losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
+
+        Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
+        `ManualStep`.
+
+        Args:
+            model: on `run.device`, without a wrapper. Make it in the training function: one from outside is trained in
+                place on one device, and copied to each of several processes.
+            optimizer: of its parameters. Without `loss_fn` also several models and optimizers: one loop then has the
+                gradients of all models, and one update calls all optimizers.
+            loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns one loss per sample (or more, first axis
+                the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all losses over the
+                sum of all counts of the global batch. Each shard is seeded by itself.
+            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; `step.grad_norm` is the norm
+                before that. math.inf only measures it.
+            accumulate: batches per update. The last batch of a pass of `run.batches` always ends with one.
+            autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
+                leaves an update out when a gradient is not finite.
+            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it scales the
+                losses that `step.backward` is given.
+            batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
+                batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
+                (`shards="devices"`), and exchanges statistics twice per layer.
+            mean_buffers: names of buffers that become the mean over the shards, besides those of batch normalization.
+                Others must be the same after every shard.
+            also: modules that the loss calls besides the model, such as a teacher. Their buffers are kept as those
+                of the model. Models of other steps of the run are known.
+
+        Raises:
+            TypeError: `model` is no torch.nn.Module.
+            ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
+                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
+                positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
+                without one shard per process; without `loss_fn` an option that only a step with one has.
+        """
+        self._loop.check("run.step")
+        if self._plan.position.is_in_epochs:
+            raise ValueError(
+                "run.step was called inside a loop over run.epochs. A resumed run skips epochs, so it would make fewer "
+                "steps, and its random numbers and checkpoints would be those of other steps.\n"
+                "  wrong:  for epoch in run.epochs(9): step = run.step(model, optimizer, loss_fn); ...\n"
+                "  right:  step = run.step(model, optimizer, loss_fn)\n"
+                "          for epoch in run.epochs(9): ...             # another step before another such loop"
+            )
+        if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
+            raise TypeError(
+                "run.step got several models and a loss function, which is called with one model.\n"
+                "  wrong:  run.step([encoder, head], [sgd, adam], loss_fn)\n"
+                "  right:  run.step([encoder, head], [sgd, adam])          # and a loop over step.shards(batch)\n"
+                "  right:  run.step(nn.ModuleList([encoder, head]), optimizer, loss_fn)"
+            )
+        # Several are for loops of the program's own; what is no model or optimizer is refused below.
+        models: list[Any] = _several(model) if loss_fn is None else [model]
+        optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
+        if loss_fn is None:
+            options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
+            check_own_loop(models, optimizers, options)
+        whole = models[0] if len(models) == 1 else nn.ModuleList(models)
+        check_model(whole, self.device)
+        for each in optimizers:
+            check_optimizer(each, list(whole.parameters()), has_closure=loss_fn is None)
+        in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
+        check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
+        check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
+        check_step(clip_norm, accumulate)
+        for part in models:
+            self._state.register("model", part)
+        for each in optimizers:
+            self._state.register("optimizer", each)
+        replica = Replica(whole, loss_fn, also=also, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
+        number = len(self._steps)
+        for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
+            known.look_after({f"the model of step {number}": whole})
+            replica.look_after({f"the model of step {other}": known.model})
+        check_same_model(self._team, replica.modules)
+        scale = (loss_scale or LossScale()) if in_float16 else None
+        in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
+        placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
+        if placements[0] not in self._step_sums:
+            self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
+        execution = Execution(
+            self._plan,
+            replica,
+            optimizers,
+            self._team,
+            self._step_sums[placements[0]],
+            number=number,
+            line=self._line,
+            verifier=Verifier(
+                self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
+            ),
+            loop=self._loop,
+            loss_scale=scale,
+        )
+        made: Step | ManualStep
+        if loss_fn is None:
+            made = ManualStep(execution, placements)
+        else:
+            local: list[Device] = (
+                [GlobalNormDevice(replica, self._team)]
+                if batch_norm == "global"
+                else [LocalDevice(replica) for _ in self.devices]
+            )
+            made = Step(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
+        self._steps.append(made)
+        self._replicas.append(replica)
+        self._state.register("step", made)
+        return made
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run. Raises ValueError if negative."""
+        return self._epochs(whole_number("the number of epochs", count, least=0))
+
+    def _epochs(self, count: int) -> Iterator[int]:
+        for epoch in self._plan.position.epochs(count):
+            self._state.reach(in_pass=False)
+            self._line.epoch(epoch, count)
+            yield epoch
+
+    def batches(
+        self,
+        data: Data,
+        batch_size: int,
+        *,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        **loader: Unpack[LoaderArguments],
+    ) -> Iterator[Batch]:
+        """Yield the global batches of one pass over a data set, in an order that is drawn from (seed, epoch).
+
+        Args:
+            data: a tuple of tensors or NumPy arrays, or a TensorDataset, which are read with one indexing operation per
+                shard. Or a data set with `len(data)` and `data[index]`. Or an IterableDataset, which must give the same
+                samples whenever it is iterated, because every process iterates it as a whole.
+            batch_size: number of samples of the global batch, over all devices.
+            shuffle: True by default. An IterableDataset keeps its own order.
+            drop_last: omit an incomplete last batch.
+            loader: options of torch's DataLoader. None of them changes the batches of a data set.
+
+                - collate_fn: collates the samples of one shard.
+                - num_workers: worker processes of each process of the run, by default 0. A job of a pool has at most
+                  one per CPU of its lease that does not train. An IterableDataset has at most one.
+                - prefetch_factor: 2 by default. Workers read num_workers * prefetch_factor batches ahead.
+                - pin_memory: False copies to a GPU without pinned memory, and not ahead of the step.
+                - persistent_workers: keep the workers, with their copy of the data set, for the next pass over it.
+                - timeout: seconds to wait for a batch. 0: no limit.
+                - worker_init_fn: called in each worker with its number.
+
+        A resumed run continues with the first sample that no step has used. An IterableDataset continues from its
+        state, if it or its iterator has state_dict and load_state_dict. Otherwise its earlier samples are read again.
+
+        Raises:
+            TypeError: the data set cannot be indexed, or an option is unknown.
+            ValueError: an option is out of range, there are no samples, or their number has changed since the pass or
+                the checkpoint.
+            Errors of the data set are raised by the loop or by the step, with the index of the sample. A worker that
+                dies raises an error of torch.
+        """
+        options = LoaderOptions(**loader)
+        size = whole_number("batch_size", batch_size, least=1)
+        batches: Any = self._stream if isinstance(data, IterableDataset) else self._batches
+        return self._reaching(batches(data, size, shuffle, drop_last, options))
+
+    def _batches(
+        self, data: Any, size: int, shuffle: bool | None, drop_last: bool, options: LoaderOptions
+    ) -> Iterator[Batch]:
+        reader = self._loaders.tried(reader_of(data, options.collate_fn), data)
+        length = len(reader)
+        started = self._plan.position.begin_pass(length)
+        self._line.begin_pass(length, length if started.is_finished else started.done)
+        first, shards = started.done, self.shards
+
+        def requests() -> Iterator[dict[int, range]]:
+            for start in range(first, length, size):
+                if (batch := started.range_at(start, size, drop_last)) is not None:
+                    ranges = cut_range(batch, shards)
+                    yield {shard: ranges[shard] for shard in self._own_shards() if ranges[shard]}
+
+        source = PassReader(
+            reader, length, started.key.fold_in("reading"), started.key if shuffle is not False else None
+        )
+        fetch = self._loaders.fetch(source, data, requests(), options)
+        return iterate_batches(started, size, shards, fetch, lambda: len(reader), drop_last=drop_last)
+
+    def _own_shards(self) -> range:
+        """Return the shards that this process executes now."""
+        return assign(self.shards, self._team.size)[self._team.place]
+
+    def _stream(
+        self, data: "IterableDataset[Any]", size: int, shuffle: bool | None, drop_last: bool, options: LoaderOptions
+    ) -> Iterator[Batch]:
+        if shuffle or options.persistent_workers or options.num_workers > 1:
+            raise ValueError(
+                "an IterableDataset has its own order, is read by at most one worker, and starts in a new worker in "
+                "each pass: shuffle, persistent_workers and num_workers above 1 are not supported.\n"
+                "To shuffle, draw global random numbers in its __iter__: they are derived from (seed, epoch)."
+            )
+        started = self._plan.position.begin_pass(None)
+        self._line.begin_pass(None, started.done)
+
+        def new_reader() -> StreamReader:
+            collate_fn = options.collate_fn or default_collate
+            return StreamReader(data, collate_fn, started, size=size, drop_last=drop_last, num_shards=self.shards)
+
+        fetch = self._loaders.fetch_stream(new_reader, self._own_shards, options)
+        return iterate_stream(started, self.shards, fetch, size=size, drop_last=drop_last)
+
+    def _reaching(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            self._state.reach(in_pass=True)
+            yield batch
+
+    def mean(
+        self,
+        fn: evaluation.Measure,
+        model: nn.Module,
+        data: Data,
+        *,
+        batch_size: int = 1024,
+        **loader: Unpack[LoaderArguments],
+    ) -> float:
+        """Return the mean of a measure over a data set, in evaluation mode and without gradients.
+
+        Args:
+            fn: called as `fn(model, *batch)`. Returns one value per sample, or `(values, counts)`, whose sums are
+                divided. Integers and booleans are added exactly.
+            batch_size: number of samples of each call. The last bits of a mean of floats depend on it.
+            loader: options of torch's DataLoader, see `batches`.
+
+        >>> run = here(); model = torch.nn.Linear(2, 2)
+        >>> x, y = torch.eye(2), torch.tensor([0, 1])
+        >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
+        """
+        return evaluation.mean(*self._sums(fn, model, data, batch_size, LoaderOptions(**loader)))
+
+    def sum(
+        self,
+        fn: evaluation.Measure,
+        model: nn.Module,
+        data: Data,
+        *,
+        batch_size: int = 1024,
+        **loader: Unpack[LoaderArguments],
+    ) -> float:
+        """Return the sum of a measure over a data set, see `mean`. The sum of integers is an int."""
+        return self._sums(fn, model, data, batch_size, LoaderOptions(**loader))[0]
+
+    def _sums(
+        self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, options: LoaderOptions
+    ) -> tuple[float, float]:
+        self._loop.check("run.mean or run.sum")
+        size = whole_number("batch_size", batch_size, least=1)
+        check_model(model, self.device)
+        reader = reader_of(data, options.collate_fn)
+        key, length = self._plan.key("mean"), len(reader)
+        chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
+
+        def fetch(own: range) -> ShardFetch:
+            requests = [{0: chunks[number]} for number in own]
+            return self._loaders.fetch(PassReader(reader, length, key, None), data, requests, options)
+
+        return evaluation.sums(
+            fn,
+            model,
+            chunks,
+            fetch,
+            key=key,
+            team=self._team,
+            generators=generators_of(self.device),
+            watch=self._line.measured,
+        )
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes, by rank, in every process. Blocks until all processes call it.
+
+        Args:
+            value: any object that can be pickled. A function or method is called, and its result is gathered. It is
+                called again if a process is lost meanwhile, as `run.rank` and `run.world_size` then change. Other
+                callables, such as metrics and `functools.partial`, are gathered themselves.
+
+        >>> here().gather(lambda: 7)
+        [7]
+        """
+        self._loop.check("run.gather")
+        return user_collectives.gather(self._team, "gathers", value)
+
+    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
+        """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
+
+        Blocks until all processes call it. Tensors are pickled, so use it for measures and not for gradients. Sums are
+        added along a tree over the ranks, so the bits depend only on the number of processes.
+
+        Args:
+            tensor: of the same type and shape in all processes, or a function that returns it, see `gather`.
+            op: "sum", "mean", "min" or "max".
+
+        Raises:
+            TypeError: not a tensor, integers with "mean", or a type that torch cannot add or compare.
+            ValueError: types or shapes differ, or `op` is unknown.
+
+        >>> here().all_reduce(torch.tensor([1, 2]))
+        tensor([1, 2])
+        """
+        self._loop.check("run.all_reduce")
+        return user_collectives.all_reduce(self._team, tensor, op)
+
+    def barrier(self) -> None:
+        """Block until all processes call it."""
+        self._loop.check("run.barrier")
+        user_collectives.gather(self._team, "waits at a barrier", None)
+
+    def report(self, **metrics: Any) -> None:
+        """Append values to `run.rows`, once for the whole run.
+
+        In a trial this calls `fanwise.tune.report`, which blocks until the tuner has decided.
+
+        Raises:
+            TrialStopped: the tuner ends the trial.
+            TypeError: a value is neither a number nor a string. ValueError: there are no values.
+        """
+        self._loop.check("run.report")
+        values = plain_metrics(metrics)
+        self.rows.append(values)
+        if self._team.report(values) != "CONTINUE":
+            raise TrialStopped("the tuner stopped this trial")
+
+    def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
+        """Print once for the whole run."""
+        if self.rank == 0:
+            sys.stdout.write(sep.join(map(str, values)) + end)
+            sys.stdout.flush()
+
+    def keep(self, **objects: Stateful) -> None:
+        """Store the state of these objects in checkpoints, for example `run.keep(scheduler=scheduler)`.
+
+        Raises:
+            TypeError: an object has no state_dict and load_state_dict. ValueError: the name is taken.
+        """
+        for name, kept in objects.items():
+            self._state.keep(name, kept)
+
+    def save(self, path: P, *, wait: bool = False) -> P:
+        """Write a checkpoint in the background, which replaces the file as a whole. Return the path.
+
+        The state is copied before this returns. `fanwise.run` returns after the checkpoint is written, and a run that
+        fails waits up to 30 s for it. An error is raised by the next `save` or at the end of the run.
+
+        A checkpoint that is saved after a step contains the step. One that is saved after the loop over the batches
+        continues with the next epoch, so save last in an epoch.
+
+        Args:
+            path: a file, or a URL for fsspec such as "s3://bucket/run.pt".
+            wait: block until the checkpoint is written.
+
+        Raises:
+            ValueError, NotInstalled: fsspec does not have the file system, or the URL is memory:// and the run has
+                several processes.
+            OSError, CheckpointError: the previous checkpoint could not be written, or this one with `wait`.
+        """
+        self._loop.check("run.save")
+        location = location_of(path)
+        if is_in_process_memory(location) and not isinstance(self._team, Alone):
+            raise ValueError(
+                f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
+                f"Use a file or another URL. memory:// is for runs in the calling process."
+            )
+        if self._team.place == 0:
+            state = self._state.content()
+            if not wait:
+                self.writer.write(location, state)
+            else:  # tensors must be in main memory, so that the file can be read without a GPU
+                self.writer.write_now(location, state if self.device.type == "cpu" else take_snapshot(state))
+        self._team.saved()
+        return path
+
+    def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
+        """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.
+
+        Shards, threads and seed become those of the checkpoint. Objects are restored when they are registered.
+
+        Args:
+            path: a file, or a URL for fsspec.
+            weights_only: False loads kept objects of any type, which executes code in the file.
+
+        Raises:
+            FileNotFoundError: the file does not exist. CheckpointError: the file system of the URL refuses.
+            ValueError: the file is not a checkpoint, an epoch or pass has started, or the program has set other shards,
+                threads, seed or reduce.
+        """
+        if self._plan.position.has_started:
+            raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
+        self._state.adopt(checkpoint_file.read(path, weights_only), path)
+
+
+def _several(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Sequence) else [given]

@@ -39,7 +39,7 @@ def command(state: SearchState, word: str, *args: object) -> tuple[Event, str]:
         ("pause", (0,), Command(9.0, "pause", 0), "trial 0 pauses at its next report and frees its worker."),
         ("pause", (1,), Command(9.0, "pause", 1), "trial 1 is paused and stays paused until it is unpaused"),
         ("unpause", (0,), Command(9.0, "resume", 0), "trial 0 is running and will not pause"),
-        ("unpause", (1,), Command(9.0, "resume", 1), "trial 1 may resume. It needs a free worker"),
+        ("unpause", (1,), Command(9.0, "resume", 1), "trial 1 may resume when a worker is free"),
         ("workers", (4,), Workers(9.0, 4), "at most 4 trials at a time from now on; running trials are not"),
     ],
 )

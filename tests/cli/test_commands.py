@@ -561,16 +561,6 @@ def test_arguments_that_do_not_fit_the_space_are_named(typed: Typed, tmp_path: P
     assert "train(x, epochs) does not fit the space" in done.err and "'x'" in done.err and "'y'" in done.err
 
 
-def test_a_record_of_another_version_names_both_versions(typed: Typed) -> None:
-    other = typed.place.home / "other"
-    shutil.copytree(typed.place.home / "good", other)
-    edit_meta(other, format=99)
-    done = typed("tune", "show", "other")
-    shutil.rmtree(other)
-    assert done.status == 1
-    assert "has format 99, and this version of fanwise reads format [3, 0]" in done.err
-
-
 @pytest.mark.parametrize("arguments", [("--debug", "tune", "show", "none"), ("tune", "show", "none", "--debug")])
 def test_debug_shows_the_traceback(arguments: tuple[str, ...], place: Place) -> None:
     done = place.fanwise(*arguments)

@@ -7,13 +7,12 @@
 Trial k has x = k. `PlannedScheduler` answers a report by its value "answer", and `next` by its plan.
 """
 
-import heapq
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from fanwise.tune.core import events
-from fanwise.tune.core.actions import Action, Finish, Reason, Start, Suggest, Terminate
+from fanwise.tune.core.actions import Action, Reason, Start, Suggest
 from fanwise.tune.core.events import Event, Outcome
 from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
 from fanwise.tune.schedulers import FIFO, Decision, New, NextTrial, Scheduler, Status
@@ -30,26 +29,17 @@ CONTINUE, STOP, PAUSE = Decision.CONTINUE, Decision.STOP, Decision.PAUSE
 
 
 class CountingSearcher(Searcher):
-    """Suggests x = 0, 1, 2, ... up to `limit`, raises the exceptions that it is given, and records its calls."""
+    """Suggests x = 0, 1, 2, ... and records its calls."""
 
-    def __init__(self, limit: int = 10**6) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self.num_suggested = 0
-        self.error: Exception | None = None
-        self.error_on_observe: Exception | None = None
         self.calls: list[tuple[object, ...]] = []
 
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
-        if self.error is not None:
-            raise self.error
-        if self.num_suggested == self.limit:
-            return None
         self.num_suggested += 1
         return {"x": self.num_suggested - 1}
 
     def observe(self, observation: Observation) -> None:
-        if self.error_on_observe is not None:
-            raise self.error_on_observe
         self.calls.append(("observe", observation.trial_id, observation.iter, observation.loss))
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
@@ -128,9 +118,6 @@ class DrivenSearch:
     def free(self, trial_id: int, attempt: int, *, now_s: float = 0.0) -> list[Action]:
         return self.send(events.Free(now_s, trial_id, attempt))
 
-    def tick(self, now_s: float) -> list[Action]:
-        return self.send(events.Tick(now_s))
-
     def interrupt(self, now_s: float = 0.0) -> list[Action]:
         return self.send(events.Interrupt(now_s))
 
@@ -179,45 +166,3 @@ def new_search(
 
 def start(trial_id: int, slot: int, attempt: int = 0, from_iter: int = 0, checkpoint: str | None = None) -> Start:
     return Start(trial_id, attempt, {"x": trial_id}, slot, from_iter, checkpoint)
-
-
-def suggested(number: int, x: int | None, now_s: float = 0.0, error: str | None = None) -> events.Suggested:
-    return events.Suggested(now_s, number, None if x is None else {"x": x}, error=error)
-
-
-def play(search: DrivenSearch, durations_s: list[float]) -> tuple[list[tuple[int, int, float, float]], float]:
-    """Run a search on workers without overhead: trial k reports and ends after durations_s[k], or when asked to stop.
-
-    Returns (slot, trial, start, end) of each trial, and the time of Finish.
-    """
-    ends: list[tuple[float, int, int]] = []  # time, order of the start, trial
-    starts: dict[int, tuple[int, float]] = {}  # slot and time of the running trials
-    spans: list[tuple[int, int, float, float]] = []
-    now_s, actions = 0.0, search.begin(0)
-
-    def end(trial_id: int, outcome: Outcome) -> None:
-        slot, start_s = starts.pop(trial_id)
-        spans.append((slot, trial_id, start_s, now_s))
-        actions.extend(search.ended(trial_id, 0, outcome, now_s=now_s))
-        actions.extend(search.free(trial_id, 0, now_s=now_s))
-
-    while True:
-        while actions:
-            action = actions.pop(0)
-            if isinstance(action, Start):
-                starts[action.trial_id] = action.slot, now_s
-                actions.extend(search.ready(action.trial_id, 0, now_s=now_s))
-                heapq.heappush(ends, (now_s + durations_s[action.trial_id], action.trial_id, action.trial_id))
-            elif isinstance(action, Terminate):
-                end(action.trial_id, STOPPED)
-            elif isinstance(action, Finish):
-                return spans, now_s
-        tick_s = search.next_tick_s
-        if tick_s is not None and tick_s < ends[0][0]:
-            now_s = tick_s
-            actions.extend(search.tick(now_s))
-            continue
-        now_s, _, trial_id = heapq.heappop(ends)
-        if trial_id in starts:
-            actions.extend(search.report(trial_id, 0, {"loss": 1.0}, now_s=now_s))
-            end(trial_id, DONE)

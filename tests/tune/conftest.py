@@ -1,15 +1,35 @@
-"""What tests of the tuner share: a pool, which costs half a second to begin."""
+"""Fixtures of the tests of the tuner."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fanwise.pool import Pool
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the experiments, which does not exist at first."""
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    """One pool for all searches here: its supervisor and warm process are there before the first test begins."""
+    """Yield a pool for all searches of a module, because starting one takes half a second."""
     with Pool(cpus=4, seed=0) as pool:
         pool.submit(int).result(within_s=60)
         yield pool
+
+
+@pytest.fixture(scope="module")
+def fonts() -> None:
+    """Draw once before the tests, because matplotlib keeps the font files open that it opens at the first drawing."""
+    from fanwise.plot.canvas import new_figure, png_bytes
+
+    figure = new_figure(2.0, 2.0)
+    axes = figure.subplots()
+    axes.set_yscale("log")
+    axes.set_title("bold", fontweight="bold")
+    png_bytes(figure)

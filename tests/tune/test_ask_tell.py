@@ -1,4 +1,4 @@
-"""Ask and tell: the decisions and the record of any other search, run by a loop of one's own, also across kills."""
+"""Searches with the ask-and-tell interface, also across kills."""
 
 import math
 import signal
@@ -20,7 +20,6 @@ from fanwise.tune import (
     AskedTrial,
     Searcher,
     StoppingCriterion,
-    SuccessiveHalving,
     Tuner,
     choice,
     load_experiment,
@@ -38,12 +37,6 @@ SPACE = {"x": uniform(0, 1), "epochs": 4}
 LIBRARY = str(Path(fanwise.__file__).parent)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def seeded() -> Scheduler:
     return FIFO(metric="loss", random_seed=0)
 
@@ -53,7 +46,7 @@ def asked(trial: AskedTrial | None) -> AskedTrial:
     return trial
 
 
-def test_a_loop_of_ones_own_makes_an_experiment_like_any_other() -> None:
+def test_ask_and_tell_creates_an_experiment() -> None:
     with open_search(SPACE, "loss", name="mine", random_seed=0) as search:
         for _ in range(3):
             trial = asked(search.ask())
@@ -68,23 +61,7 @@ def test_a_loop_of_ones_own_makes_an_experiment_like_any_other() -> None:
     experiment.plot_workers()
 
 
-def test_it_asks_what_a_tuner_with_one_worker_would_start() -> None:
-    def objective(x: float, epochs: int) -> float:
-        return x
-
-    tuned = Tuner(
-        objective, SPACE, seeded(), StoppingCriterion(max_num_trials_started=4), n_workers=1, name="tuned", quiet=True
-    ).run()
-    with open_search(SPACE, seeded(), name="asked", stop=StoppingCriterion(max_num_trials_started=4)) as search:
-        while (trial := search.ask()) is not None:
-            search.tell(trial, {"loss": trial.config["x"]})
-        assert search.finished
-    by_hand = load_experiment("asked")
-    assert list(by_hand.results["config_x"]) == list(tuned.results["config_x"])
-    assert by_hand.end_reason == tuned.end_reason == "max_num_trials_started=4 reached"
-
-
-def test_categories_that_are_objects_come_back_also_in_another_process() -> None:
+def test_ask_returns_objects_of_a_choice_also_in_another_process() -> None:
     def space() -> dict[str, object]:
         return {"act": choice([math.sin, math.cos]), "sizes": choice([[64], [64, 64]])}
 
@@ -108,28 +85,18 @@ def test_categories_that_are_objects_come_back_also_in_another_process() -> None
         assert asked(search.ask()).config["act"] in (math.sin, math.cos)
 
 
-def test_several_trials_are_in_flight_and_come_back_in_any_order() -> None:
+def test_trials_may_be_told_in_any_order() -> None:
     with open_search(SPACE, seeded(), name="many") as search:
         trials = [asked(search.ask()) for _ in range(20)]
         assert [trial.trial_id for trial in trials] == list(range(20))
         for trial in reversed(trials):
             search.tell(trial, trial.config["x"])
-        assert asked(search.ask()).trial_id == 20, "a trial that was told leaves no place that fills itself"
+        assert asked(search.ask()).trial_id == 20, "no trial starts before it is asked for"
     statuses = list(load_experiment("many").trials["status"])
     assert statuses == ["Completed"] * 20 + ["Stopped"]
 
 
-def test_what_was_told_to_pause_is_in_flight_no_more() -> None:
-    scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
-    with open_search(SPACE, scheduler, name="asha") as search:
-        first, _ = asked(search.ask()), asked(search.ask())
-        assert search.report(first, loss=0.5) is Decision.PAUSE
-        with pytest.raises(ValueError, match=r"trial 0 is not in flight.*Trials in flight: 1\."):
-            search.tell(first, 0.5)
-    assert list(load_experiment("asha").trials["status"]) == ["Paused", "Stopped"]
-
-
-def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
+def test_paused_trial_is_asked_for_again_with_its_checkpoint() -> None:
     scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
     with open_search(SPACE, scheduler, name="asha") as search:
         resumed = None
@@ -147,7 +114,7 @@ def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
     assert list(load_experiment("asha").results["st_worker_iter"])[-1] == 2
 
 
-def test_a_trial_that_began_again_from_scratch_must_report_again_before_it_ends() -> None:
+def test_trial_restarted_from_scratch_must_report_before_tell() -> None:
     scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
     with open_search(SPACE, scheduler) as search:
         trial = asked(search.ask())
@@ -158,7 +125,7 @@ def test_a_trial_that_began_again_from_scratch_must_report_again_before_it_ends(
             search.tell(trial)
 
 
-def test_a_failure_is_kept_with_its_traceback_and_the_loop_goes_on() -> None:
+def test_failure_is_recorded_with_its_traceback() -> None:
     with open_search(SPACE, seeded(), name="fails") as search:
         for number in range(4):
             try:
@@ -221,7 +188,7 @@ with open_search({"x": uniform(0, 1)}, "loss", name="forked", searcher="random")
 """
 
 
-def test_in_a_fork_nothing_waits_for_a_call_of_the_parent(tmp_path: Path) -> None:
+def test_calls_in_a_fork_raise_at_once(tmp_path: Path) -> None:
     (tmp_path / "forked.py").write_text(FORKED)
     told = run_program(["forked.py"], folder=tmp_path)
     assert told.status == 0, told.said
@@ -230,7 +197,7 @@ def test_in_a_fork_nothing_waits_for_a_call_of_the_parent(tmp_path: Path) -> Non
     assert list(load_experiment("forked").trials["status"]) == ["Completed"]
 
 
-def test_after_a_kill_the_trials_in_flight_are_asked_for_again_first(tmp_path: Path) -> None:
+def test_trials_in_flight_are_asked_for_again_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     killed = run_program(["killed.py"], folder=tmp_path)
     assert killed.status == -signal.SIGKILL, killed.said
@@ -250,7 +217,7 @@ def test_after_a_kill_the_trials_in_flight_are_asked_for_again_first(tmp_path: P
     assert best is not None and (best.trial_id, best.value) == (1, 0.2), "what followed the checkpoint is void"
 
 
-def test_after_a_limit_on_trials_those_that_were_in_flight_are_still_asked_for() -> None:
+def test_trials_in_flight_are_asked_for_again_after_a_limit() -> None:
     stop = StoppingCriterion(max_num_trials_started=2)
     with open_search(SPACE, seeded(), name="closed", stop=stop) as search:
         asked(search.ask())
@@ -267,23 +234,7 @@ def test_after_a_limit_on_trials_those_that_were_in_flight_are_still_asked_for()
         assert search.finished and search.ask() is None
 
 
-def test_after_a_limit_on_trials_a_round_of_halving_is_still_asked_for() -> None:
-    halving = SuccessiveHalving(metric="loss", max_t=4, reduction_factor=2, random_seed=0)
-    with open_search(SPACE, halving, stop=StoppingCriterion(max_num_trials_started=4)) as search:
-        reached: dict[int, int] = {}
-        while (trial := search.ask()) is not None:
-            for epoch in range(trial.from_iter + 1, 5):
-                reached[trial.trial_id] = epoch
-                decision = search.report(trial, loss=trial.config["x"] / epoch, checkpoint=str(epoch))
-                if decision is not Decision.CONTINUE:
-                    break
-            else:
-                search.tell(trial)
-        assert sorted(reached.values()) == [1, 1, 2, 4]
-        assert search.finished
-
-
-def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:
+def test_experiment_is_reopened_only_with_equal_settings() -> None:
     with open_search(SPACE, seeded(), name="mine") as search:
         with pytest.raises(RecordError, match="being written by another"):
             open_search(SPACE, seeded(), name="mine")
@@ -296,7 +247,7 @@ def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:
         Tuner.resume("mine")
 
 
-def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
+def test_invalid_reports_are_refused_and_change_nothing() -> None:
     with open_search(SPACE, seeded(), name="mine") as search:
         trial = asked(search.ask())
         before = len(read_events(search.path))
@@ -314,7 +265,7 @@ def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
         search.ask()
 
 
-def test_a_trial_that_has_reported_nothing_is_not_told_to_have_come_to_its_end() -> None:
+def test_tell_without_a_report_is_refused() -> None:
     with open_search(SPACE, "loss") as search:
         trial = asked(search.ask())
         with pytest.raises(ValueError, match=r"trial 0 has reported nothing: tell\(trial, value\), or fail"):
@@ -334,7 +285,7 @@ def test_a_trial_may_be_named_by_its_id() -> None:
             search.tell(1, 0.5)
 
 
-def test_without_a_scheduler_it_takes_several_metrics_and_points_to_try_first() -> None:
+def test_open_search_takes_several_metrics_and_points() -> None:
     with open_search(SPACE, ["loss", "cost"], mode=["min", "max"], points_to_evaluate=[{"x": 0.25}]) as search:
         trial = asked(search.ask())
         assert trial.config["x"] == 0.25
@@ -356,7 +307,7 @@ def test_a_configuration_is_refused_when_no_new_trials_start() -> None:
         assert asked(search.ask()).config["x"] == 0.125
 
 
-def test_callbacks_hear_of_it() -> None:
+def test_callbacks_receive_events_of_ask_and_tell() -> None:
     class Noting:
         def __init__(self) -> None:
             self.heard: list[str] = []
@@ -379,30 +330,6 @@ def test_wrong_callbacks_are_refused_before_a_folder_is_created(home: Path) -> N
     assert not (home / "mine").exists()
 
 
-class Shy(Searcher):
-    """Suggests nothing as long as a trial runs."""
-
-    def suggest(self, ask: SuggestContext) -> Mapping[str, Any] | None:
-        return None if ask.pending else {"x": 0.5}
-
-    def observe(self, observation: Observation) -> None:
-        """Nothing is learnt."""
-
-
-def test_an_offer_that_was_not_taken_starts_nothing_later() -> None:
-    with open_search(SPACE, FIFO(Shy(), metric="loss"), name="waits") as search:
-        told = []
-        while (trial := search.ask()) is not None:
-            told.append(trial)
-        assert search.ask() is None and not search.finished
-        for trial in told:
-            search.tell(trial, trial.config["x"])
-        actions = [action for event in read_events(search.path) for action in event.body.get("actions", ())]
-        started = [action["trial"] for action in actions if action["action"] == "start"]
-        assert started == [trial.trial_id for trial in told], "only what was asked for"
-        assert search.ask() is not None
-
-
 class Broken(Searcher):
     """Suggests two configurations, then it raises."""
 
@@ -417,7 +344,7 @@ class Broken(Searcher):
         """Nothing is learnt."""
 
 
-def test_what_the_searcher_raises_is_raised_where_a_trial_is_asked_for() -> None:
+def test_exception_of_the_searcher_is_raised_by_ask() -> None:
     with open_search(SPACE, FIFO(Broken(), metric="loss"), name="mine") as search:
         search.tell(asked(search.ask()), 0.5)
         search.tell(asked(search.ask()), 0.5)
@@ -425,11 +352,11 @@ def test_what_the_searcher_raises_is_raised_where_a_trial_is_asked_for() -> None
             search.ask()
 
 
-def test_the_record_alone_leads_to_every_decision_again(tmp_path: Path) -> None:
+def test_record_of_ask_and_tell_can_be_replayed() -> None:
     def scheduler() -> Scheduler:
         return ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
 
-    for part in range(2):  # closed, and gone on with
+    for part in range(2):  # closed and reopened
         with open_search(SPACE, scheduler(), name="asha") as search:
             for number in range(12):
                 trial = asked(search.ask())
@@ -472,8 +399,8 @@ def interrupted_at_line(at: int, name: str) -> tuple[int, bool]:
     return told, lines >= at
 
 
-@pytest.mark.parametrize("step", [67, pytest.param(1, marks=pytest.mark.soak)])
-def test_ctrl_c_at_any_line_leaves_a_whole_search_that_goes_on(step: int) -> None:
+@pytest.mark.parametrize("step", [211, pytest.param(1, marks=pytest.mark.soak)])
+def test_search_can_be_reopened_after_ctrl_c_at_any_line(step: int) -> None:
     at = 1
     has_come = True
     while has_come:
@@ -488,7 +415,7 @@ def test_ctrl_c_at_any_line_leaves_a_whole_search_that_goes_on(step: int) -> Non
     assert at > 1_000
 
 
-def test_a_search_that_is_asked_takes_no_commands_from_other_processes_and_says_so() -> None:
+def test_ask_and_tell_refuses_commands_of_other_processes() -> None:
     with open_search(SPACE, "loss", name="mine") as search:
         with pytest.raises(ClosedError, match=r"the trials of 'mine' are run by a program with the ask-and-tell"):
             send_command(search.experiment.path, "workers", 3)

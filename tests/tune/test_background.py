@@ -24,12 +24,6 @@ from fanwise.tune.callbacks import TrialReported
 from fanwise.tune.record.reading import read_events
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def returns(x: float) -> float:
     return x
 
@@ -47,14 +41,14 @@ def tuner(objective: object, pool: Pool, *, n_trials: int = 3) -> Tuner:
     )
 
 
-def test_waiting_gives_what_run_would_have_returned(pool: Pool) -> None:
+def test_wait_returns_the_experiment(pool: Pool) -> None:
     running = tuner(returns, pool).run(block=False)
     experiment = running.wait(60)
     assert running.finished and len(experiment.trials) == 3
     assert running.wait(0).path == experiment.path, "it can be waited for again"
 
 
-def test_it_is_looked_at_and_stopped_from_beside(pool: Pool) -> None:
+def test_running_search_can_be_read_and_stopped(pool: Pool) -> None:
     running = tuner(for_ever, pool).run(block=False)
     within(30, lambda: len(running.experiment.results) > 10, "its trials report")
     with pytest.raises(DeadlineExceeded, match=r"the search 'b' is still running after 0 s"):
@@ -66,22 +60,17 @@ def test_it_is_looked_at_and_stopped_from_beside(pool: Pool) -> None:
     running.stop()
 
 
-def test_commands_about_what_is_no_trial_are_refused(pool: Pool) -> None:
+def test_invalid_commands_of_the_tuner_are_refused(pool: Pool) -> None:
     searching = tuner(for_ever, pool)
     running = searching.run(block=False)
     within(30, lambda: len(running.experiment.trials) == 2, "two trials run")
     for command in (searching.pause, searching.unpause, searching.stop_trial):
-        for number in (77, -1):
-            with pytest.raises(ValueError, match=f"the search has no trial {number}; its trials so far are 0 to 1"):
-                command(number)
-        for wrong in ("a", None, True):
-            with pytest.raises(TypeError, match=f"trial_id must be an int, got {wrong!r}"):
-                command(wrong)  # type: ignore[arg-type]  # the mistake
+        with pytest.raises(ValueError, match="the search has no trial 77; its trials so far are 0 to 1"):
+            command(77)
+        with pytest.raises(TypeError, match="trial_id must be an int, got True of type bool"):
+            command(True)
     with pytest.raises(TypeError, match="a configuration must be a dict of hyperparameters, got 'x'"):
         searching.enqueue("x")  # type: ignore[arg-type]  # the mistake
-    for wrong_number in (2.0, "2", True):
-        with pytest.raises(TypeError, match=f"n_workers must be an int, got {wrong_number!r}"):
-            searching.set_workers(wrong_number)  # type: ignore[arg-type]  # the mistake
     with pytest.raises(ValueError, match="n_workers must be at least 1, got 0"):
         searching.set_workers(0)
     running.stop()
@@ -158,7 +147,7 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
     assert replay_experiment("b").num_different == 0
 
 
-def test_what_keeps_it_from_beginning_is_raised_at_once(pool: Pool, home: Path) -> None:
+def test_error_before_the_start_is_raised_by_run(pool: Pool, home: Path) -> None:
     lock = open(__file__)  # something that cannot travel to a worker
     with lock, pytest.raises(NotSendableError):
         tuner(lambda x: lock, pool).run(block=False)
@@ -169,7 +158,7 @@ def fails(x: float) -> None:
     raise ValueError("no luck")
 
 
-def test_what_ends_it_is_raised_to_who_waits(pool: Pool) -> None:
+def test_error_of_the_search_is_raised_by_wait(pool: Pool) -> None:
     running = tuner(fails, pool).run(block=False)
     with pytest.raises(SearchFailedError, match="no luck"):
         running.wait(60)
@@ -191,7 +180,7 @@ if __name__ == "__main__":
 """
 
 
-def test_it_is_stopped_when_its_program_ends(tmp_path: Path) -> None:
+def test_running_search_is_stopped_when_its_program_ends(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = run_program(["program.py"], folder=tmp_path)
     assert (done.status, done.err) == (0, "")

@@ -1,7 +1,6 @@
-"""Searches with constraints, from end to end: who is the best in every place that names one, resumed and replayed."""
+"""Searches with constraints: their best report in all outputs, resumed and replayed."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from fanwise.tune import (
     load_experiment,
     open_search,
     replay_experiment,
-    report,
-    search,
     uniform,
 )
 from fanwise.tune.display.table import best_line
@@ -32,12 +29,6 @@ SPACE = {"x": uniform(0, 1)}
 # (loss, latency): the best loss violates the bound most, and the second of those that keep it is the better one.
 MIXED = [(0.1, 30.0), (0.9, 20.0), (0.5, 10.0), (0.2, 21.0)]
 NOWHERE = [(0.1, 40.0), (0.3, 25.0), (0.2, 25.0), (0.0, 26.0)]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def told(results: list[tuple[float, float]], name: str = "bound") -> Experiment:
@@ -58,7 +49,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
     return capsys.readouterr().out
 
 
-def test_the_best_is_the_best_that_meets_all_constraints_wherever_one_is_named() -> None:
+def test_best_is_the_best_feasible_report_everywhere() -> None:
     experiment = told(MIXED)
     best = experiment.best
     assert best is not None and best.is_feasible
@@ -75,18 +66,7 @@ def test_the_best_is_the_best_that_meets_all_constraints_wherever_one_is_named()
     assert sorted(best_of_trials(data)) == [1, 2]
 
 
-def test_a_trial_counts_with_its_best_feasible_report() -> None:
-    with open_search(SPACE, "loss", constraints=BOUND, name="one") as opened:
-        trial = opened.ask()
-        assert trial is not None
-        for loss, latency_ms in [(0.1, 30.0), (0.9, 10.0), (0.2, 21.0)]:
-            opened.report(trial, loss=loss, latency_ms=latency_ms)
-        best = opened.experiment.best
-        assert best is not None and (best.value, best.iter) == (0.9, 2)
-        assert read_search(opened.experiment.path).snapshot().best == (0.9, 0)
-
-
-def test_where_nothing_is_feasible_the_nearest_is_shown_as_such() -> None:
+def test_nearest_report_is_shown_if_none_is_feasible() -> None:
     experiment = told(NOWHERE)
     best = experiment.best
     assert best is not None and not best.is_feasible
@@ -126,7 +106,7 @@ def test_an_optuna_study_has_the_constraints() -> None:
     assert [trial.system_attrs["constraints"] for trial in study.trials] == [[10.0], [0.0], [-10.0], [1.0]]
 
 
-def test_a_search_that_is_asked_and_told_goes_on_only_with_the_same_constraints() -> None:
+def test_search_is_reopened_only_with_the_same_constraints() -> None:
     told(MIXED)
     with pytest.raises(ValueError, match=r"constraints: was \['latency_ms <= 20'\], is \[\]"):
         open_search(SPACE, "loss", name="bound")
@@ -143,14 +123,6 @@ def test_a_search_that_is_asked_and_told_goes_on_only_with_the_same_constraints(
 
 def tried(x: float) -> dict[str, float]:
     return {"loss": x, "latency_ms": 30 - 20 * x}
-
-
-def never(x: float) -> None:
-    report(loss=x, latency_ms=100 - x)
-
-
-def forgetful(x: float) -> float:
-    return x
 
 
 GRID = {"x": finrange(0.0, 1.0, 5)}
@@ -176,34 +148,10 @@ def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str,
     assert not replay_experiment("first").differences
 
 
-def test_the_end_of_a_search_says_which_constraints_its_best_trial_meets(
-    pool: Pool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_summary_names_the_constraints(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     tuner(tried, "tried", constraints=[*BOUND, "loss >= 0.1"], pool=pool).run()
     best = "loss: best 0.5 for trial-id 2, among those that meet latency_ms <= 20 and loss >= 0.1"
     assert best in capsys.readouterr().out.splitlines()
-
-
-def test_a_search_in_which_nothing_is_feasible_goes_on_and_its_end_says_so(
-    pool: Pool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment = tuner(never, "never", constraints=BOUND, pool=pool).run()
-    assert list(experiment.trials["status"]) == ["Completed"] * 5
-    near = "the nearest is 1.0 for trial-id 4, which violates latency_ms <= 20 by 79"
-    assert f"loss: no trial meets all constraints; {near}" in capsys.readouterr().out
-
-
-def test_a_report_without_what_is_constrained_ends_the_search_with_its_name() -> None:
-    with pytest.raises(ValueError, match="but not 'latency_ms' of the constraint 'latency_ms <= 20'"):
-        search(forgetful, GRID, metric="loss", constraints=BOUND, n_trials=3, n_workers=1, quiet=True)
-
-
-def test_wrong_constraints_are_refused_before_anything_starts(home: Path) -> None:
-    with pytest.raises(ValueError, match="'latency_ms < 20' is not of the form metric <= number"):
-        tuner(tried, "wrong", constraints=["latency_ms < 20"])
-    with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
-        tuner(tried, "wrong", FIFO(metric="loss", constraints=BOUND), constraints=BOUND)
-    assert not home.exists()
 
 
 def test_a_simulated_incumbent_is_feasible() -> None:

@@ -1,8 +1,8 @@
-"""Constraints: how they are written, what violates them, and who is the best and goes on where they are."""
+"""Constraints: their syntax, their violations, and the decisions of schedulers."""
 
 import doctest
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,16 +17,11 @@ from fanwise.tune import (
     MedianStopping,
     Observation,
     Space,
-    StoppingCriterion,
     SuccessiveHalving,
     constraints,
 )
 from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility_of
-from fanwise.tune.core import events
-from fanwise.tune.core.actions import Answer, Finish, Judged, Reject
-from fanwise.tune.core.events import Outcome
-from fanwise.tune.core.search_core import SearchCore
-from fanwise.tune.schedulers.scheduler import Decision, Resume, Scheduler, Status
+from fanwise.tune.schedulers.scheduler import Decision, Resume, Scheduler
 from fanwise.tune.searchers import SuggestContext
 
 SPACE = Space({"depth": 3})
@@ -44,7 +39,7 @@ def test_the_examples_run() -> None:
         ("  val/loss of fold 2 <=  -1e-3 ", Constraint("val/loss of fold 2", "<=", -1e-3)),
     ],
 )
-def test_a_constraint_is_read_as_it_is_written(text: str, expected: Constraint) -> None:
+def test_constraint_is_parsed(text: str, expected: Constraint) -> None:
     assert checked_constraints([text]) == (expected,)
     assert checked_constraints([str(expected)]) == (expected,)
 
@@ -67,21 +62,21 @@ def test_a_constraint_is_read_as_it_is_written(text: str, expected: Constraint) 
         (["latency_ms <= nan"], ValueError, "is not of the form"),
     ],
 )
-def test_what_is_no_constraint_is_refused_with_what_to_write(texts: Any, error: type[Exception], message: str) -> None:
+def test_invalid_constraint_is_refused(texts: Any, error: type[Exception], message: str) -> None:
     pattern = message if "\\" in message else "".join(f"[{c}]" if c in "[]().*" else c for c in message)
     with pytest.raises(error, match=pattern.replace("[[]", r"\[").replace("[]]", r"\]")):
         checked_constraints(texts)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["<=", ">="]), st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), max_size=4))
-def test_a_report_is_infeasible_exactly_when_some_bound_is_not_kept(bounds: list[Any]) -> None:
+def test_report_is_infeasible_if_it_violates_a_bound(bounds: list[Any]) -> None:
     them = [Constraint(f"m{i}", relation, bound) for i, (relation, bound, _) in enumerate(bounds)]
     violations = [one.violation(value) for one, (_, _, value) in zip(them, bounds, strict=True)]
     kept = all(value <= bound if relation == "<=" else value >= bound for relation, bound, value in bounds)
     assert (infeasibility_of(them, violations) == 0.0) == kept
 
 
-# Schedulers: whoever violates a constraint is behind all who do not, however good its loss.
+# Schedulers rank a trial that violates a constraint behind all feasible trials.
 
 Make = Callable[..., Scheduler]
 BOUND = ["latency_ms <= 20"]
@@ -107,7 +102,7 @@ def begun(make: Make, **more: Any) -> Scheduler:
 
 
 @pytest.mark.parametrize("name", HALVING)
-def test_what_is_feasible_goes_on_before_what_is_not(name: str) -> None:
+def test_feasible_trials_continue_before_infeasible_ones(name: str) -> None:
     scheduler = begun(HALVING[name])
     number = len(scheduler.objectives)
     for trial_id in range(9):
@@ -126,7 +121,7 @@ def test_what_is_feasible_goes_on_before_what_is_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ASHA", "MOASHA"])
-def test_of_the_infeasible_the_nearest_to_the_bound_goes_on(name: str) -> None:
+def test_infeasible_trial_nearest_to_the_bound_continues(name: str) -> None:
     scheduler = begun(HALVING[name])
     number = len(scheduler.objectives)
     far = scheduler.on_report(seen(0, 0.1, 40.0, losses=number))
@@ -135,7 +130,7 @@ def test_of_the_infeasible_the_nearest_to_the_bound_goes_on(name: str) -> None:
     assert (far, near, farther) == (Decision.CONTINUE, Decision.CONTINUE, Decision.STOP)
 
 
-def test_the_median_rule_takes_a_violation_for_an_infinite_loss() -> None:
+def test_violation_is_an_infinite_loss_for_the_median_rule() -> None:
     scheduler = begun(lambda **more: MedianStopping(metric="loss", grace_population=2, **more))
     assert constraints_of(scheduler) == checked_constraints(BOUND)
     answers = [scheduler.on_report(seen(i, 0.5, 10.0)) for i in range(3)]
@@ -144,7 +139,7 @@ def test_the_median_rule_takes_a_violation_for_an_infinite_loss() -> None:
     assert scheduler.on_report(seen(4, 0.4, 20.0)) is Decision.CONTINUE
 
 
-def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_not() -> None:
+def test_infeasible_member_is_replaced_by_a_feasible_one() -> None:
     scheduler = begun(
         lambda **more: PBT(
             metric="loss", max_t=9, perturbation_interval=1, population_size=2, quantile_fraction=0.5, **more
@@ -157,82 +152,7 @@ def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_
     assert getattr(scheduler.next(SuggestContext(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
 
 
-# The state machine.
-
-
-def core(scheduler: Scheduler | None = None, given: Sequence[str] = (), **limits: Any) -> SearchCore:
-    scheduler = FIFO(metric="loss", constraints=BOUND) if scheduler is None else scheduler
-    scheduler.begin(SPACE, 0)
-    stop = StoppingCriterion(max_wallclock_time=math.inf, **limits)
-    machine = SearchCore(scheduler, SPACE, stop, n_workers=1, constraints=checked_constraints(given) if given else None)
-    machine.handle(events.Begin(0.0))
-    return machine
-
-
-def started(machine: SearchCore, trial_id: int) -> None:
-    machine.handle(events.Suggested(0.0, trial_id, {"depth": 3}))
-    machine.handle(events.Ready(0.0, trial_id, 0))
-
-
-def test_every_report_must_have_what_is_constrained() -> None:
-    machine = core()
-    started(machine, 0)
-    actions = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency": 3.0}))
-    text = (
-        "the objective reported 'loss', 'latency', but not 'latency_ms' of the constraint 'latency_ms <= 20'; "
-        "did you mean 'latency'?"
-    )
-    assert actions[0] == Reject(0, text)
-    machine.handle(events.Ended(1.0, 0, 0, Outcome("exception", "ValueError")))
-    finish = Finish("the constraint's value 'latency_ms' was not reported", text, None, "no-metric")
-    assert finish in machine.handle(events.Free(1.0, 0, 0))
-
-
-def test_a_constrained_value_that_is_no_number_is_named() -> None:
-    machine = core()
-    started(machine, 0)
-    actions = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": "fast"}))
-    assert actions == [Reject(0, "the constraint's value 'latency_ms' must be a number, got 'fast' of type str")]
-
-
-def test_a_constrained_value_of_nan_fails_the_trial_as_a_metric_of_nan_does() -> None:
-    machine = core()
-    started(machine, 0)
-    assert machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": math.nan})) == [
-        Answer(0, Decision.STOP, 1)
-    ]
-    judged = machine.handle(events.Ended(1.0, 0, 0, Outcome("stopped")))[0]
-    assert isinstance(judged, Judged) and judged.status is Status.FAILED
-    assert judged.reason is not None and judged.reason.text == "the objective reported latency_ms=nan"
-
-
-def test_the_best_is_the_best_feasible_one_and_before_that_the_nearest() -> None:
-    machine = core(FIFO(metric="accuracy", mode="max"), given=["latency_ms <= 20", "memory <= 100"])
-    started(machine, 0)
-    told = []
-    for accuracy, latency_ms, memory in [
-        (0.99, 40.0, 100),
-        (0.5, 30, 120),
-        (0.9, 22, 200),
-        (0.3, 20, 100),
-        (1, 20, 101),
-    ]:
-        machine.handle(events.Reported(1.0, 0, 0, {"accuracy": accuracy, "latency_ms": latency_ms, "memory": memory}))
-        best = machine.best
-        assert best is not None
-        told.append((best.value, best.infeasibility))
-    assert told == [(0.99, 1.0), (0.5, 0.7), (0.5, 0.7), (0.3, 0.0), (0.3, 0.0)]
-
-
-def test_a_goal_that_is_reached_by_violating_a_constraint_is_not_reached() -> None:
-    machine = core(min_metric_value=0.2)
-    started(machine, 0)
-    first = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.1, "latency_ms": 21}))
-    second = machine.handle(events.Reported(1.0, 0, 0, {"loss": 0.2, "latency_ms": 20}))
-    assert [action.decision for action in (*first, *second) if isinstance(action, Answer)] == ["CONTINUE", "STOP"]
-
-
-def test_constraints_are_given_in_one_place() -> None:
+def test_constraints_of_scheduler_and_search_are_refused_together() -> None:
     assert constraints_of(FIFO(metric="loss"), BOUND) == checked_constraints(BOUND)
     with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
         constraints_of(FIFO(metric="loss", constraints=BOUND), BOUND)

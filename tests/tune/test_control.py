@@ -1,4 +1,4 @@
-"""A running search that other processes of its user steer: what it hears, from whom, and what is left of it."""
+"""Commands of other processes to a running search: who may send them, and what remains of the socket."""
 
 import os
 import secrets
@@ -21,20 +21,15 @@ from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import Experiment, Tuner, report, uniform
-from fanwise.tune.record.overview import overview_of, read_search
+from fanwise.tune.record.overview import overview_of
+from fanwise.tune.record.reading import read_events
 from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME, send_command, short_path
 
 ENDLESS = 10**6
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def report_for_ever(x: float, folder: str) -> None:
-    """Reports some 100 times a second until it is told to end."""
+    """Report about 100 times per second until the search stops the trial."""
     for _ in range(ENDLESS):
         report(loss=x)
         threading.Event().wait(0.01)
@@ -60,10 +55,6 @@ class Running:
         assert self.experiment is not None, "the search has not ended"
         return self.experiment
 
-    def status(self, trial_id: int) -> str:
-        trials = read_search(self.path).search.trials
-        return read_search(self.path).search.status_of(trials[trial_id]) if trial_id in trials else "none"
-
 
 @contextmanager
 def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  # Any: a Tuner's options
@@ -77,10 +68,7 @@ def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  #
         running.wait()
 
 
-# What is heard.
-
-
-def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tmp_path: Path) -> None:
+def test_other_process_stops_a_search(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         said = send_command(running.path, "stop")
         experiment = running.wait()
@@ -89,113 +77,28 @@ def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tm
     assert set(experiment.trials["status"]) == {"Stopped"}
 
 
-def test_a_command_is_on_record_before_it_is_answered(pool: Pool, tmp_path: Path) -> None:
+def test_command_is_on_record_when_it_is_answered_and_a_refused_one_is_not(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        for trial_id in (0, 1):
-            send_command(running.path, "pause", trial_id)
-            rows = [(e.kind, e.trial_id) for e in _events(running.path) if e.kind == "command"]
-            assert rows[-1] == ("command", trial_id)
 
+        def commands() -> list[tuple[str, int | None]]:
+            kinds = ("command", "enqueued", "workers", "interrupt")
+            return [(event.kind, event.trial_id) for event in read_events(running.path) if event.kind in kinds]
 
-def _events(path: Path) -> list[Any]:  # Any: rows of the record
-    from fanwise.tune.record.reading import read_events
-
-    return read_events(path)
-
-
-def test_a_trial_is_paused_and_its_worker_goes_on_until_it_is_unpaused_and_stopped(pool: Pool, tmp_path: Path) -> None:
-    with searching(pool, tmp_path) as running:
-        assert "pauses at its next report" in send_command(running.path, "pause", 0)
-        within(20.0, lambda: running.status(0) == "Paused", "trial 0 is paused")
-        within(20.0, lambda: running.status(2) == "InProgress", "another trial has its worker")
-        assert send_command(running.path, "pause", 0).startswith("trial 0 is paused and stays paused")
-        assert send_command(running.path, "unpause", 0).startswith("trial 0 may resume")
-        assert send_command(running.path, "stop_trial", 1) == "trial 1 is asked to stop"
-        within(20.0, lambda: running.status(1) == "Stopped", "trial 1 is stopped")
-        within(20.0, lambda: running.status(0) == "InProgress", "trial 0 runs again")
-        with pytest.raises(ValueError, match="trial 1 is over"):
-            send_command(running.path, "stop_trial", 1)
-
-
-def test_a_paused_trial_that_is_stopped_is_over(pool: Pool, tmp_path: Path) -> None:
-    with searching(pool, tmp_path) as running:
         send_command(running.path, "pause", 0)
-        within(20.0, lambda: running.status(0) == "Paused", "trial 0 is paused")
-        send_command(running.path, "stop_trial", 0)
-        within(20.0, lambda: running.status(0) == "Stopped", "trial 0 is stopped")
-        with pytest.raises(ValueError, match="trial 0 is over"):
-            send_command(running.path, "unpause", 0)
+        assert commands() == [("command", 0)]
+        send_command(running.path, "enqueue", {"x": 0.5})
+        send_command(running.path, "workers", 3)
+        running.tuner.enqueue({"x": 0.25})
+        expected = [("command", 0), ("enqueued", None), ("workers", None), ("enqueued", None)]
+        within(20.0, lambda: commands() == expected, "the configuration of the tuner is on record")
+        with pytest.raises(ValueError, match="the search has no trial 77"):
+            send_command(running.path, "pause", 77)
+        with pytest.raises(ValueError, match="n_workers must be at least 1, got 0"):
+            send_command(running.path, "workers", 0)
+        assert commands() == expected
 
 
-def test_a_configuration_of_a_persons_is_tried_next(pool: Pool, tmp_path: Path) -> None:
-    with searching(pool, tmp_path) as running:
-        assert send_command(running.path, "enqueue", {"x": 0.5}).startswith("the next new trial uses x=0.5, folder=")
-        send_command(running.path, "stop_trial", 0)
-        within(20.0, lambda: running.status(2) != "none", "the next trial has begun")
-        assert read_search(running.path).search.trials[2].config["x"] == 0.5
-
-
-def test_the_number_of_workers_is_raised_and_lowered_by_another_process(pool: Pool, tmp_path: Path) -> None:
-    with searching(pool, tmp_path) as running:
-        said = send_command(running.path, "workers", 3)
-        assert said == "at most 3 trials at a time from now on; running trials are not interrupted"
-        within(20.0, lambda: running.status(2) == "InProgress", "a third trial runs")
-        send_command(running.path, "workers", 2)
-        send_command(running.path, "stop_trial", 0)
-        within(20.0, lambda: running.status(0) == "Stopped", "trial 0 is stopped")
-        send_command(running.path, "stop_trial", 1)
-        within(20.0, lambda: running.status(3) == "InProgress", "another trial has a worker")
-        assert running.status(4) == "none" and running.status(2) == "InProgress"
-
-
-def test_workers_and_configurations_are_refused_when_no_new_trials_start(pool: Pool, tmp_path: Path) -> None:
-    reason = "is refused because no new trials start: max_num_trials_started=2 reached"
-    with searching(pool, tmp_path, trials=2) as running:
-        with pytest.raises(ValueError, match=f"the number of workers {reason}"):
-            send_command(running.path, "workers", 3)
-        with pytest.raises(ValueError, match=f"the number of workers {reason}"):
-            running.tuner.set_workers(3)
-        with pytest.raises(ValueError, match=f"the configuration {reason}"):
-            send_command(running.path, "enqueue", {"x": 0.5})
-        with pytest.raises(ValueError, match=f"the configuration {reason}"):
-            running.tuner.enqueue({"x": 0.5})
-        assert {event.kind for event in _events(running.path)}.isdisjoint({"workers", "enqueued"})
-
-
-def test_a_configuration_of_the_tuners_is_accepted_when_enqueue_returns(pool: Pool, tmp_path: Path) -> None:
-    with searching(pool, tmp_path) as running:
-        running.tuner.enqueue({"x": 0.5})
-        within(20.0, lambda: any(event.kind == "enqueued" for event in _events(running.path)), "it is on record")
-
-
-@pytest.mark.parametrize(
-    ("word", "args", "said"),
-    [
-        ("enqueue", ({"x": 7.0},), r"x = 7.0 is not in uniform\(0.0, 1.0\)"),
-        ("enqueue", ({"z": 7.0},), "'z' is not in the space"),
-        ("pause", (77,), "the search has no trial 77; its trials so far are 0 to "),
-        ("stop_trial", (-1,), "the search has no trial -1"),
-        ("pause", ("x",), "trial_id must be an int, got 'x' of type str"),
-        ("pause", (True,), "trial_id must be an int, got True of type bool"),
-        ("explode", (), "unknown command 'explode' with no arguments"),
-        ("stop", (1, 2, 3), "unknown command 'stop'"),
-        ("workers", (0,), "n_workers must be at least 1, got 0"),
-        ("workers", (True,), "n_workers must be an int, got True of type bool"),
-        ("workers", (1.5,), "n_workers must be an int, got 1.5 of type float"),
-        ("workers", (), "unknown command 'workers' with no arguments"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
-    word: str, args: tuple[object, ...], said: str, pool: Pool, tmp_path: Path
-) -> None:
-    with searching(pool, tmp_path) as running:
-        with pytest.raises(ValueError, match=said):
-            send_command(running.path, word, *args)
-        kinds = {event.kind for event in _events(running.path)}
-        assert kinds.isdisjoint({"command", "enqueued", "workers", "interrupt"})
-
-
-def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_path: Path) -> None:
+def test_command_to_a_finished_search_says_how_to_resume_it(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         send_command(running.path, "stop")
         running.wait()
@@ -203,10 +106,10 @@ def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_p
             send_command(running.path, "stop")
 
 
-# Who is heard.
+# Authentication.
 
 
-def test_socket_and_key_are_this_users_alone_and_go_with_the_search(pool: Pool, tmp_path: Path) -> None:
+def test_socket_and_key_are_private_and_removed_at_the_end(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         modes = [stat.S_IMODE((running.path / name).stat().st_mode) for name in ("", SOCKET_NAME, KEY_NAME)]
         assert modes == [0o700, 0o600, 0o600]
@@ -215,7 +118,7 @@ def test_socket_and_key_are_this_users_alone_and_go_with_the_search(pool: Pool, 
         assert not (running.path / SOCKET_NAME).exists() and not (running.path / KEY_NAME).exists()
 
 
-def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path) -> None:
+def test_peer_without_the_key_is_refused(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         hub = Hub(name="stranger")
         try:
@@ -223,12 +126,12 @@ def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path
                 dial(hub, place / SOCKET_NAME, secrets.token_bytes(32), within_s=5.0)
         finally:
             hub.close()
-        assert "interrupt" not in {event.kind for event in _events(running.path)}
+        assert "interrupt" not in {event.kind for event in read_events(running.path)}
         assert send_command(running.path, "unpause", 0).startswith("trial 0 is running")
 
 
-def test_one_who_goes_on_after_a_false_proof_is_cut_off(pool: Pool, tmp_path: Path) -> None:
-    """As a stranger would: it minds no proof of the listener's, and sends its command behind its own false one."""
+def test_peer_with_a_wrong_proof_is_disconnected(pool: Pool, tmp_path: Path) -> None:
+    """The peer ignores the proof of the listener and sends its command after a wrong proof of its own."""
     with searching(pool, tmp_path) as running, short_path(running.path) as place:
         stranger = _stranger(str(place / SOCKET_NAME), b"")
         with stranger:
@@ -241,29 +144,28 @@ def test_one_who_goes_on_after_a_false_proof_is_cut_off(pool: Pool, tmp_path: Pa
             except ConnectionResetError:  # it was cut off with words unread
                 said = b""
         assert said == b"", "the listener shows no proof of its own"
-        before = len(_events(running.path))
-        within(20.0, lambda: len(_events(running.path)) > before + 20, "the search goes on")
-        assert "interrupt" not in {event.kind for event in _events(running.path)}
+        before = len(read_events(running.path))
+        within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search continues")
+        assert "interrupt" not in {event.kind for event in read_events(running.path)}
 
 
 # A pickle that would make a file, as the head of a request.
 PICKLE = b"cposix\nsystem\n(S'touch %s'\ntR."
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [b"", b"\0" * 65536, b"GET / HTTP/1.1\r\n\r\n", b"fanwise1" + b"\xff" * 4096, PICKLE],
-    ids=["nothing", "zeros", "http", "a false proof", "a pickle"],
-)
-def test_garbage_from_many_connections_reaches_nothing(garbage: bytes, pool: Pool, tmp_path: Path) -> None:
+GARBAGE = [b"", b"\0" * 65536, b"GET / HTTP/1.1\r\n\r\n", b"fanwise1" + b"\xff" * 4096, PICKLE]
+
+
+def test_garbage_from_many_connections_reaches_nothing(pool: Pool, tmp_path: Path) -> None:
     loot = tmp_path / "loot"
     with searching(pool, tmp_path) as running, short_path(running.path) as place:
         address = str(place / SOCKET_NAME)
-        before = len(_events(running.path))
-        strangers = [_stranger(address, garbage.replace(b"%s", os.fsencode(loot))) for _ in range(300)]
+        before = len(read_events(running.path))
+        messages = [garbage.replace(b"%s", os.fsencode(loot)) for garbage in GARBAGE]
+        strangers = [_stranger(address, message) for message in messages * 60]
         try:
             assert send_command(running.path, "unpause", 0).startswith("trial 0 is running"), "a friend is still heard"
-            within(20.0, lambda: len(_events(running.path)) > before + 20, "the search goes on")
+            within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search continues")
         finally:
             for stranger in strangers:
                 stranger.close()
@@ -283,7 +185,7 @@ def _stranger(address: str, garbage: bytes) -> socket.socket:
     return stranger
 
 
-def test_who_holds_the_key_and_sends_a_pickle_is_cut_off_unread(pool: Pool, tmp_path: Path) -> None:
+def test_pickle_from_a_peer_with_the_key_is_not_loaded(pool: Pool, tmp_path: Path) -> None:
     loot = tmp_path / "loot"
     with searching(pool, tmp_path) as running:
         hub = Hub(name="insider")
@@ -300,7 +202,7 @@ def test_who_holds_the_key_and_sends_a_pickle_is_cut_off_unread(pool: Pool, tmp_
     assert not loot.exists()
 
 
-def test_a_folder_with_a_name_too_long_for_a_socket_is_reached_all_the_same(pool: Pool, tmp_path: Path) -> None:
+def test_folder_with_a_long_name_can_be_controlled(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path, name="n" * 100) as running:
         assert len(os.fsencode(running.path / SOCKET_NAME)) > 107
         send_command(running.path, "stop")
@@ -308,9 +210,7 @@ def test_a_folder_with_a_name_too_long_for_a_socket_is_reached_all_the_same(pool
         assert not (running.path / SOCKET_NAME).exists()
 
 
-def test_a_search_whose_folder_takes_no_socket_goes_on_and_says_so(
-    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_search_runs_without_a_socket(pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tuner = quiet_tuner(_blocks_the_socket, {"x": uniform(0, 1)}, pool=pool, trials=2)
     (tmp_path / "home").mkdir()
     real = socket.socket.bind

@@ -37,12 +37,6 @@ def takes_more(x: float, y: float = 0.0) -> float:
     return abs(x - 0.3) + y
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.mark.parametrize(
     ("events", "name"),
     [
@@ -58,7 +52,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"has_sklearn": False, "max_trials": 5}, "sobol"),
     ],
 )
-def test_the_rule_goes_by_objectives_and_trials_that_can_be_learnt_from(events: dict[str, Any], name: str) -> None:
+def test_default_searcher_depends_on_objectives_conditions_and_trials(events: dict[str, Any], name: str) -> None:
     chosen = choose_searcher(
         **{"num_objectives": 1, "has_conditions": False, "max_trials": None, "n_workers": 4, **events}
     )
@@ -66,11 +60,11 @@ def test_the_rule_goes_by_objectives_and_trials_that_can_be_learnt_from(events: 
     SEARCHERS[name]()  # needs no extra
 
 
-def test_the_model_begins_where_the_rule_says() -> None:
+def test_forest_starts_after_the_same_number_of_trials() -> None:
     assert ForestSearcher().num_init == default_searcher.MIN_TRIALS
 
 
-def test_the_choice_is_said_in_one_line_and_recorded(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chosen_searcher_is_printed_and_recorded(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = fanwise.search(returns, SPACE, metric="loss", n_trials=7, n_workers=2, pool=pool, name="said")
     who = "searcher ForestSearcher, scheduler FIFO"
     line = f"{who}, chosen because there is one objective (searcher='forest'; fanwise explain searchers)\n"
@@ -79,7 +73,7 @@ def test_the_choice_is_said_in_one_line_and_recorded(pool: Pool, capsys: pytest.
     assert experiment.metadata["scheduler"]["searcher"] == ForestSearcher().describe()
 
 
-def test_what_is_named_is_not_chosen(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_given_searcher_is_used(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     for searcher in ("random", RandomSearcher()):
         experiment = fanwise.search(
             returns, SPACE, metric="loss", searcher=searcher, n_trials=2, n_workers=2, pool=pool
@@ -102,7 +96,7 @@ def test_a_tuner_without_a_scheduler_chooses_for_its_metrics(pool: Pool) -> None
     assert isinstance(tuner.scheduler.searcher, TPESearcher)
 
 
-def test_a_resumed_search_keeps_its_searcher_where_the_rule_now_says_another(pool: Pool) -> None:
+def test_resumed_search_keeps_its_searcher(pool: Pool) -> None:
     stop = StoppingCriterion(max_num_trials_started=8)
     Tuner(returns, SPACE, metric="loss", stop=stop, n_workers=1, pool=pool, name="on", quiet=True).run()
     assert choose_searcher(num_objectives=1, has_conditions=False, max_trials=10, n_workers=16).name == "sobol"
@@ -113,7 +107,7 @@ def test_a_resumed_search_keeps_its_searcher_where_the_rule_now_says_another(poo
     assert replay_experiment("on").num_different == 0
 
 
-def test_a_search_that_is_asked_and_told_keeps_its_searcher_likewise() -> None:
+def test_reopened_search_keeps_its_searcher() -> None:
     with open_search(SPACE, "loss", name="asked", stop=StoppingCriterion(max_num_trials_started=5)) as search:
         tell_some(search, 3)
         assert search.experiment.metadata["chosen"]["searcher"] == "sobol"
@@ -142,7 +136,7 @@ def tell_some(search: OpenSearch, count: int) -> None:
         ({"metric": "loss", "stop": None}, ValueError, "needs an end"),
     ],
 )
-def test_what_cannot_be_meant_is_said_before_anything_starts(
+def test_contradictory_arguments_are_refused_before_anything_starts(
     arguments: dict[str, Any], error: type[Exception], complaint: str, home: Path
 ) -> None:
     with pytest.raises(error, match=complaint):

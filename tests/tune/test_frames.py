@@ -26,12 +26,6 @@ from fanwise.tune import (
 from fanwise.tune.frames import write_results
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.fixture
 def experiment() -> Experiment:
     """Trial 0 completes, 1 is stopped, 2 fails before it has reported, 3 is in flight."""
@@ -77,7 +71,7 @@ def test_sqlite_has_both_tables(experiment: Experiment, tmp_path: Path) -> None:
     assert list(trials["trial_id"]) == list(experiment.trials["trial_id"])
 
 
-def test_json_has_all_digits_and_null_for_what_it_has_no_number_for(tmp_path: Path) -> None:
+def test_json_has_all_digits_and_null_for_nan_and_infinity(tmp_path: Path) -> None:
     values = [0.1 + 0.2, 1 / 3, 1e-20 / 3, 5e300, math.nan, math.inf]
     frame = pd.DataFrame({"x": values, "n": range(6), "layers": [[1, 2.5]] * 6, "flag": [True] * 6})
     write_results(frame, frame, tmp_path / "r.json")
@@ -157,7 +151,7 @@ def test_a_study_of_several_objectives_has_their_directions() -> None:
     assert study.trials[0].values == [0.25, 0.75]
 
 
-def test_what_optuna_has_not_is_named() -> None:
+def test_constant_without_an_optuna_type_is_refused() -> None:
     pytest.importorskip("optuna")
     with open_search({"x": uniform(0, 1), "layers": constant([8, 8])}, "loss", name="lists") as search:
         pass

@@ -1,10 +1,9 @@
-"""What a search has learnt: importances, and whether the model behind them knows anything."""
+"""Permutation importances, and the correlation of their model with the results."""
 
 import doctest
 import json
 import random
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from fanwise.cli.app import main
 from fanwise.plot import importances
-from fanwise.plot.canvas import png_bytes
 from fanwise.testing.late import Late
 from fanwise.tune import (
     FIFO,
@@ -21,6 +19,7 @@ from fanwise.tune import (
     load_experiment,
     open_search,
     parameter,
+    permutation_importance,
     uniform,
 )
 
@@ -34,15 +33,11 @@ SPACE = {
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+def small_forests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permutation_importance, "_TREES", 10)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fonts() -> None:
-    """matplotlib opens the font files at the first drawing and keeps them; so let that be before the tests."""
-    png_bytes(importances.importance("fonts", "loss", [("lr", 0.5, 0.1)], [0.2], [0.0], 1.0))
+pytestmark = pytest.mark.usefixtures("fonts")
 
 
 def told(number: int, *, learns: bool = True) -> Experiment:
@@ -60,8 +55,10 @@ def told(number: int, *, learns: bool = True) -> Experiment:
     return load_experiment("told")
 
 
-def test_what_decides_the_loss_is_the_most_important_and_noise_is_not() -> None:
-    found = told(120).importances()
+def test_hyperparameter_that_decides_the_loss_is_the_most_important_and_noise_is_not() -> None:
+    experiment = told(120)
+    found = experiment.importances()
+    assert found == experiment.importances(), "the same record gives the same importances"
     assert found.hyperparameters[0].name == "matters"
     by_name = {one.name: one for one in found.hyperparameters}
     assert by_name["matters"].mean > 5 * max(abs(by_name["noise"].mean), by_name["noise"].deviation)
@@ -71,15 +68,10 @@ def test_what_decides_the_loss_is_the_most_important_and_noise_is_not() -> None:
     assert (min(found.actual), max(found.actual), found.num_stopped) == (0.0, 1.0, 0)
 
 
-def test_a_model_of_chance_says_that_it_knows_nothing() -> None:
+def test_correlation_is_low_for_random_losses() -> None:
     found = told(120, learns=False).importances()
     assert found.correlation < 0.4
     assert all(one.mean < 0.2 for one in found.hyperparameters)
-
-
-def test_the_same_record_gives_the_same_importances() -> None:
-    experiment = told(40)
-    assert experiment.importances() == experiment.importances()
 
 
 def test_too_few_trials_are_an_error_that_counts_them() -> None:
@@ -87,7 +79,7 @@ def test_too_few_trials_are_an_error_that_counts_them() -> None:
         told(5).importances()
 
 
-def test_the_command_line_shows_them_to_people_and_to_programs(
+def test_command_line_shows_importances_as_text_and_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told(40)
@@ -110,9 +102,7 @@ def test_the_picture_has_the_bars_and_the_model() -> None:
     assert doctest.testmod(importances).failed == 0
 
 
-def test_every_configuration_that_the_model_is_asked_about_is_one_of_the_space(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_configuration_that_the_model_is_asked_about_is_one_of_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, asked = told(40), []
     predict = ensemble.RandomForestRegressor.predict
 

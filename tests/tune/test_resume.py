@@ -1,7 +1,7 @@
-"""kill -9 of the tuner, and it goes on: nothing acknowledged is lost, nothing is trained twice, the end is the same.
+"""Searches whose tuner is killed and that are resumed lose no acknowledged report, repeat nothing and end the same.
 
-Each search is killed once or twice, at moments made of a seed, then resumed to its end and compared with the same
-search that nobody killed. The objective writes down what was acknowledged, in files of its own, before it goes on.
+Each search is killed once or twice at random moments, then resumed to its end, and compared with the same search
+without kills. The objective writes each acknowledged report to a file before it continues.
 """
 
 import os
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ if __name__ == "__main__":
     if what == "resume":
         Tuner.resume(folder + "/home/killed", quiet=True).run()
         sys.exit()
-    # One worker where what happens depends on who is first: then it is the same however often it is killed.
+    # Searches whose decisions depend on the order of reports have one worker, so that kills do not change them.
     scheduler, n_workers, trials = {
         "random": (FIFO(metric="loss", random_seed=seed), 2, 8),
         "halving": (SuccessiveHalving(**budget), 2, 18),
@@ -59,14 +60,17 @@ if __name__ == "__main__":
     }[what]
     stop = StoppingCriterion(max_num_trials_started=trials)
     space = {"x": uniform(0, 1), "max_epochs": 9, "folder": folder}
-    Tuner(train, space, scheduler, stop, n_workers=n_workers, name="killed", quiet=True).run()
+    reuse = "reuse" in sys.argv
+    Tuner(train, space, scheduler, stop, n_workers=n_workers, name="killed", quiet=True, reuse=reuse).run()
 """
 
+KINDS = ("random", "halving", "asha", "population")
+REUSES = ("random", "asha")
 Ends = dict[int, tuple[str, int, float]]
 
 
 def noted(folder: Path) -> dict[int, list[tuple[str, int]]]:
-    """What each trial wrote down: where its attempts began, and what was acknowledged. A kill may cut the last line."""
+    """Return the lines of each trial: where attempts began, and acknowledged epochs. The last line may be cut."""
     return {
         int(path.stem): [
             (line.split()[0], int(line.split()[1]))
@@ -90,8 +94,7 @@ def ends_of(experiment: Experiment) -> Ends:
     }
 
 
-# Who of the last round of halving is paused for ever, because nothing starts any more, depends on who was first: there
-# the trials of the round before are compared.
+# Which trials of the last round of halving continue depends on the order of reports: only the first round is compared.
 NUM_COMPARED = {"halving": 9}
 
 
@@ -99,13 +102,13 @@ def started(folder: Path, what: str, seed: int) -> "subprocess.Popen[bytes]":
     script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "FANWISE_HOME": str(folder / "home")}
-    command = [sys.executable, str(script), what, str(folder), str(seed)]
+    command = [sys.executable, str(script), what, str(folder), str(seed), *["reuse"] * (what in REUSES)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
 
 
 @cache
 def unkilled(what: str, seed: int) -> tuple[Ends, int]:
-    """How the same search ends when nobody kills it, and how many reports it has."""
+    """Return the ends and the number of reports of the search if it is not killed."""
     with tempfile.TemporaryDirectory() as folder:
         with started(Path(folder), what, seed) as process:
             process.communicate()
@@ -117,17 +120,20 @@ def unkilled(what: str, seed: int) -> tuple[Ends, int]:
 def kill_and_resume(folder: Path, what: str, seed: int, pool: Pool) -> None:
     chance = random.Random(f"{what} {seed}")
     ends, num_reports = unkilled(what, seed % 3)
-    others = running_processes()
+    others, folders = running_processes(), temporary_folders()
     at = sorted(chance.randrange(num_reports) for _ in range(chance.choice([1, 1, 2])))
     for count, number in enumerate(at):
         kill_at(number, folder, "resume" if count else what, seed % 3)
-        within(2.0, lambda: running_processes(os.environ[MARKER]) <= others, "every process of the search has ended")
+        within(10.0, lambda: running_processes(os.environ[MARKER]) <= others, "every process of the search has ended")
+        assert temporary_folders() <= folders
         try:
             everything_acknowledged_is_kept(folder, Experiment(folder / "home" / "killed"))
         except RecordError:  # killed before there was a record
             assert num_acknowledged(folder) == 0
             return
-    experiment = Tuner.resume(folder / "home" / "killed", pool=pool, quiet=True).run()
+    # A pool keeps the worker of a search with reuse, so that search gets a pool of its own.
+    pool_options: dict[str, Any] = {} if what in REUSES else {"pool": pool}
+    experiment = Tuner.resume(folder / "home" / "killed", quiet=True, **pool_options).run()
     everything_acknowledged_is_kept(folder, experiment)
     nothing_was_done_twice(folder)
     ended = ends_of(experiment)
@@ -138,8 +144,12 @@ def kill_and_resume(folder: Path, what: str, seed: int, pool: Pool) -> None:
     assert not list((experiment.path / "checkpoints").glob(".*"))
 
 
+def temporary_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("fanwise-*"))
+
+
 def kill_at(number: int, folder: Path, what: str, seed: int) -> None:
-    """Start the search, and kill its tuner when so many reports were acknowledged."""
+    """Start the search, and kill its tuner when `number` reports are acknowledged."""
     with started(folder, what, seed) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"it begins\n"
@@ -148,7 +158,7 @@ def kill_at(number: int, folder: Path, what: str, seed: int) -> None:
 
 
 def is_time(process: "subprocess.Popen[bytes]", folder: Path, number: int) -> bool:
-    """Whether so much was acknowledged; or the search is over: what a kill before it took was never written down."""
+    """Return whether `number` reports are acknowledged or the search has ended."""
     return num_acknowledged(folder) >= number or process.poll() is not None
 
 
@@ -172,20 +182,17 @@ def nothing_was_done_twice(folder: Path) -> None:
                 reached = epoch
 
 
-KINDS = ("random", "halving", "asha", "population")
-
-
 # One that decides at once, and one that hands states from trial to trial. How the others decide again is in
 # test_replay.py.
 @pytest.mark.parametrize(
     "what", [each if each in ("asha", "population") else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
 )
-def test_a_killed_search_goes_on_to_the_same_end(tmp_path: Path, what: str, pool: Pool) -> None:
+def test_killed_search_resumes_to_the_same_end(tmp_path: Path, what: str, pool: Pool) -> None:
     kill_and_resume(tmp_path, what, 0, pool)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("what", KINDS)
 @pytest.mark.parametrize("seed", range(1, 51))
-def test_two_hundred_killed_searches_go_on_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
+def test_two_hundred_killed_searches_resume_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
     kill_and_resume(tmp_path, what, seed, pool)

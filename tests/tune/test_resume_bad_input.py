@@ -1,4 +1,4 @@
-"""What cannot be gone on with is refused, says what differs, and leaves the experiment as it was."""
+"""Searches that cannot be resumed: the messages, and an unchanged experiment."""
 
 import os
 import shutil
@@ -123,7 +123,7 @@ def test_a_cluster_that_is_gone_is_told_and_the_search_goes_on_in_a_pool_that_is
     with pytest.raises(ClusterError, match=r"there is no Ray cluster: tried '127\.0\.0\.1:1'"):
         Tuner.resume(kept, stop=MORE, quiet=True)
     assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
-    assert load_cluster(kept) == {}, "the next time it goes on on this machine, too"
+    assert load_cluster(kept) == {}, "the next resume runs on this machine, too"
 
 
 def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(
@@ -209,7 +209,7 @@ def waits(x: float, epochs: int, folder: str) -> None:
     within(60.0, lambda: Path(folder, "go on").exists(), "the test is over")
 
 
-def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool, home: Path) -> None:
+def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool) -> None:
     first = quiet_tuner(waits, {**SPACE, "folder": str(tmp_path)}, pool=pool, name="twice", trials=1)
     thread = threading.Thread(target=first.run)
     thread.start()
@@ -226,12 +226,6 @@ def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool
     assert load_experiment("twice").state == "finished"
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 EPOCHS = 60
 
 
@@ -243,7 +237,7 @@ def fill(x: float) -> None:
         report(loss=x, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
 
 
-def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool, home: Path) -> None:
+def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool) -> None:
     with FullDisk(after_bytes=10_000) as disk:
         with pytest.raises(RecordError, match=r"events\.jsonl cannot be written"):
             quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2, callbacks=[disk]).run()

@@ -14,12 +14,6 @@ from fanwise.testing.within import within
 from fanwise.tune import FIFO, Searcher, SuggestContext, report, uniform
 from fanwise.tune.searchers import Observation
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-
-
 PROGRAM = """
 import os, threading, time
 from fanwise.tune import SuggestContext, Searcher, Space, uniform
@@ -42,7 +36,7 @@ begun.wait()
 """
 
 
-def test_a_program_that_ends_lets_the_searcher_think_to_its_end() -> None:
+def test_program_waits_for_a_running_suggestion_at_exit() -> None:
     """A thread that is in C++ when Python is taken down would end the process by SIGABRT."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "thought", "")
@@ -63,7 +57,7 @@ class WaitsForReport(Searcher):
         """Learns nothing."""
 
 
-def test_reports_are_answered_while_a_searcher_of_ones_own_thinks(pool: Pool, tmp_path: Path) -> None:
+def test_reports_are_answered_during_a_suggestion(pool: Pool, tmp_path: Path) -> None:
     answered = tmp_path / "answered"
 
     def objective(x: float) -> None:
@@ -101,7 +95,7 @@ def five_reports(x: float) -> None:
         report(loss=x + number)
 
 
-def test_a_search_ends_when_its_searcher_has_taken_in_all_reports(pool: Pool) -> None:
+def test_search_ends_after_its_searcher_has_observed_all_reports(pool: Pool) -> None:
     scheduler = FIFO(Notes(), metric="loss")
     tuner = quiet_tuner(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1, trials=1)
     tuner.run()
@@ -111,7 +105,7 @@ def test_a_search_ends_when_its_searcher_has_taken_in_all_reports(pool: Pool) ->
     assert searcher.thread not in [thread.ident for thread in threading.enumerate()]
 
 
-def test_what_a_searcher_raises_at_the_last_report_of_all_comes_out_of_run(pool: Pool) -> None:
+def test_exception_of_the_searcher_at_the_last_report_is_raised_by_run(pool: Pool) -> None:
     searcher = Notes()
     searcher.fails_at = 5
     scheduler = FIFO(searcher, metric="loss")
@@ -119,7 +113,7 @@ def test_what_a_searcher_raises_at_the_last_report_of_all_comes_out_of_run(pool:
         search(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1, trials=1)
 
 
-def test_a_searcher_that_exits_ends_the_search_and_not_only_its_thread(pool: Pool) -> None:
+def test_system_exit_in_a_searcher_ends_the_search(pool: Pool) -> None:
     searcher = Notes()
     searcher.quits = True
     with pytest.raises(SystemExit):

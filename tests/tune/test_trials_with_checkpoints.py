@@ -52,7 +52,7 @@ def starts(tmp_path: Path) -> dict[int, str]:
 
 @pytest.mark.parametrize("spoil", ["kill", "raise"])
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_crashed_trial_goes_on_from_its_checkpoint(tmp_path: Path, pool: Pool, spoil: str, reuse: bool) -> None:
+def test_crashed_trial_continues_from_its_checkpoint(tmp_path: Path, pool: Pool, spoil: str, reuse: bool) -> None:
     experiment = search(train, space(tmp_path, spoil), pool=None if reuse else pool, retries=1, trials=2, reuse=reuse)
     assert starts(tmp_path) == {0: "0=0 2=2", 1: "0=0 2=2"}
     assert list(experiment.trials["iter"]) == [4, 4]
@@ -72,7 +72,6 @@ def test_checkpoints_on_another_file_system(tmp_path: Path, pool: Pool) -> None:
 def test_a_relative_place_for_checkpoints_is_the_same_wherever_the_search_is_resumed_and_removed(
     tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     tuner = quiet_tuner(train, space(tmp_path), pool=pool, trials=1, checkpoints="ckpt", name="lenet")
@@ -85,10 +84,7 @@ def test_a_relative_place_for_checkpoints_is_the_same_wherever_the_search_is_res
     assert list((tmp_path / "ckpt").iterdir()) == list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_search_neither_uses_nor_deletes_a_folder_with_files_of_others(
-    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+def test_a_search_neither_uses_nor_deletes_a_folder_with_files_of_others(tmp_path: Path, pool: Pool) -> None:
     data = tmp_path / "data" / "lenet" / "2024-01-05"  # named like a checkpoint
     data.mkdir(parents=True)
     options: dict[str, Any] = {"pool": pool, "trials": 1, "name": "lenet", "checkpoints": tmp_path / "data"}
@@ -99,9 +95,8 @@ def test_a_search_neither_uses_nor_deletes_a_folder_with_files_of_others(
 
 
 def test_a_copy_of_an_experiment_is_not_resumed_with_the_checkpoints_of_the_original(
-    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pool: Pool
 ) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
     options: dict[str, Any] = {"pool": pool, "trials": 1, "name": "lenet", "checkpoints": tmp_path / "ckpt"}
     path = search(train, space(tmp_path), **options).path
     copy = shutil.copytree(path, path.with_name("copy"))
@@ -167,7 +162,7 @@ def tells_all(x: float) -> None:
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_trial_knows_itself(tmp_path: Path, pool: Pool, reuse: bool) -> None:
+def test_trial_knows_its_id_and_folder(pool: Pool, reuse: bool) -> None:
     experiment = search(tells_all, {"x": uniform(0, 1)}, pool=None if reuse else pool, trials=5, reuse=reuse)
     assert list(experiment.trials["status"]) == ["Completed"] * 5
     for number in range(5):

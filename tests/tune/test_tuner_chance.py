@@ -1,10 +1,8 @@
 """The chance that trials draw from: different for each trial, the same for the same seed, torch's too."""
 
 import random
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fanwise.base.errors import ClosedError
 from fanwise.pool import Pool, current
@@ -14,13 +12,6 @@ from fanwise.testing.searches import search
 from fanwise.tune import (
     report,
 )
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
 
 # KeyedRandom.
 
@@ -60,9 +51,7 @@ def use_torch(same: int) -> None:
     report(loss=torch.tensor(0.25), total=torch.tensor([total]), drawn=torch.rand(()), half=torch.tensor(1.5).half())
 
 
-def test_a_trial_may_use_torch_with_a_data_loader_whose_children_send_nothing(
-    home: Path, torch_loaded: LoadedInterpreter
-) -> None:
+def test_a_trial_may_use_torch_with_a_data_loader_whose_children_send_nothing(torch_loaded: LoadedInterpreter) -> None:
     with torch_loaded.forks_here(), Pool(cpus=2) as pool:
         first, again = (search(use_torch, {"same": 1}, pool=pool, random_seed=5, trials=2) for _ in range(2))
     assert list(first.results["loss"]) == [0.25, 0.25]

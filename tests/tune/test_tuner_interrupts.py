@@ -108,12 +108,6 @@ class Running:
         os.close(self._source)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @contextmanager
 def script(
     folder: Path, objective: str, *, terminal: bool = False, environment: Mapping[str, str] | None = None
@@ -242,18 +236,18 @@ class EndlessSearch:
         return [], "a snapshot"
 
 
-class NotedScreen:
-    """Notes what is said on it."""
+class RecordingScreen:
+    """Records the printed lines."""
 
     pause_s = 0.0
 
     def __init__(self, *, is_blank: bool = False) -> None:
         self.is_blank = is_blank
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def show(self, news: list[str], snapshot: object) -> None: ...
     def print_lines(self, line: str) -> None:
-        self.said.append(line)
+        self.lines.append(line)
 
 
 @pytest.fixture
@@ -265,12 +259,12 @@ def hub() -> Iterator[Hub]:
 
 
 def watch_it(hub: Hub, search: EndlessSearch, presses: int = 0, *, is_blank: bool = False) -> list[str]:
-    """What is said while it is watched."""
-    interrupts, screen = Interrupts(), NotedScreen(is_blank=is_blank)
+    """Watch the search. Return the printed lines."""
+    interrupts, screen = Interrupts(), RecordingScreen(is_blank=is_blank)
     for _ in range(presses):
         interrupts.on_sigint(signal.SIGINT, None)
     watch(hub, cast(Any, search), cast(Any, screen), interrupts, last_wait_s=0.05)  # Any: a stand-in
-    return screen.said
+    return screen.lines
 
 
 def test_a_search_is_watched_until_it_ends(hub: Hub) -> None:

@@ -1,4 +1,4 @@
-"""Batches, and trials that are told to stop: inside report, outside of it, and those that keep it off."""
+"""Trials that are asked to stop: inside report, outside of it, and those that ignore it."""
 
 import signal
 import threading
@@ -6,65 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.pool import Pool, current
+from fanwise.pool import Pool
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     FIFO,
     Decision,
     StoppingCriterion,
     choice,
-    randint,
     report,
     uniform,
 )
 from fanwise.tune.schedulers import New, NextTrial, Scheduler, Status
 from fanwise.tune.searchers import Observation, SuggestContext
 from fanwise.tune.space import Space
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-def spend_time(x: float, epochs: int) -> float:
-    """Some work that ends."""
-    for _ in range(epochs):
-        report(loss=x)
-    return x
-
-
-# Batches.
-
-
-def wait_for_trial_2(x: float, folder: str) -> float:
-    """Trial 0 ends only when trial 2 has begun."""
-    number = current().number
-    (Path(folder) / str(number)).touch()
-    while number == 0 and not (Path(folder) / "2").exists():
-        report(loss=1.0)
-    return x
-
-
-def test_asynchronous_trials_start_while_an_older_one_still_runs(pool: Pool, tmp_path: Path) -> None:
-    experiment = search(wait_for_trial_2, {"x": uniform(0, 1), "folder": str(tmp_path)}, pool=pool)
-    spans = {span.trial_id: span for span in experiment.search_data().spans}
-    assert spans[2].started_s < (spans[0].ended_s or 0.0)
-
-
-def test_a_synchronous_batch_waits_for_the_whole_last_one(pool: Pool) -> None:
-    points = [{"epochs": epochs} for epochs in (1, 400, 300, 1, 1, 200)]
-    space = {"x": uniform(0, 1), "epochs": randint(1, 400)}
-    experiment = search(spend_time, space, pool=pool, points=points, trials=6, asynchronous=False)
-    spans = {span.trial_id: span for span in experiment.search_data().spans}
-    for batch in (0, 2):
-        last_free_s = max(spans[number].free_s or float("inf") for number in (batch, batch + 1))
-        assert last_free_s <= min(spans[number].started_s for number in (batch + 2, batch + 3))
-    assert experiment.metadata["settings"]["asynchronous"] is False
-
-
-# Being stopped.
 
 
 def be_stopped(way: str, folder: str) -> None:
@@ -95,9 +49,7 @@ def be_stopped(way: str, folder: str) -> None:
         raise
 
 
-def test_a_stop_reaches_trials_inside_and_outside_of_report_and_those_that_keep_it_off_are_killed(
-    pool: Pool, tmp_path: Path
-) -> None:
+def test_stop_interrupts_trials_and_kills_those_that_ignore_it(pool: Pool, tmp_path: Path) -> None:
     ways = ["in report", "swallows exceptions", "outside", "swallows all", "ends all"]
     with Pool(cpus=5) as wide:
         experiment = search(
@@ -153,7 +105,7 @@ def report_for_ever(x: float, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "in a thread"])
-def test_a_schedulers_stop_ends_the_trial_wherever_it_reports_from(pool: Pool, where: str) -> None:
+def test_scheduler_stops_a_trial_that_reports_from_any_thread(pool: Pool, where: str) -> None:
     space = {"x": uniform(0, 1), "where": where}
     tuner = quiet_tuner(report_for_ever, space, pool=pool, scheduler=StopsAtOnce(), trials=3)
     experiment = tuner.run()

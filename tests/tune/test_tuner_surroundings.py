@@ -1,4 +1,4 @@
-"""A search and what is around it: readers, other searches, the terminal, its pool, a user's tests."""
+"""A search and its environment: readers, other searches, the terminal, its pool, tests of users."""
 
 import os
 import subprocess
@@ -22,17 +22,11 @@ from fanwise.tune.record.reading import read_events
 SOURCES = Path(fanwise.__file__).parents[1]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def return_x(x: float) -> float:
     return x
 
 
-# Beside the search.
+# Readers and other searches.
 
 
 def wait_for_a_file(x: float, file: str) -> float:
@@ -43,7 +37,7 @@ def wait_for_a_file(x: float, file: str) -> float:
 
 
 def in_a_thread(run: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run it beside this thread; what it returns or raises comes into the list."""
+    """Run it in another thread. Return the thread, and a list that gets its result or exception."""
     seen: list[object] = []
 
     def call() -> None:
@@ -135,7 +129,7 @@ def test_a_search_inside_a_job_is_refused_and_leaves_nothing(pool: Pool, home: P
     assert not home.exists()
 
 
-# What is shown.
+# Output.
 
 
 def test_a_quiet_search_prints_nothing_even_with_more_workers_than_cpus(capfd: pytest.CaptureFixture[str]) -> None:
@@ -164,24 +158,7 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
     assert lines[-1] == "the search ended: max_num_trials_started=1 reached"
 
 
-def test_a_search_goes_on_when_nobody_can_see_it_any_more(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ours, theirs = os.pipe()
-    os.close(ours)
-    with open(theirs, "w", buffering=1) as broken, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", broken)
-        experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, quiet=False)
-        patch.undo()
-        with pytest.raises(BrokenPipeError):
-            broken.close()
-    assert len(experiment.results) == 4
-    # On a busy machine the pool may say that a process of an earlier test takes long to end.
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("fanwise.tune")]
-    assert told == ["the search continues, but can no longer be shown: [Errno 32] Broken pipe"]
-
-
-# What stays behind.
+# Leftovers.
 
 
 def test_50_trials_leave_no_memory_of_their_own_in_the_engine() -> None:
@@ -209,7 +186,6 @@ def objective(x):
     report(loss=Model().loss(x))
 
 def test_search(tmp_path, monkeypatch):
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
     stop = StoppingCriterion(max_num_trials_started=2)
     tuner = Tuner(objective, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=1, quiet=True)
     experiment = tuner.run()
@@ -230,9 +206,7 @@ def test_objectives_of_a_users_test_module_reach_the_workers(tmp_path: Path, mod
     assert "1 passed" in done.stdout
 
 
-def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_search_and_resume_divide_the_machine_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_CPUS", "4")
 
     def num_threads(x: float) -> float:
@@ -248,9 +222,7 @@ def test_a_search_divides_the_machine_among_its_workers_and_so_does_its_resume(
     assert list(resumed.results["n"]) == [4.0, 4.0, 2.0]
 
 
-def test_trials_that_start_after_a_change_of_the_number_of_workers_get_their_part_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_new_trials_get_their_share_after_a_change_of_workers(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setenv("FANWISE_CPUS", "4")
 
     class ChangesWorkers:

@@ -1,4 +1,4 @@
-"""A search that begins with what earlier ones know: what is taken, what is left out and said, what is an error."""
+"""Searches with a warm start: the trials that they use, the remarks on others, and errors."""
 
 import math
 import shutil
@@ -37,13 +37,8 @@ from fanwise.tune.simulate import FunctionTable, simulate
 LINE = {"x": uniform(-1, 1), "max_epochs": 3}
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-
-
 class Noting(Searcher):
-    """RandomSource at random, and keeps what it was told."""
+    """Samples at random, and records its calls."""
 
     told: list[tuple[Any, ...]] = []  # noqa: RUF012  # of the last search: tuners run copies
 
@@ -83,11 +78,8 @@ def summary(search: OpenSearch) -> Any:
     return search.experiment.metadata["warm_start"]
 
 
-# -- what is taken -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["name", "path", "experiment", "results"])
-def test_the_searcher_is_told_of_every_earlier_report_before_it_is_asked(how: str, tmp_path: Path) -> None:
+def test_searcher_observes_earlier_reports_before_the_first_suggestion(how: str) -> None:
     found = earlier("old")
     source: Any = {"name": "old", "path": found.path, "experiment": found, "results": found.results}[how]
     with begun(source, resource_attr="epoch", mode="min", constraints=["size <= 3"]) as search:
@@ -106,7 +98,7 @@ def test_the_searcher_is_told_of_every_earlier_report_before_it_is_asked(how: st
     assert summary(search) == [{"source": name, "num_trials": 2, "num_reports": 4, "remarks": []}]
 
 
-def test_several_sources_stand_in_their_order_and_the_last_trial_has_the_id_minus_one() -> None:
+def test_trials_of_several_sources_have_ids_up_to_minus_one() -> None:
     earlier("a", xs=(0.1, 0.2))
     earlier("b", xs=(0.3,))
     with begun(["b", Path(load_experiment("a").path)]) as search:
@@ -128,14 +120,14 @@ def test_earlier_trials_are_no_trials_of_this_search() -> None:
         assert len(search.experiment.trials) == len(search.experiment.results) == 1
 
 
-def test_a_frame_of_ones_own_has_a_row_for_each_trial() -> None:
+def test_data_frame_has_a_row_for_each_trial() -> None:
     frame = pd.DataFrame({"x": [0.5, 0.25], "loss": [1.0, math.inf], "note": ["good", "bad"]})
     with begun(frame):
         pass
     assert [told[4] for told in Noting.told if len(told) > 2] == [(1.0,), (math.inf,)]
 
 
-def test_how_a_trial_ended_is_told_too() -> None:
+def test_searcher_receives_the_ends_of_earlier_trials() -> None:
     frame = pd.DataFrame({"x": [0.1, 0.2, 0.3], "loss": [1.0] * 3, "st_status": ["Failed", "Paused", "InProgress"]})
     with begun(frame):
         pass
@@ -148,7 +140,7 @@ TREE = {
 }
 
 
-def test_an_empty_cell_is_none_or_what_does_not_exist() -> None:
+def test_empty_cell_is_none_or_an_inactive_hyperparameter() -> None:
     frame = pd.DataFrame({
         "config_optimizer": ["sgd", "adam", None],
         "config_momentum": [0.5, math.nan, math.nan],
@@ -160,10 +152,7 @@ def test_an_empty_cell_is_none_or_what_does_not_exist() -> None:
     assert configs == [{"optimizer": "sgd", "momentum": 0.5}, {"optimizer": "adam"}, {"optimizer": None}]
 
 
-# -- what is left out and said -----------------------------------------------------------------------------------------
-
-
-def test_what_does_not_fit_is_left_out_and_said() -> None:
+def test_trials_that_do_not_fit_are_skipped_with_a_remark() -> None:
     frame = pd.DataFrame({
         "config_x": [0.5, 3.0, 4.0, math.nan, 0.25],
         "config_layers": [2, 2, 2, 2, 2],
@@ -183,7 +172,7 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
     ]
 
 
-def test_a_tuner_says_what_it_begins_with(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
+def test_tuner_prints_the_warm_start(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
     earlier("old", {"x": uniform(-1, 1), "layers": choice([1, 2])})
     scheduler = FIFO(TPESearcher(), metric="loss", random_seed=1)
     stop = StoppingCriterion(max_num_trials_started=2)
@@ -194,9 +183,6 @@ def test_a_tuner_says_what_it_begins_with(capsys: pytest.CaptureFixture[str], po
 
 def train(x: float, max_epochs: int) -> None:
     report(loss=x * x)
-
-
-# -- what comes of it --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [lambda: OptunaSearcher("TPESampler"), TPESearcher], ids=["Optuna", "TPE"])
@@ -215,7 +201,7 @@ def test_a_searcher_learns_from_earlier_trials(make: Callable[[], Searcher]) -> 
     assert near(None, "cold") <= 5
 
 
-def test_asha_with_a_searcher_has_its_rungs_to_itself() -> None:
+def test_earlier_trials_do_not_enter_rungs() -> None:
     """The earlier trials are much better; a scheduler that heard of them would stop the first trial."""
     frame = pd.DataFrame({"trial_id": [0, 1, 2], "x": [0.1, 0.2, 0.3], "epoch": [1, 1, 1], "loss": [-9.0] * 3})
     scheduler = ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher=Noting())
@@ -225,7 +211,7 @@ def test_asha_with_a_searcher_has_its_rungs_to_itself() -> None:
         assert str(search.report(trial, loss=1.0, epoch=1)) == "CONTINUE"
 
 
-def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -> None:
+def test_search_is_resumed_and_replayed_after_its_source_is_deleted(pool: Pool) -> None:
     old = earlier("old")
     scheduler = FIFO(TPESearcher(num_init=2), metric="loss", random_seed=1)
     run: dict[str, Any] = {"n_workers": 1, "pool": pool, "quiet": True}
@@ -240,9 +226,6 @@ def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -
     assert replayed.num_different == 0 and replayed.num_suggestions > 5
 
 
-# -- a search that is simulated ---------------------------------------------------------------------------------------
-
-
 def curve(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
     return {"loss": abs(config["x"] - 0.3)}, 1.0
 
@@ -250,7 +233,7 @@ def curve(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], floa
 TABLE = FunctionTable(curve, LINE)
 
 
-def test_a_simulated_search_begins_with_what_earlier_ones_know() -> None:
+def test_simulated_search_uses_a_warm_start() -> None:
     earlier("old")
     stop = StoppingCriterion(max_num_trials_started=2)
     search = simulate(FIFO(Noting(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start="old")
@@ -269,24 +252,6 @@ def test_a_simulated_search_begins_with_what_earlier_ones_know() -> None:
         (-0.25,),
         (-0.125,),
     ]
-
-
-def test_a_simulated_search_that_knows_more_is_better_sooner() -> None:
-    frame = pd.DataFrame({"x": [k / 50 - 1 for k in range(100)]})
-    frame["loss"] = (frame["x"] - 0.3).abs()
-    scheduler = FIFO(TPESearcher(), metric="loss")
-    stop = StoppingCriterion(max_num_trials_started=8)
-
-    def bests(warm_start: Any) -> list[float]:
-        searches = [
-            simulate(scheduler, TABLE, stop, seed=seed, n_workers=2, warm_start=warm_start) for seed in range(5)
-        ]
-        return sorted(search.incumbents[-1].value for search in searches)
-
-    assert bests(frame)[2] < 0.5 * bests(None)[2]
-
-
-# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 def test_another_mode_is_an_error() -> None:
@@ -318,7 +283,7 @@ def test_a_space_with_nothing_in_common_is_an_error() -> None:
         begun("old", {"y": uniform(0, 1)})
 
 
-def test_other_things_are_refused_with_what_is_right() -> None:
+def test_invalid_sources_are_refused() -> None:
     with pytest.raises(TypeError, match=r"cannot be read from 17 of type int\n  right:  warm_start="):
         begun(17)
     with pytest.raises(RecordError, match="There is no experiment 'nowhere'"):
@@ -337,7 +302,7 @@ def test_a_searcher_that_raises_at_an_earlier_trial_ends_the_search() -> None:
         assert search.finished
 
 
-def test_reports_that_became_void_are_not_learnt_from() -> None:
+def test_void_reports_are_not_used() -> None:
     scheduler = FIFO(metric="loss", points_to_evaluate=[{"x": 0.5}])
     for value in (-7.0, 3.0):
         with open_search(LINE, scheduler, name="old", random_seed=0) as search:
@@ -349,7 +314,7 @@ def test_reports_that_became_void_are_not_learnt_from() -> None:
     assert [told[4] for told in Noting.told if len(told) > 2] == [(3.0,)]
 
 
-def test_a_search_that_goes_on_is_not_told_twice() -> None:
+def test_reopened_search_uses_its_warm_start_once() -> None:
     old = earlier("old")
     with begun("old") as search:
         search.ask()

@@ -1,4 +1,4 @@
-"""Callbacks hear of everything that happens, in order, off the hub's thread; what they raise ends nothing."""
+"""Callbacks receive all events in order, in a thread of their own; their exceptions do not end the search."""
 
 import logging
 import sys
@@ -22,12 +22,6 @@ from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import Decision, Status
 
 SPACE = {"x": uniform(0, 1), "epochs": 2}
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def objective(x: float, epochs: int) -> None:
@@ -78,7 +72,7 @@ def tuner(pool: Pool, *callbacks: object, n_trials: int = 1, first: float = 0.5,
     )
 
 
-def test_a_callback_hears_the_life_of_a_search_in_order(pool: Pool) -> None:
+def test_callback_receives_the_events_of_a_search_in_order(pool: Pool) -> None:
     heard = Noting()
     made = tuner(pool, heard)
     made.run()
@@ -103,7 +97,9 @@ def test_a_callback_hears_the_life_of_a_search_in_order(pool: Pool) -> None:
     assert heard.threads == {"fanwise-callbacks"}
 
 
-def test_a_command_from_a_callback_folds_no_reports_in_its_thread(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_from_a_callback_adds_no_reports_to_the_state_in_its_thread(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add, threads = SearchState.add, set()
 
     def noting_add(self: SearchState, *row: Any) -> None:  # Any: JSON
@@ -122,7 +118,7 @@ def test_a_command_from_a_callback_folds_no_reports_in_its_thread(pool: Pool, mo
     assert threads and "fanwise-callbacks" not in threads
 
 
-def test_a_command_from_on_start_is_obeyed(pool: Pool) -> None:
+def test_command_from_on_start_takes_effect(pool: Pool) -> None:
     class Stops:
         def on_start(self, event: SearchStarted) -> None:
             made.stop("enough")
@@ -131,7 +127,7 @@ def test_a_command_from_on_start_is_obeyed(pool: Pool) -> None:
     assert made.run().end_reason == "enough"
 
 
-def test_a_failure_is_told_with_its_reason(pool: Pool) -> None:
+def test_callback_receives_the_reason_of_a_failure(pool: Pool) -> None:
     heard = Noting()
     tuner(pool, heard, n_trials=2, first=0.9).run()
     failed, completed = (event for event in heard.events if isinstance(event, TrialEnded))
@@ -141,7 +137,7 @@ def test_a_failure_is_told_with_its_reason(pool: Pool) -> None:
     assert completed.status is Status.COMPLETED
 
 
-def test_what_a_callback_raises_is_logged_once_with_its_traceback_and_ends_nothing(
+def test_exception_of_a_callback_is_logged_once_and_the_search_continues(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -159,7 +155,7 @@ def test_what_a_callback_raises_is_logged_once_with_its_traceback_and_ends_nothi
     assert often.getMessage() == "the callback Broken.on_report raised 4 times; the first is above"
 
 
-def test_a_callback_that_calls_sys_exit_is_logged_and_hears_the_rest(
+def test_callback_that_calls_sys_exit_is_logged_and_receives_later_events(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Exits(Noting):
@@ -172,7 +168,7 @@ def test_a_callback_that_calls_sys_exit_is_logged_and_hears_the_rest(
     assert isinstance(heard.events[-1], SearchEnded)
 
 
-def test_the_end_waits_until_callbacks_have_heard_of_it() -> None:
+def test_close_waits_for_the_callbacks() -> None:
     go, said = threading.Event(), []
 
     class Slow:
@@ -194,7 +190,7 @@ def test_the_end_waits_until_callbacks_have_heard_of_it() -> None:
     assert said == ["called", "heard", "closed"]
 
 
-def test_a_callback_that_is_stuck_is_told_no_more_and_keeps_neither_the_end_nor_another_one(
+def test_stuck_callback_receives_no_more_events_and_delays_no_other_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     go, stuck, heard = threading.Event(), Noting(), Noting()
@@ -220,7 +216,7 @@ def test_a_callback_that_is_stuck_is_told_no_more_and_keeps_neither_the_end_nor_
     assert "Not delivered: 1 event. " in said
 
 
-def test_a_callback_whose_start_fails_hears_nothing_more(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_whose_on_start_raises_receives_no_more_events(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     heard = Noting()
 
     class Broken:
@@ -237,7 +233,7 @@ def test_a_callback_whose_start_fails_hears_nothing_more(pool: Pool, caplog: pyt
     assert heard.events == []
 
 
-def test_a_resumed_search_is_told_as_such_with_the_configurations_of_its_trials(pool: Pool) -> None:
+def test_callback_of_a_resumed_search_receives_its_new_trials(pool: Pool) -> None:
     tuner(pool).run()
     heard = Noting()
     again = Tuner.resume(
@@ -249,7 +245,7 @@ def test_a_resumed_search_is_told_as_such_with_the_configurations_of_its_trials(
     assert isinstance(trial, TrialStarted) and trial.trial_id == 1
 
 
-def test_events_go_to_logging_failures_as_warnings(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_are_logged_and_failures_are_warnings(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="fanwise.tune"):
         tuner(pool, n_trials=2, first=0.9).run()
     told = [(record.levelname, record.getMessage()) for record in caplog.records if "events" in record.name]
@@ -268,7 +264,7 @@ def test_events_go_to_logging_failures_as_warnings(pool: Pool, caplog: pytest.Lo
         ([type("Late", (), {"on_reports": print})()], "did you mean 'on_report'"),
     ],
 )
-def test_what_could_never_be_called_is_refused(callbacks: object, complaint: str) -> None:
+def test_object_without_callback_methods_is_refused(callbacks: object, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         checked_callbacks(callbacks)
 

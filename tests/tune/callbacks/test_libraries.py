@@ -1,7 +1,7 @@
-"""TensorBoard, MLflow and W&B get what a real search reports: read back with what each library reads with.
+"""Runs that TensorBoard, MLflow and W&B log, read back with the functions of each library.
 
-In programs of their own, because these libraries leave threads and connections behind. TensorBoard is
-there as for those who have no TensorFlow: where that is installed it is loaded, for as long as all others take.
+The tests run programs, because these libraries leave threads and connections behind. TensorFlow is hidden from
+TensorBoard, because loading it takes as long as all other tests.
 """
 
 import importlib
@@ -60,8 +60,8 @@ if __name__ == "__main__":
 """
 
 
-# The tuner is killed while trials 0 and 1 run. Resumed, trial 0 starts again from the checkpoint of its first report;
-# trial 1 does not start again.
+# The tuner is killed while trials 0 and 1 run. After the resume, trial 0 starts again from the checkpoint of its first
+# report, and trial 1 does not start again. Trial 3 is paused at its first report, resumes, and fails after its second.
 KILLED = """
 import json
 import sys
@@ -69,19 +69,20 @@ sys.modules |= HIDDEN
 from pathlib import Path
 from fanwise.tune import *
 from fanwise.tune.callbacks import *
+from fanwise.tune.core.actions import Reason
 from fanwise.tune.schedulers import Decision, Status
 
 def begin(callback, resumed):
     objectives = (Objective("loss", "min"),)
     callback.on_start(SearchStarted("digits", Path("digits"), Space(SPACE), objectives, 7, 2, resumed, 1e9))
 
-def attempt(callback, trial, number, from_iter, *losses):
-    void_after = from_iter if number else None
+def attempt(callback, trial, number, from_iter, *losses, void_after=None):
     callback.on_trial_start(TrialStarted(0.0, trial, number, CONFIG, from_iter, None, void_after))
     for iter, loss in enumerate(losses, from_iter + 1):
-        callback.on_report(TrialReported(0.0, trial, number, CONFIG, iter, {"loss": loss}, Decision.CONTINUE))
+        values = {"loss": loss, "note": f"report {iter}"}
+        callback.on_report(TrialReported(0.0, trial, number, CONFIG, iter, values, Decision.CONTINUE))
 
-SPACE, CONFIG = {"x": uniform(0, 1)}, {"x": 0.5}
+SPACE, CONFIG = {"x": uniform(0, 1), "layers": constant([8, 8])}, {"x": 0.5, "layers": [8, 8]}
 killed = CALLBACK
 begin(killed, False)
 attempt(killed, 0, 0, 0, 0.75, 0.5)
@@ -91,8 +92,13 @@ killed.on_report(TrialReported(0.0, 2, 0, CONFIG, 1, {"loss": 1.0}, Decision.CON
 LEAVE
 resumed = CALLBACK
 begin(resumed, True)
-attempt(resumed, 0, 1, 1, 0.25)
+attempt(resumed, 0, 1, 1, 0.25, void_after=1)
 resumed.on_trial_end(TrialEnded(0.0, 0, 1, CONFIG, Status.COMPLETED, 2, {"loss": 0.25}, None, False))
+attempt(resumed, 3, 0, 0, 0.9)
+resumed.on_trial_end(TrialEnded(0.0, 3, 0, CONFIG, Status.PAUSED, 1, {"loss": 0.9}, None, False))
+attempt(resumed, 3, 1, 1, 0.45)
+reason = Reason("exception", "ValueError: too large")
+resumed.on_trial_end(TrialEnded(0.0, 3, 1, CONFIG, Status.FAILED, 2, {"loss": 0.45}, reason, False))
 resumed.on_end(None)
 if True:
     READ
@@ -195,44 +201,7 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
     }
 
 
-def test_mlflow_has_a_run_a_trial_with_parameters_metrics_and_status(
-    tmp_path: Path, torch_loaded: LoadedInterpreter
-) -> None:
-    skip_without("mlflow")
-    found = found_by(
-        torch_loaded,
-        tmp_path,
-        'MLflowCallback("mlruns")',
-        """
-import mlflow
-client = mlflow.MlflowClient("mlruns")
-experiment = client.get_experiment_by_name("digits")
-found = {}
-for run in client.search_runs([experiment.experiment_id]):
-    curve = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
-    tags = [run.data.tags["note"], run.data.tags["fanwise.status"], run.data.tags.get("fanwise.reason")]
-    found[run.info.run_name] = [run.info.status, sorted(run.data.params.items()), curve, *tags]
-""",
-    )
-    assert found == {
-        "trial 0": [
-            "FINISHED",
-            [["layers", "[8, 8]"], ["x", "0.5"]],
-            [[1, 0.5], [2, 0.25]],
-            "epoch 2",
-            "Completed",
-            None,
-        ],
-        "trial 1": [
-            *("FAILED", [["layers", "[8, 8]"], ["x", "0.9"]], [[1, 0.9], [2, 0.45]]),
-            *("epoch 2", "Failed", "ValueError: too large"),
-        ],
-    }
-
-
-def test_mlflow_continues_the_run_of_a_resumed_trial_and_ends_what_a_killed_tuner_left(
-    tmp_path: Path, torch_loaded: LoadedInterpreter
-) -> None:
+def test_mlflow_has_a_run_for_each_trial_also_after_a_kill(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("mlflow")
     found = found_by(
         torch_loaded,
@@ -245,19 +214,19 @@ experiment = client.get_experiment_by_name("digits")
 found = []
 for run in client.search_runs([experiment.experiment_id]):
     curve = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
-    found.append([run.info.run_name, run.info.status, curve, run.data.tags.get("fanwise.attempt.1")])
+    names = ("note", "fanwise.status", "fanwise.reason", "fanwise.attempt.1")
+    tags = [run.data.tags.get(name) for name in names]
+    found.append([run.info.run_name, run.info.status, sorted(run.data.params.items()), curve, tags])
 found.sort()
 """,
         program=KILLED.replace("LEAVE", ""),
     )
+    params = [["layers", "[8, 8]"], ["x", "0.5"]]
+    discarded = "reports of earlier attempts after number 1 are discarded"
     assert found == [
-        [
-            "trial 0",
-            "FINISHED",
-            [[1, 0.75], [2, 0.5], [2, 0.25]],
-            "reports of earlier attempts after number 1 are discarded",
-        ],
-        ["trial 1", "KILLED", [[1, 1.0]], None],
+        ["trial 0", "FINISHED", params, [[1, 0.75], [2, 0.5], [2, 0.25]], ["report 2", "Completed", None, discarded]],
+        ["trial 1", "KILLED", params, [[1, 1.0]], ["report 1", None, None, None]],
+        ["trial 3", "FAILED", params, [[1, 0.9], [2, 0.45]], ["report 2", "Failed", "ValueError: too large", None]],
     ]
 
 
@@ -298,43 +267,24 @@ def test_an_mlflow_server_that_is_not_there_is_said_in_one_line_and_holds_nothin
     ], done.said
 
 
-def test_wandb_has_a_run_a_trial_without_a_network(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
-    skip_without("wandb")
-    found = found_by(
-        torch_loaded,
-        tmp_path,
-        'WandbCallback("digits", mode="offline", dir=".")',
-        READ_WANDB
-        + """
-found = {name: run for _, name, *run in runs}
-""",
-    )
-    assert found == {
-        "digits digits/0": ["0.5", "[8,8]", [[1, 0, 0.5], [2, 0, 0.25]], 0],
-        "digits digits/1": ["0.9", "[8,8]", [[1, 0, 0.9], [2, 1, 0.45]], 1],
-    }
-
-
-def test_wandb_continues_the_run_of_a_resumed_trial(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
+def test_wandb_has_a_run_for_each_trial_also_after_a_kill(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("wandb")
     found = found_by(
         torch_loaded,
         tmp_path,
         'WandbCallback("digits", mode="offline", dir=folder)',
-        READ_WANDB
-        + """
-found = sorted((number, name, curve) for number, name, _, _, curve, _ in runs)
-""",
+        READ_WANDB + "found = sorted(runs, key=lambda run: (run[1], run[4]))\n",
         # Two parts of a run that begin in the same second would have the same folder.
         program="folder = '.'\n"
         + KILLED.replace("LEAVE", "killed.on_end(None)\nfolder = 'later'\nPath(folder).mkdir()"),
     )
     ids = [number for number, *_ in found]
-    assert ids[0] == ids[1] != ids[2]
+    assert len(set(ids)) == 3 and ids[0] == ids[1]
     assert [run[1:] for run in found] == [
-        ["digits digits/0", [[1, 0, 0.75], [2, 0, 0.5]]],
-        ["digits digits/0", [[2, 1, 0.25]]],
-        ["digits digits/1", [[1, 0, 1.0]]],
+        ["digits digits/0", "0.5", "[8,8]", [[1, 0, 0.75], [2, 0, 0.5]], 0],
+        ["digits digits/0", "0.5", "[8,8]", [[2, 1, 0.25]], 0],
+        ["digits digits/1", "0.5", "[8,8]", [[1, 0, 1.0]], 0],
+        ["digits digits/3", "0.5", "[8,8]", [[1, 0, 0.9], [2, 1, 0.45]], 1],
     ]
 
 

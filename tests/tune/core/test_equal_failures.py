@@ -45,12 +45,7 @@ def test_search_fails_if_the_first_trials_fail_alike() -> None:
         "the first 3 trials to finish all failed alike (exception): boom 3\n"
         "Fix the objective, or set max_equal_failures=None to continue after any failure."
     )
-
-
-def test_search_fails_only_once() -> None:
-    failures = Failures(1)
-    assert failures.add(boom(), has_reported=False) is not None
-    assert failures.add(boom(), has_reported=False) is None
+    assert failures.add(boom("boom 4"), has_reported=False) is None, "it fails only once"
 
 
 @pytest.mark.parametrize("other", [None, boom("bang"), boom("boom", "signal")])
@@ -62,21 +57,13 @@ def test_one_different_outcome_lets_the_search_continue(other: Reason | None, pl
     assert [failures.add(reason, has_reported=False) for reason in reasons] == [None] * 5
 
 
-def test_timeout_after_a_report_is_not_a_failure() -> None:
+@pytest.mark.parametrize("has_reported", [True, False])
+def test_timeout_is_a_failure_only_before_the_first_report(has_reported: bool) -> None:
     failures = Failures(2)
     timeout = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
-    assert failures.add(timeout, has_reported=True) is None
-    assert failures.add(timeout, has_reported=True) is None
-    assert failures.all_failed(2) is None
-
-
-def test_timeout_without_a_report_is_a_failure() -> None:
-    failures = Failures(2)
-    timeout = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
-    failures.add(timeout, has_reported=False)
-    text = failures.add(timeout, has_reported=False)
-    assert text is not None
-    assert text.startswith("the first 2 trials to finish all failed alike (time-out): still running 30 s")
+    failures.add(timeout, has_reported=has_reported)
+    assert (failures.add(timeout, has_reported=has_reported) is None) == has_reported
+    assert (failures.all_failed(2) is None) == has_reported
 
 
 def test_message_has_the_commonest_reason_with_its_first_example() -> None:
@@ -97,17 +84,12 @@ def test_reason_of_all_trials_is_given_without_a_count(number: int, text: str) -
     assert failures.all_failed(number) == text
 
 
-def test_search_without_trials_or_with_a_success_has_not_failed() -> None:
+def test_search_without_trials_with_a_success_or_with_a_running_trial_has_not_failed() -> None:
     failures = Failures(10)
     assert failures.all_failed(0) is None
     failures.add(boom(), has_reported=False)
+    assert failures.all_failed(2) is None, "a trial runs"
     failures.add(None, has_reported=True)
-    assert failures.all_failed(2) is None
-
-
-def test_search_has_not_failed_while_a_trial_runs() -> None:
-    failures = Failures(10)
-    failures.add(boom(), has_reported=False)
     assert failures.all_failed(2) is None
 
 

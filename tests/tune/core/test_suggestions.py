@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from search_core_driver import SPACE, CountingSearcher, SlowSearcher
 
@@ -85,6 +86,13 @@ def test_random_configuration_depends_on_the_seed_and_the_request() -> None:
     source.fall_back()
     source.request(4, {}, 1.0)
     assert configs[0] == configs[1] != source.fall_back()
+
+
+def test_numbers_of_numpy_become_plain() -> None:
+    source, _ = in_state("requested")
+    source.receive(Suggested(1.0, 0, {"x": np.int64(3)}), 4)
+    config = source.take_suggestion()
+    assert config == {"x": 3} and type(config["x"]) is int
 
 
 def test_invalid_suggestion_is_refused() -> None:

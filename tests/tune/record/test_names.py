@@ -12,36 +12,35 @@ from fanwise.tune.record.names import check_name, new_name
 
 
 @pytest.mark.parametrize("name", ["a", "train-2026.1_x", "-", "_", "9", "a" * 100])
-def test_a_good_name_is_returned(name: str) -> None:
+def test_valid_name_is_returned(name: str) -> None:
     assert check_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "caf\xe9", "a" * 101, "a\0"])
-def test_a_bad_name_is_refused(name: str) -> None:
+def test_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         check_name(name)
 
 
 @given(st.text(), st.floats(0, 4e9), st.binary(min_size=3, max_size=8))
-def test_a_new_name_is_always_a_good_one(objective: str, wall_s: float, entropy: bytes) -> None:
+def test_new_name_is_valid(objective: str, wall_s: float, entropy: bytes) -> None:
     assert check_name(new_name(objective, wall_s, entropy)).endswith(entropy[:3].hex())
 
 
-def test_a_new_name_tells_objective_and_time() -> None:
+def test_new_name_has_the_objective_and_the_time() -> None:
     name = new_name("train_lenet", 1_700_000_000.0, b"\x01\xab\xff")
     assert name.startswith("train_lenet-2023-11-1")
     assert name.endswith("-01abff")
     assert new_name("<lambda>", 0.0, b"abc").startswith("lambda-19")
 
 
-def test_experiments_are_listed_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    assert experiments_folder() == tmp_path / "home"
+def test_experiments_are_listed_and_other_folders_are_not(home: Path) -> None:
+    assert experiments_folder() == home
     assert list_experiments() == []
     for name in ("b", "a"):
-        Record.create(tmp_path / "home" / name, {}).close()
-    (tmp_path / "home" / "c").mkdir()
-    (tmp_path / "home" / "d").write_text("")
+        Record.create(home / name, {}).close()
+    (home / "c").mkdir()
+    (home / "d").write_text("")
     assert list_experiments() == ["a", "b"]
 
 

@@ -280,7 +280,7 @@ def model_utilization(events: list[RecordedEvent]) -> float | None:
 TestRuns = Runs.TestCase
 
 
-def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
+def test_best_report_of_a_trial_is_the_first_best_finite_one() -> None:
     search = Search()
     for trial_id in (0, 1):
         search.start(trial_id, slot=trial_id)
@@ -294,18 +294,7 @@ def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
         assert second is None
 
 
-def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> None:
-    search = Search()
-    search.start(0, attempt=0, slot=1)
-    search.end(0, attempt=0, status="Failed", will_retry=True)
-    search.start(0, attempt=1, slot=0)
-    search.now_s = 3.0
-    search.rows.free(3.0, 0)
-    first, second = search.folded().trials[0].attempts
-    assert (first.free_s, second.free_s) == (3.0, None)
-
-
-def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
+def test_missing_fields_and_unknown_trials_are_damage() -> None:
     for kind, trial_id, body in [
         ("report", 0, {"attempt": 0, "decision": "CONTINUE"}),
         ("tick", None, {"actions": [{"action": "start", "trial": 1, "attempt": 0, "slot": 0}]}),

@@ -17,23 +17,7 @@ def searching(**meta: Any) -> tuple[SearchState, RecordedSearch]:  # Any: JSON
     return state, RecordedSearch(state.add)
 
 
-def test_the_utilization_is_time_in_the_objective_over_the_time_of_all_workers_until_the_stop() -> None:
-    state, rows = searching()
-    rows.start(0.0, 0, {"depth": 2})
-    rows.start(0.0, 1, {"depth": 3}, slot=1)
-    assert state.snapshot(now_s=9.0).utilization is None
-    rows.ready(10.0, 0)
-    rows.ready(12.0, 1)
-    # 2 s and nothing, of 2 workers x 2 s.
-    assert state.snapshot(now_s=12.0).utilization == pytest.approx(2 / 4)
-    rows.end(16.5, 0, "Completed", 6.0)
-    assert state.snapshot(now_s=20.0).utilization == pytest.approx((6 + 8) / 20)
-    rows.stop(20.0, "enough")
-    rows.end(30.0, 1, "Stopped", 18.0)  # 10 s of it after the stop, which do not count
-    assert state.snapshot(now_s=40.0).utilization == pytest.approx((6 + 8) / 20)
-
-
-def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
+def test_time_between_two_runs_of_a_tuner_is_not_counted() -> None:
     state, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(1.0, 0)
@@ -46,7 +30,7 @@ def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
     assert state.utilization.share(state.last_s) == pytest.approx(5 / 8)
 
 
-def test_another_number_of_workers_counts_from_when_it_holds() -> None:
+def test_new_number_of_workers_counts_from_its_event_on() -> None:
     state, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(0.0, 0)
@@ -57,7 +41,7 @@ def test_another_number_of_workers_counts_from_when_it_holds() -> None:
     assert state.utilization.share(8.0) == pytest.approx(8 / (4 + 12))
 
 
-def test_a_worker_that_is_no_longer_wanted_counts_until_its_objective_ends() -> None:
+def test_surplus_worker_counts_until_its_objective_ends() -> None:
     progress, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(0.0, 0)
@@ -83,7 +67,7 @@ def test_a_worker_that_is_no_longer_wanted_counts_until_its_objective_ends() -> 
     ]
 
 
-def test_the_news_say_how_trials_ended_and_why() -> None:
+def test_news_have_the_ends_of_trials_and_their_reasons() -> None:
     state, rows = searching()
     rows.start(0.0, 3, {"depth": 2})
     rows.ready(0.5, 3)
@@ -104,7 +88,7 @@ def test_the_news_say_how_trials_ended_and_why() -> None:
     assert state.news.take() == []
 
 
-def test_the_news_say_where_a_trial_goes_on_and_what_it_is_a_clone_of() -> None:
+def test_news_have_checkpoints_and_sources_of_clones() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5}, decision="PAUSE", checkpoint="0-0-1")
@@ -132,13 +116,13 @@ def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once
     ]
 
 
-def test_the_news_say_which_configuration_the_searcher_did_not_choose() -> None:
+def test_news_name_a_random_configuration_of_a_slow_searcher() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2}, fallback=True)
     assert state.news.take() == ["trial 0 scheduled, drawn at random as the searcher took too long: depth=2"]
 
 
-def test_text_of_a_trial_cannot_steer_the_terminal() -> None:
+def test_control_characters_of_a_trial_are_escaped() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"layer": "\x1b[31mred\nline"})
     reason = {**REASON, "text": "ValueError: \x1b]0;title\x07"}
@@ -149,7 +133,7 @@ def test_text_of_a_trial_cannot_steer_the_terminal() -> None:
     ]
 
 
-def test_events_that_come_faster_than_anybody_reads_are_counted() -> None:
+def test_news_that_are_not_read_are_counted() -> None:
     state, rows = searching()
     for trial_id in range(100):
         rows.start(0.0, trial_id, {"depth": 2})
@@ -158,17 +142,7 @@ def test_events_that_come_faster_than_anybody_reads_are_counted() -> None:
     assert news[-1] == "(and 80 more events)"
 
 
-def test_attempts_that_are_tried_again_do_not_count_as_failed() -> None:
-    state, rows = searching()
-    rows.start(0.0, 0, {"depth": 2})
-    for attempt, will_retry in enumerate((True, False)):
-        rows.end(1.0, 0, "Failed", None, attempt=attempt, reason=REASON, will_retry=will_retry)
-        if will_retry:
-            rows.start(1.0, 0, {}, attempt=1)
-    assert state.snapshot().failed == 1
-
-
-def test_a_retry_that_a_person_has_stopped_counts_as_failed_once() -> None:
+def test_retried_trial_that_a_user_stops_counts_as_failed_once() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.end(1.0, 0, "Failed", None, reason=REASON, will_retry=True)
@@ -177,7 +151,7 @@ def test_a_retry_that_a_person_has_stopped_counts_as_failed_once() -> None:
     assert state.snapshot().failed == 1
 
 
-def test_the_best_leaves_out_what_became_void() -> None:
+def test_best_ignores_void_reports() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5}, checkpoint="0-0-1")
@@ -188,7 +162,7 @@ def test_the_best_leaves_out_what_became_void() -> None:
     assert state.snapshot().best == (0.5, 0)
 
 
-def test_a_checkpoint_on_the_way_there_again_does_not_save_the_best_beyond_it_from_a_crash() -> None:
+def test_checkpoint_of_a_repeated_report_does_not_keep_a_later_best_report() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5})
@@ -204,7 +178,7 @@ def test_a_checkpoint_on_the_way_there_again_does_not_save_the_best_beyond_it_fr
     assert state.snapshot().best == (0.2, 0)
 
 
-def test_of_a_dead_tuner_the_running_trials_are_lost_and_paused_ones_wait() -> None:
+def test_running_trials_of_a_dead_tuner_are_lost_and_paused_ones_are_not() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.start(0.0, 1, {"depth": 2}, slot=1)
@@ -217,7 +191,7 @@ def test_of_a_dead_tuner_the_running_trials_are_lost_and_paused_ones_wait() -> N
     assert (dead.running, dead.paused, dead.lost) == (0, 1, 1)
 
 
-def test_the_best_leaves_out_what_became_void_when_the_search_was_resumed() -> None:
+def test_best_ignores_reports_that_a_resume_made_void() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5}, checkpoint="0-0-1")
@@ -231,7 +205,7 @@ def test_the_best_leaves_out_what_became_void_when_the_search_was_resumed() -> N
     assert state.snapshot().best == (0.5, 0)
 
 
-def test_a_look_at_many_trials_has_the_latest_rows_and_counts_all() -> None:
+def test_snapshot_of_many_trials_has_the_latest_rows_and_counts_all() -> None:
     state = SearchState({"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 1000})
     for trial_id in range(1000):
         action = {"action": "start", "trial": trial_id, "attempt": 0, "slot": trial_id, "config": {"x": 1.0}}

@@ -57,7 +57,7 @@ def begun(scheduler: Scheduler) -> Scheduler:
         ({"max_t": 9, "searcher": "tpo"}, ValueError, "got 'tpo'; did you mean 'tpe'"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_what_is_allowed(
+def test_invalid_setting_of_an_early_stopping_scheduler_is_refused(
     preset: Callable[..., Scheduler], options: dict[str, object], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -75,7 +75,7 @@ def test_a_wrong_setting_is_refused_with_what_is_allowed(
         ({"max_t": 9, "grace_period": 10}, "grace_period=10 is above the maximum, 9"),
     ],
 )
-def test_a_space_that_does_not_fit_is_refused_by_check_and_begin(
+def test_space_that_does_not_fit_is_refused_by_check_and_begin(
     preset: Callable[..., Scheduler], options: dict[str, object], text: str
 ) -> None:
     scheduler = preset(metric="loss", **options)
@@ -125,7 +125,7 @@ def test_hyperbands_brackets_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(("r_max", "eta", "num_brackets"), [(1000, 10, 4), (243, 3, 6), (10, 2, 4), (1, 3, 1)])
-def test_a_logarithm_that_is_not_quite_whole_costs_no_bracket(r_max: int, eta: int, num_brackets: int) -> None:
+def test_rounding_of_a_logarithm_loses_no_bracket(r_max: int, eta: int, num_brackets: int) -> None:
     brackets = Hyperband(metric="loss", max_t=r_max, reduction_factor=eta).brackets(r_max)
     assert len(brackets) == num_brackets
     assert brackets[-1].levels == (r_max,)
@@ -153,19 +153,12 @@ def test_brackets_are_drawn_as_hyperband_begins_trials_and_by_seed_and_trial_alo
     assert brackets(1, range(2000)) != drawn
 
 
-def test_a_report_that_has_passed_several_levels_counts_for_the_highest() -> None:
-    scheduler = begun(ASHA(metric="loss", max_t=81))
-    assert scheduler.on_report(told(0, 10, 0.9, iter=1)) is CONTINUE  # the first at level 9
-    assert scheduler.on_report(told(1, 1, 1.0, iter=1)) is CONTINUE  # the first at level 1
-    assert scheduler.on_report(told(2, 26, 1.0, iter=1)) is STOP  # the second at level 9
-
-
 @pytest.mark.parametrize("preset", [*PRESETS, functools.partial(ASHA, type="promotion")])
 @pytest.mark.parametrize(
     ("options", "decisions"),
     [({"max_t": 10}, [STOP, STOP]), ({"max_resource_attr": "max_epochs"}, [CONTINUE, STOP])],
 )
-def test_who_knows_its_maximum_ends_by_itself_and_who_does_not_is_stopped_there(
+def test_trial_is_stopped_at_max_t_and_ends_by_itself_at_max_resource_attr(
     preset: Callable[..., Scheduler], options: dict[str, object], decisions: list[Decision]
 ) -> None:
     scheduler = begun(preset(metric="loss", grace_period=10, **options))
@@ -177,16 +170,6 @@ def test_the_maximum_of_a_hyperparameter_is_its_upper_bound() -> None:
     assert begun(ASHA(metric="loss", max_resource_attr="epochs")).max_resource == 20
 
 
-def test_a_constant_stops_nobody_by_the_median_rule_and_one_that_is_worse_is_stopped() -> None:
-    scheduler = begun(MedianStopping(metric="loss", grace_time=2, grace_population=3))
-    for trial_id in range(4):
-        assert [scheduler.on_report(told(trial_id, step, 0.1)) for step in range(1, 20)] == [CONTINUE] * 19
-    assert scheduler.on_report(told(4, 1, 0.6)) is CONTINUE, "the grace time is not over"
-    assert scheduler.on_report(told(4, 2, 0.6)) is STOP
-    assert scheduler.on_report(told(5, 1, 0.05)) is CONTINUE
-    assert scheduler.on_report(told(5, 2, 0.9)) is CONTINUE, "its best counts, not its last"
-
-
 def test_settings_of_the_median_rule_are_checked() -> None:
     with pytest.raises(ValueError, match="grace_population must be at least 1, got 0"):
         MedianStopping(metric="loss", grace_population=0)
@@ -195,7 +178,7 @@ def test_settings_of_the_median_rule_are_checked() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_description_is_json_with_all_settings_also_those_of_numpy(preset: Callable[..., Scheduler]) -> None:
+def test_description_has_all_settings_and_accepts_numbers_of_numpy(preset: Callable[..., Scheduler]) -> None:
     searcher = RandomSearcher()
     described = preset(metric="loss", max_t=np.int64(9), grace_period=np.float64(1.5), searcher=searcher).describe()
     assert json.loads(json.dumps(described)) == described
@@ -250,7 +233,7 @@ def _sums_of_tenths(config: Mapping[str, object], step: int) -> tuple[dict[str, 
         functools.partial(PBT, max_t=1.1, perturbation_interval=0.3),
     ],
 )
-def test_resources_that_are_sums_of_floats_reach_the_levels_that_they_mean(make: Callable[..., Scheduler]) -> None:
+def test_sums_of_floats_reach_the_level_that_they_round_to(make: Callable[..., Scheduler]) -> None:
     def decisions(resource_attr: str) -> list[object]:
         noted: list[object] = []
         simulate(

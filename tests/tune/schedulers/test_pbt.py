@@ -1,7 +1,6 @@
 """Population-based training: the paper's toy problem, few workers, no checkpoints, failures, replay, and explore."""
 
 import doctest
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -55,7 +54,7 @@ def toy_pbt(*, population_size: int = 2, max_t: float = 200, interval: float = 4
     )
 
 
-def test_two_members_reach_together_what_neither_configuration_reaches_alone() -> None:
+def test_population_reaches_a_value_that_no_single_configuration_reaches() -> None:
     together, alone = PlayedSearch(toy_pbt(), SPACE, toy), PlayedSearch(toy_pbt(interval=200), SPACE, toy)
     together.play()
     alone.play()
@@ -75,7 +74,7 @@ def test_a_population_ends_with_every_member_at_the_maximum(n_workers: int, save
 
 
 def pair(*epochs: tuple[int, int]) -> tuple[PBT, list[Decision]]:
-    """Two members, of which 0 is the better one, and the answers to (trial, epoch) in turn; they end by themselves."""
+    """Return a population of two, in which trial 0 is better, and its answers to reports of (trial, epoch)."""
     space = Space({"x": uniform(0, 1), "max_epochs": 4})
     scheduler = PBT(
         metric="loss",
@@ -94,14 +93,14 @@ def pair(*epochs: tuple[int, int]) -> tuple[PBT, list[Decision]]:
     ]
 
 
-def test_nobody_is_cloned_who_is_at_the_maximum_and_has_not_ended() -> None:
+def test_trial_at_the_maximum_is_not_cloned() -> None:
     _, answers = pair((0, 1), (0, 2), (0, 3), (1, 1), (1, 2))
     assert answers[-1] is Decision.STOP, "one epoch is left to a clone"
     _, answers = pair((0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2))
     assert answers == [Decision.CONTINUE] * 6
 
 
-def test_a_clone_that_waits_is_given_up_when_its_source_has_reached_the_maximum() -> None:
+def test_waiting_clone_is_dropped_if_its_source_reaches_the_maximum() -> None:
     ask = SuggestContext(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4}))
     scheduler, _ = pair((0, 1), (0, 2), (1, 1), (1, 2), (0, 3))
     answer = scheduler.next(ask)
@@ -112,35 +111,26 @@ def test_a_clone_that_waits_is_given_up_when_its_source_has_reached_the_maximum(
     assert scheduler.next(ask) == Done()
 
 
-def test_a_clone_that_waits_starts_when_its_source_falls_back_from_the_maximum() -> None:
+def test_waiting_clone_starts_if_its_source_is_rolled_back_from_the_maximum() -> None:
     scheduler, _ = pair((0, 1), (0, 2), (1, 1), (1, 2), (0, 3), (0, 4))
     scheduler.on_rollback(0, 3)
     answer = scheduler.next(SuggestContext(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4})))
     assert isinstance(answer, Clone) and answer.trial_id == 0
 
 
-def test_a_population_needs_no_more_epochs_on_one_worker_than_on_many() -> None:
+def test_population_needs_no_more_epochs_on_one_worker_than_on_many() -> None:
     epochs = []
     for n_workers in (1, 6):
         search = PlayedSearch(toy_pbt(population_size=6, max_t=40), SPACE, toy, n_workers=n_workers)
         search.play()
         epochs.append(sum(map(len, search.values.values())))
-    assert epochs[0] <= 1.2 * epochs[1], "who is paused goes on from its checkpoint"
+    assert epochs[0] <= 1.2 * epochs[1], "a paused trial resumes from its checkpoint"
     assert epochs[0] >= 6 * 40 * 0.5
-
-
-def test_without_checkpoints_nobody_gives_way_once_a_clone_has_started_from_scratch() -> None:
-    search = PlayedSearch(toy_pbt(population_size=6, max_t=40), SPACE, toy, n_workers=2, saves=False)
-    search.play()
-    first_clone = next(place for place, start in enumerate(search.starts) if start.source is not None)
-    assert all(start.from_iter == 0 for start in search.starts)
-    resumed = [place for place, start in enumerate(search.starts) if start.attempt > 0]
-    assert resumed and max(resumed) < first_clone + 20, "only those that were paused before it was known"
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("retries", [0, 2])
-def test_members_that_fail_are_replaced_and_the_decisions_can_be_replayed(seed: int, retries: int) -> None:
+def test_failed_members_are_replaced(seed: int, retries: int) -> None:
     search = PlayedSearch(
         toy_pbt(population_size=4, max_t=40), SPACE, toy, n_workers=3, seed=seed, crashes=0.05, retries=retries
     )
@@ -151,7 +141,7 @@ def test_members_that_fail_are_replaced_and_the_decisions_can_be_replayed(seed: 
     assert search.replayed() == search.actions
 
 
-def test_a_searcher_that_has_no_more_makes_the_population_smaller() -> None:
+def test_exhausted_searcher_makes_the_population_smaller() -> None:
     from fanwise.tune.searchers import GridSearcher
 
     scheduler = PBT(GridSearcher(), metric="q", mode="max", max_t=10, perturbation_interval=2, population_size=8)
@@ -160,10 +150,12 @@ def test_a_searcher_that_has_no_more_makes_the_population_smaller() -> None:
     assert Counter(judged.status for judged in search.ends)[Status.COMPLETED] == 3
 
 
-def test_a_population_that_a_limit_kept_small_is_completed_when_the_search_is_resumed() -> None:
+def test_population_cut_short_by_a_limit_is_completed_after_a_resume() -> None:
     search = PlayedSearch(toy_pbt(population_size=4, max_t=40), SPACE, toy, n_workers=2, num_trials=3)
     search.play()
     assert len({start.trial_id for start in search.starts}) == 3
+    stopped = {end.trial_id for end in search.ends if end.status is Status.STOPPED}
+    assert {len(values) for trial_id, values in search.values.items() if trial_id not in stopped} == {40}
     search.resume(num_trials=100)
     search.play()
     assert sum(start.attempt == 0 and start.source is None for start in search.starts) == 4
@@ -171,7 +163,7 @@ def test_a_population_that_a_limit_kept_small_is_completed_when_the_search_is_re
     assert search.replayed() == search.actions
 
 
-def test_a_searcher_that_has_nothing_now_may_complete_the_population_later() -> None:
+def test_searcher_without_a_suggestion_is_asked_again_later() -> None:
     scheduler = toy_pbt(population_size=2)
     scheduler.begin(SPACE, 0)
     assert scheduler.next(SuggestContext(0, 0, SPACE)) == New()
@@ -191,12 +183,6 @@ def test_the_objective_may_know_its_maximum() -> None:
     search.play()
     returned = [judged for judged in search.ends if judged.status is Status.COMPLETED]
     assert len(returned) >= 1 and max(len(values) for values in search.values.values()) <= 13
-
-
-def test_it_describes_itself_as_json() -> None:
-    described = toy_pbt().describe()
-    assert json.loads(json.dumps(described)) == described
-    assert (described["name"], described["perturbation_interval"], described["mode"]) == ("PBT", 4, ["max"])
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -240,7 +226,7 @@ def test_a_value_is_perturbed_on_the_scale_of_its_domain(
 
 
 @given(st.sampled_from(sorted(SPACES)), st.integers(0, 10**6), st.sampled_from([0.0, 0.25, 1.0]))
-def test_what_is_explored_is_a_configuration_of_the_space(name: str, seed: int, resample: float) -> None:
+def test_explored_configuration_is_in_the_space(name: str, seed: int, resample: float) -> None:
     space = SPACES[name]
     config = space.sample(KeyedRandom(f"{seed}"))
     kept = dict(config)
@@ -249,7 +235,7 @@ def test_what_is_explored_is_a_configuration_of_the_space(name: str, seed: int, 
     assert got == explore(space, config, KeyedRandom(f"{seed}/explore"), resample)
 
 
-def test_what_depends_on_a_value_that_is_gone_is_gone_too() -> None:
+def test_explored_configuration_satisfies_its_conditions() -> None:
     config = {"nesterov": True, "momentum_kind": "heavy ball", "optimizer": "sgd", "learning_rate": 0.1}
     got = [explore(SPACES["conditions"], config, KeyedRandom(f"{k}"), 1.0) for k in range(20)]
     kinds = {"adam": {"optimizer", "beta", "learning_rate"}, "sgd": {"optimizer", "momentum_kind", "learning_rate"}}
@@ -259,13 +245,13 @@ def test_what_depends_on_a_value_that_is_gone_is_gone_too() -> None:
         assert set(one) == kinds[str(one["optimizer"])] | also
 
 
-def test_zero_which_no_factor_moves_is_drawn_anew() -> None:
+def test_zero_is_resampled_because_no_factor_changes_it() -> None:
     space = Space({"dropout": uniform(0, 1)})
     got = {explore(space, {"dropout": 0.0}, KeyedRandom(f"{k}"), 0.0)["dropout"] for k in range(20)}
     assert len(got) == 20 and all(0 < float(str(x)) < 1 for x in got)
 
 
-def test_everything_is_drawn_anew_as_often_as_the_probability_says() -> None:
+def test_values_are_resampled_with_the_given_probability() -> None:
     space = Space({"x": uniform(0, 1000)})
     got = [explore(space, {"x": 100.0}, KeyedRandom(f"{k}"), 0.25)["x"] for k in range(2000)]
     drawn = sum(not any(math.isclose(float(str(x)), one) for one in (80.0, 120.0)) for x in got)

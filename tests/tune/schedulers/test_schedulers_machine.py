@@ -1,4 +1,4 @@
-"""Early stopping beside obvious models, which keep every report and work everything out again from the start.
+"""Early stopping against simple models, which keep all reports and compute each answer from them.
 
 A machine asks, reports, takes reports back and ends trials in any order that the tuner may, and compares each answer.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -48,7 +48,7 @@ class Told:
 
 
 class Model(Protocol):
-    """What a machine asks a model: the same as a scheduler, in its own way."""
+    """The interface of a model, which is that of a scheduler."""
 
     def next(self, trial_id: int, exhausted: bool) -> NextTrial: ...
     def began(self, trial_id: int) -> None: ...
@@ -58,7 +58,7 @@ class Model(Protocol):
 
 
 class AshaModel:
-    """Of one bracket. Every entry is (loss, number, trial, iter) in the list of its level."""
+    """ASHA with one bracket. An entry of a rung is (loss, number, trial, iter)."""
 
     def __init__(self, eta: int, type: str) -> None:
         self.eta, self.type = eta, type
@@ -109,14 +109,14 @@ class AshaModel:
 
 @dataclass
 class RoundModel:
-    """One round: who is in its rung, with the report that brought them there, or None: on their way."""
+    """A round. `members`: the trials of its rung, with the report that reached the rung, or None before that."""
 
     number: int
     levels: list[int]
     sizes: list[int]
     rung: int
     members: dict[int, Told | None]
-    is_closed: bool = False  # nobody begins in it any more
+    is_closed: bool = False  # no trial is added
 
 
 class HalvingModel:
@@ -318,7 +318,7 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
         @precondition(lambda self: self.paths)
         @rule(data=st.data())
         def end(self, data: st.DataObject) -> None:
-            """By itself, by a person's hand, or by a crash; paused trials too."""
+            """End a running or paused trial."""
             trial_id = data.draw(st.sampled_from(sorted(self.paths)))
             self._end(trial_id, data.draw(st.sampled_from([Status.COMPLETED, Status.STOPPED, Status.FAILED])))
 
@@ -329,7 +329,7 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
             del self.paths[trial_id]
 
         def teardown(self) -> None:
-            """Of trials that are over, nothing but their places at the rungs is kept."""
+            """Check that only the rungs keep data of finished trials."""
             for trial_id in list(self.paths):
                 self._end(trial_id, Status.COMPLETED)
             # A trial that was asked for and did not come is known until the next question.
@@ -342,7 +342,6 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
 
 
 LONG = settings(stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
-QUICKLY = settings(LONG, max_examples=400, database=None, derandomize=True, phases=[Phase.generate])
 
 
 @pytest.mark.parametrize("max_examples", [10, pytest.param(200, marks=pytest.mark.soak)])

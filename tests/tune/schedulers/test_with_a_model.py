@@ -8,13 +8,14 @@ from fanwise.tune import (
     ASHA,
     BOHB,
     FIFO,
+    MOASHA,
     Hyperband,
     MedianStopping,
     Scheduler,
     StoppingCriterion,
     SuccessiveHalving,
 )
-from fanwise.tune.searchers import SEARCHERS, TPESearcher
+from fanwise.tune.searchers import SEARCHERS, ForestSearcher, TPESearcher
 from fanwise.tune.simulate import FunctionTable, simulate
 from fanwise.tune.space import Space, uniform
 
@@ -41,14 +42,14 @@ def best(scheduler: Scheduler, seed: int) -> float:
         (FIFO("tpe", metric="loss"), FIFO(metric="loss")),
         (BOHB(metric="loss", resource_attr="epoch", max_t=9), Hyperband(metric="loss", resource_attr="epoch", max_t=9)),
         (
-            ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher="forest"),
+            ASHA(ForestSearcher(num_trees=8), metric="loss", resource_attr="epoch", max_t=9),
             ASHA(metric="loss", resource_attr="epoch", max_t=9),
         ),
     ],
     ids=["tpe", "bohb", "asha"],
 )
 @pytest.mark.parametrize("num_seeds", [2, pytest.param(12, marks=pytest.mark.soak)])
-def test_with_a_model_a_search_ends_nearer_to_the_best(
+def test_search_with_a_model_finds_a_better_configuration(
     with_model: Scheduler, without: Scheduler, num_seeds: int
 ) -> None:
     nearer = sum(best(with_model, seed) < best(without, seed) for seed in range(num_seeds))
@@ -61,7 +62,7 @@ def test_bohb_has_tpe() -> None:
     assert searcher.num_init == 7
 
 
-def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> None:
+def test_levels_are_counted_down_from_the_maximum() -> None:
     levels = Hyperband(metric="loss", max_t=52).levels(SPACE)
     assert levels == pytest.approx((52 / 27, 52 / 9, 52 / 3, 52))
 
@@ -75,18 +76,17 @@ def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> Non
         (SuccessiveHalving("tpe", metric="loss", max_t=9, grace_period=3), (3, 9)),
         (BOHB(metric="loss", max_resource_attr="max_epochs"), (1, 3, 9)),
         (MedianStopping("tpe", metric="loss"), ()),
+        (MOASHA("tpe", metric=["loss", "size"], max_t=9), ()),
         (ASHA(TPESearcher(), metric="loss", max_t=10), ()),
     ],
-    ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median", "an object"],
+    ids=["asha", "asha of the space", "hyperband", "halving", "bohb", "median", "moasha", "an object"],
 )
-def test_a_searcher_learns_at_the_levels_where_trials_are_compared(
-    scheduler: Scheduler, levels: tuple[float, ...]
-) -> None:
+def test_searcher_learns_at_the_rung_levels_of_its_scheduler(scheduler: Scheduler, levels: tuple[float, ...]) -> None:
     scheduler.begin(SPACE, seed=0)
     assert scheduler.searcher.levels == levels
 
 
 @pytest.mark.parametrize("name", sorted(SEARCHERS))
-def test_a_searcher_may_be_given_by_its_name(name: str) -> None:
+def test_scheduler_takes_a_searcher_by_name(name: str) -> None:
     for scheduler in (ASHA(metric="loss", max_t=9, searcher=name), MedianStopping(metric="loss", searcher=name)):
         assert type(scheduler.searcher) is type(SEARCHERS[name]())

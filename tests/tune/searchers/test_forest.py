@@ -1,4 +1,4 @@
-"""Forest search: its trees, the expected improvement, where it looks, costs, constraints and failures."""
+"""The forest, the expected improvement, and the suggestions of the searchers with a model (forest and TPE)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ def scattered(num: int, seed: int) -> tuple[Floats, Floats]:
     return features, features[:, 0] * chance.standard_normal(num)
 
 
-def test_what_runs_counts_in_its_leaf_as_a_trial_that_came_out_as_the_lie() -> None:
+def test_running_trial_counts_in_its_leaf_with_the_assumed_loss() -> None:
     features, targets = scattered(40, 5)
     forest = Forest(features, targets, rng(), num_trees=8)
     here, far = features[:1], 1.0 - features[:1]
@@ -61,43 +61,18 @@ def bowl(config: Mapping[str, Any]) -> float:
     return float((config["x"] - 0.7) ** 2 + (config["y"] - 0.2) ** 2)
 
 
-def sixteen(searcher: Searcher, *, tells: bool, seed: int = 0) -> list[tuple[float, float]]:
-    """What it suggests to sixteen workers that ask one after the other; whether it is told of those before."""
+def sixteen(searcher: Searcher) -> list[tuple[float, float]]:
+    """Return the suggestions for sixteen trials that run at the same time."""
     pending: dict[int, Mapping[str, object]] = {}
     for number in range(16):
-        config = searcher.suggest(
-            SuggestContext(number, 100 + number, SQUARE, seed=seed, pending=dict(pending) if tells else {})
-        )
+        config = searcher.suggest(SuggestContext(number, 100 + number, SQUARE, pending=dict(pending)))
         assert config is not None
         pending[100 + number] = config
     return [(config["x"], config["y"]) for config in pending.values()]  # type: ignore[misc]  # numbers
 
 
-def nearest(points: list[tuple[float, float]]) -> float:
-    """The mean distance of each point to the nearest other one."""
-    found = np.array(points)
-    between = np.linalg.norm(found[:, None] - found[None], axis=2)
-    return float(np.sort(between, axis=1)[:, 1].mean())
-
-
-@pytest.mark.parametrize("num_seeds", [2, pytest.param(12, marks=pytest.mark.soak)])
-def test_sixteen_workers_at_once_get_configurations_that_are_spread(num_seeds: int) -> None:
-    spread, crowded = [], []
-    for seed in range(num_seeds):
-        points = sixteen(fed(ForestSearcher), tells=True, seed=seed)
-        assert len(set(points)) == 16
-        spread.append(nearest(points))
-        crowded.append(nearest(sixteen(fed(ForestSearcher), tells=False, seed=seed)))
-    assert np.mean(spread) > 1.2 * np.mean(crowded)
-
-
-def test_it_looks_where_losses_are_small() -> None:
-    far = [math.dist(point, (0.7, 0.2)) for point in sixteen(fed(ForestSearcher), tells=True)]
-    assert np.median(far) < 0.25
-
-
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
-def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callable[[], Searcher]) -> None:
+def test_suggestions_avoid_regions_that_violate_a_constraint(make: Callable[[], Searcher]) -> None:
     """The loss falls towards x = 1, but from x = 0.5 on a constraint is violated."""
     searcher = begun(make, SQUARE)
     for number in range(60):
@@ -107,11 +82,11 @@ def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callabl
             Observation(number, config, 1, 1.0, (loss,), {"loss": loss}, (over,), infeasibility=max(over, 0.0))
         )
         searcher.on_end(number, "Completed")
-    assert 0.25 < np.median([x for x, _ in sixteen(searcher, tells=True)]) < 0.55
+    assert 0.25 < np.median([x for x, _ in sixteen(searcher)]) < 0.55
 
 
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
-def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
+def test_suggestions_improve_both_objectives(make: Callable[[], Searcher]) -> None:
     """The first wants x = 0 and the second x = 1, and both y = 0."""
     searcher = begun(make, SQUARE)
     for number in range(60):
@@ -119,12 +94,12 @@ def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
         losses = config["x"] + config["y"], 1.0 - config["x"] + config["y"]
         searcher.observe(Observation(number, config, 1, 1.0, losses, {}))
         searcher.on_end(number, "Completed")
-    points = sixteen(searcher, tells=True)
+    points = sixteen(searcher)
     assert np.median([y for _, y in points]) < 0.35
     assert 0.2 < np.mean([x > 0.5 for x, _ in points]) < 0.8
 
 
-def test_losses_of_any_size_give_the_same_suggestions() -> None:
+def test_suggestions_depend_only_on_the_order_of_losses() -> None:
     def suggested(scale: Callable[[float], float]) -> list[object]:
         searcher = begun(ForestSearcher, SQUARE)
         for number in range(40):
@@ -136,7 +111,7 @@ def test_losses_of_any_size_give_the_same_suggestions() -> None:
     assert suggested(lambda loss: loss) == suggested(lambda loss: math.exp(50 * loss) * 1e6)
 
 
-def found(searcher: Searcher, seed: int) -> float:
+def best_loss(searcher: Searcher, seed: int) -> float:
     def train(config: Mapping[str, Any], epoch: int) -> tuple[Mapping[str, object], float]:
         return {"loss": bowl(config)}, 1.0
 
@@ -147,10 +122,13 @@ def found(searcher: Searcher, seed: int) -> float:
     return best.value
 
 
+@pytest.mark.parametrize("make", [lambda: ForestSearcher(num_trees=16), TPESearcher], ids=["forest", "tpe"])
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(9, marks=pytest.mark.soak)])
-def test_it_finds_better_configurations_than_random_search(num_seeds: int) -> None:
-    by_chance = np.median([found(RandomSearcher(), seed) for seed in range(9)])
-    losses = [found(ForestSearcher(num_trees=16), seed) for seed in range(num_seeds)]
+def test_searcher_with_a_model_finds_better_configurations_than_random_search(
+    make: Callable[[], Searcher], num_seeds: int
+) -> None:
+    by_chance = np.median([best_loss(RandomSearcher(), seed) for seed in range(9)])
+    losses = [best_loss(make(), seed) for seed in range(num_seeds)]
     assert np.median(losses) < 0.5 * by_chance
 
 
@@ -160,6 +138,8 @@ def test_it_finds_better_configurations_than_random_search(num_seeds: int) -> No
         (lambda: ForestSearcher(num_init=0), ValueError, "num_init must be at least 1, got 0"),
         (lambda: ForestSearcher(max_rows=3), ValueError, "max_rows must be at least 4, got 3"),
         (lambda: ForestSearcher(num_trees=0), ValueError, "num_trees must be at least 1, got 0"),
+        (lambda: TPESearcher(good_fraction=2), ValueError, "good_fraction must be a number from 0 to 1, got 2"),
+        (lambda: TPESearcher(num_candidates=0), ValueError, "num_candidates must be at least 1, got 0"),
     ],
 )
 def test_wrong_settings_are_refused(make: Callable[[], Searcher], error: type[Exception], text: str) -> None:
@@ -169,9 +149,7 @@ def test_wrong_settings_are_refused(make: Callable[[], Searcher], error: type[Ex
 
 @pytest.mark.parametrize("mean", [-2.0, 0.0, 0.5, 3.0])
 @pytest.mark.parametrize("deviation", [0.1, 1.0])
-def test_the_expected_improvement_is_the_mean_of_all_that_may_come_below_the_best(
-    mean: float, deviation: float
-) -> None:
+def test_expected_improvement_equals_the_integral(mean: float, deviation: float) -> None:
     best = 0.3
     whole, _ = quad(lambda loss: (best - loss) * norm.pdf(loss, mean, deviation), mean - 12 * deviation, best)
     exact = whole if mean - 12 * deviation < best else 0.0
@@ -179,22 +157,13 @@ def test_the_expected_improvement_is_the_mean_of_all_that_may_come_below_the_bes
     assert found == pytest.approx(exact, abs=1e-9)
 
 
-def test_of_equal_means_the_less_certain_one_gains_more() -> None:
+def test_expected_improvement_grows_with_the_deviation() -> None:
     gain = expected_improvement(0.0, np.array([0.5, 0.5, 0.5]), np.array([0.0, 0.2, 0.4]))
     assert gain[0] == 0.0 < gain[1] < gain[2]
 
 
-def suggestions(searcher: ForestSearcher, count: int = 12) -> list[Mapping[str, Any]]:
-    pending: dict[int, Mapping[str, Any]] = {}
-    for number in range(count):
-        config = searcher.suggest(SuggestContext(number, 100 + number, SQUARE, pending=dict(pending)))
-        assert config is not None
-        pending[100 + number] = config
-    return list(pending.values())
-
-
-def test_what_failed_is_worse_than_the_worst_loss() -> None:
-    """In the left half every trial fails before it reports; the right half has losses."""
+def test_failed_trials_count_as_worse_than_the_worst_loss() -> None:
+    """Every trial of the left half fails before it reports."""
     searcher = begun(ForestSearcher, SQUARE)
     for number in range(60):
         config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
@@ -205,5 +174,4 @@ def test_what_failed_is_worse_than_the_worst_loss() -> None:
         else:
             searcher.suggest(SuggestContext(number, number, SQUARE, pending={number: config}))
         searcher.on_end(number, "Failed" if is_left else "Completed")
-    assert isinstance(searcher, ForestSearcher)
-    assert np.mean([config["x"] > 0.45 for config in suggestions(searcher)]) > 0.8
+    assert np.mean([x > 0.45 for x, _ in sixteen(searcher)]) > 0.8

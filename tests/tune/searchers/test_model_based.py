@@ -49,7 +49,7 @@ class Stubborn(Near):
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_learner_keeps_the_contract(check: Check) -> None:
+def test_searcher_with_a_model_keeps_the_contract(check: Check) -> None:
     check(Near)
 
 
@@ -66,7 +66,7 @@ OF_LEVELS = (
     [check if check in OF_LEVELS else pytest.param(check, marks=pytest.mark.soak) for check in CHECKS_OF_A_MODEL],
     ids=lambda check: check.__name__,
 )
-def test_so_does_one_that_learns_from_several_levels(check: Check) -> None:
+def test_searcher_with_levels_keeps_the_contract(check: Check) -> None:
     check(lambda: Near(levels=(1, 2)))
 
 
@@ -90,9 +90,7 @@ def run_through(searcher: Searcher, space: Space, count: int, *, first: int = 0,
 @pytest.mark.parametrize("name", ["few values", "few values and a condition", "one value", "constants only"])
 @pytest.mark.parametrize("make", [Near, Stubborn])
 @pytest.mark.parametrize("fails", [False, True])
-def test_of_a_finite_space_every_configuration_comes_once_and_then_none(
-    name: str, make: type[Near], fails: bool
-) -> None:
+def test_each_configuration_of_a_finite_space_is_proposed_once(name: str, make: type[Near], fails: bool) -> None:
     space = SPACES[name]
     searcher = begun(lambda: make(1), space)
     suggested = []
@@ -109,7 +107,7 @@ def test_of_a_finite_space_every_configuration_comes_once_and_then_none(
     assert searcher.suggest(ask(11, space)) is None
 
 
-def test_what_others_chose_is_not_suggested_again() -> None:
+def test_configurations_of_other_trials_are_not_suggested() -> None:
     space = Space({"n": randint(0, 3)})
     searcher = begun(lambda: Stubborn(1), space)
     searcher.observe(observed(0, {"n": 2}, 1, 0.5))
@@ -120,7 +118,7 @@ def test_what_others_chose_is_not_suggested_again() -> None:
     assert searcher.suggest(ask(10, space)) is None
 
 
-def test_a_suggestion_that_came_too_late_may_come_again() -> None:
+def test_late_suggestion_may_be_repeated() -> None:
     space = Space({"n": randint(0, 1)})
     searcher = begun(lambda: Near(1), space)
     late = asked(searcher, 0, space)
@@ -128,7 +126,7 @@ def test_a_suggestion_that_came_too_late_may_come_again() -> None:
     assert searcher.suggest(SuggestContext(1, 1, space, pending={0: other})) == late
 
 
-def test_the_start_fills_the_space_evenly_and_lasts_until_there_are_results() -> None:
+def test_first_suggestions_fill_the_space_evenly_until_there_are_results() -> None:
     searcher = begun(lambda: Near(4), LINE)
     configs = [asked(searcher, number, LINE) for number in range(16)]
     assert sorted(int(4 * float(str(config["x"]))) for config in configs) == sorted([0, 1, 2, 3] * 4)
@@ -136,7 +134,7 @@ def test_the_start_fills_the_space_evenly_and_lasts_until_there_are_results() ->
     assert len({repr(begun(lambda: Near(4), LINE, seed).suggest(ask(0, LINE))) for seed in range(5)}) == 5
 
 
-def test_with_priors_every_second_point_of_the_start_is_near_them() -> None:
+def test_every_second_of_the_first_suggestions_is_near_the_priors() -> None:
     space = Space({"x": parameter(uniform(0, 1), prior=0.25, confidence=0.99), "kind": choice(["a", "b"])})
     searcher = begun(lambda: Near(50), space)
     near = [abs(float(str(asked(searcher, number, space)["x"])) - 0.25) < 0.04 for number in range(40)]
@@ -144,12 +142,12 @@ def test_with_priors_every_second_point_of_the_start_is_near_them() -> None:
     assert sum(near[1::2]) < 10
 
 
-def test_a_start_of_more_points_than_there_are_goes_on_at_random() -> None:
+def test_first_suggestions_are_random_after_the_last_sobol_point() -> None:
     searcher = begun(lambda: Near(4), LINE)
     assert len({repr(asked(searcher, number, LINE)) for number in range(300)}) == 300
 
 
-def test_the_model_is_told_what_runs_unless_it_knows_a_result_of_it() -> None:
+def test_model_gets_pending_trials_without_a_result() -> None:
     searcher = begun(lambda: Near(2), LINE)
     run_through(searcher, LINE, 2)
     pending = {5: {"x": 0.5, "y": 0.25}, 6: {"x": 0.75, "y": 0.5}}
@@ -158,7 +156,7 @@ def test_the_model_is_told_what_runs_unless_it_knows_a_result_of_it() -> None:
     np.testing.assert_array_equal(searcher.pending, [[0.5, 0.25]])  # type: ignore[attr-defined]
 
 
-def test_nothing_new_needs_no_new_fit() -> None:
+def test_model_is_not_fitted_again_without_new_results() -> None:
     searcher = begun(lambda: Near(2), LINE)
     run_through(searcher, LINE, 2)
     for number in range(2, 18):
@@ -166,7 +164,7 @@ def test_nothing_new_needs_no_new_fit() -> None:
     assert len(searcher.fits) == 1  # type: ignore[attr-defined]
 
 
-def test_of_many_trials_a_fit_serves_several_suggestions() -> None:
+def test_fit_serves_more_suggestions_if_there_are_more_trials() -> None:
     class Few(Near):
         _results_per_fit: ClassVar[int] = 10
 
@@ -176,7 +174,7 @@ def test_of_many_trials_a_fit_serves_several_suggestions() -> None:
     assert len(searcher.fits) == 8 + 5 + 3  # type: ignore[attr-defined]
 
 
-def test_a_resumed_search_fits_once_and_goes_on_as_it_would_have() -> None:
+def test_resumed_search_fits_once_and_suggests_the_same() -> None:
     for name, space in SPACES.items():
         whole = Play(begun(Near, space), space)
         suggestions = whole.go_on(90)
@@ -186,7 +184,7 @@ def test_a_resumed_search_fits_once_and_goes_on_as_it_would_have() -> None:
         assert len(resumed.searcher.fits) <= 3, "it thought everything over again"  # type: ignore[attr-defined]
 
 
-def test_with_levels_the_highest_with_enough_results_is_learnt_from() -> None:
+def test_model_learns_from_the_highest_level_with_enough_results() -> None:
     searcher = begun(lambda: Near(2, (1, 3)), LINE)
     for trial_id in range(4):
         config = asked(searcher, trial_id, LINE)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from fanwise.tune.searchers import Observation
 from fanwise.tune.searchers.encoding import Encoder
-from fanwise.tune.searchers.observations import ObservationStore
+from fanwise.tune.searchers.observations import ObservationStore, TrainingData, best_first, ranks
 from fanwise.tune.space import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1)})
@@ -142,7 +142,7 @@ def run(machine: type[HistoryMachine], max_examples: int) -> None:
 
 @pytest.mark.parametrize("max_examples", [25, pytest.param(500, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("levels", [(), LEVELS], ids=["last", "levels"])
-def test_history_holds_what_stands(levels: tuple[float, ...], max_examples: int) -> None:
+def test_store_equals_its_model(levels: tuple[float, ...], max_examples: int) -> None:
     run(type("Machine", (HistoryMachine,), {"levels": levels}), max_examples)
 
 
@@ -154,7 +154,7 @@ def reported(losses: list[tuple[float, ...]]) -> ObservationStore:
     return history
 
 
-def test_of_many_trials_the_best_quarter_and_the_latest_are_kept() -> None:
+def test_best_quarter_and_latest_trials_are_kept() -> None:
     history = reported([(float(loss),) for loss in [3, 1, 9, 8, 7, 6, 5, 4, 10, 11]])
     assert history.data(max_rows=8).trial_ids_N.tolist() == [0, 1, 4, 5, 6, 7, 8, 9]
     assert history.data(max_rows=4).trial_ids_N.tolist() == [1, 7, 8, 9]
@@ -166,7 +166,7 @@ def violating(trial_id: int, iter: int, loss: float, *violations: float) -> Obse
     return Observation(trial_id, {"x": x(trial_id)}, iter, iter, (loss,), {}, violations, infeasibility)
 
 
-def test_violations_stand_beside_the_losses_until_they_are_void() -> None:
+def test_violations_are_stored_with_losses_and_rolled_back() -> None:
     history = ObservationStore(Encoder(SPACE))
     history.on_end(9, "Failed", np.array([x(9)]))  # before anybody knows of constraints
     for observation in [
@@ -187,7 +187,7 @@ def test_violations_stand_beside_the_losses_until_they_are_void() -> None:
     assert history.data().losses_NM[1].tolist() == [math.inf], "an infinite violation is no result"
 
 
-def test_the_best_quarter_meets_the_constraints_as_far_as_it_can() -> None:
+def test_feasible_trials_come_first_in_the_best_quarter() -> None:
     history = ObservationStore(Encoder(SPACE))
     for trial_id, (loss, violation) in enumerate([(1, 9), (2, 0), (3, 4), (0, 5), (7, 6), (8, -1), (5, 7), (6, 8)]):
         history.observe(violating(trial_id, 1, loss, violation))
@@ -195,7 +195,7 @@ def test_the_best_quarter_meets_the_constraints_as_far_as_it_can() -> None:
     assert history.data(max_rows=7).trial_ids_N.tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_trial_that_is_over_leaves_a_row_and_nothing_else() -> None:
+def test_finished_trial_keeps_only_a_row() -> None:
     history = ObservationStore(Encoder(SPACE))
     for trial_id in range(3000):
         for iter in range(1, 4):
@@ -204,3 +204,43 @@ def test_a_trial_that_is_over_leaves_a_row_and_nothing_else() -> None:
     arrays = [value for value in vars(history).values() if isinstance(value, np.ndarray)]
     assert sum(array.nbytes for array in arrays) <= 2 * 3000 * 32
     assert not any(trial_id in history for trial_id in range(3000))
+
+
+# Ranks of trials.
+
+
+def training_data(losses: list[tuple[float, ...]], infeasibility: list[float] | None = None) -> TrainingData:
+    num = len(losses)
+    return TrainingData(
+        np.arange(num),
+        np.zeros((num, 1)),
+        np.array(losses, float),
+        np.zeros((num, 0)),
+        np.array([0.0] * num if infeasibility is None else infeasibility),
+        np.ones(num, bool),
+        None,
+    )
+
+
+def test_trials_of_one_objective_are_ranked_by_loss() -> None:
+    found = training_data([(3.0,), (1.0,), (3.0,), (2.0,)])
+    assert best_first(found).tolist() == [1, 3, 0, 2]
+    assert ranks(found).tolist() == [2, 0, 2, 1]
+
+
+def test_trials_are_ranked_by_violation_first_and_without_a_result_last() -> None:
+    found = training_data([(1.0,), (9.0,), (5.0,), (math.inf,)], [2.0, 0.0, 1.0, math.inf])
+    assert best_first(found).tolist() == [1, 2, 0, 3]
+    assert ranks(found).tolist() == [2, 0, 1, 3]
+
+
+def test_trials_of_several_objectives_are_ranked_by_front_and_distance() -> None:
+    found = training_data([(0, 4), (1, 2), (1.1, 1.9), (4, 0), (4, 4), (math.inf, math.inf)], [0.0] * 5 + [math.inf])
+    assert best_first(found).tolist() == [0, 3, 2, 1, 4, 5]
+    assert ranks(found).tolist() == [0, 3, 2, 0, 4, 5] or ranks(found).tolist() == [0, 2, 1, 0, 3, 4]
+
+
+def test_infeasible_trial_dominates_no_feasible_one() -> None:
+    """The first dominates the second, but not the third, which neither of the others dominates."""
+    found = training_data([(0, 3), (1, 4), (4, 1)], [1.0, 0.0, 0.0])
+    assert ranks(found).tolist() == [1, 0, 0]

@@ -61,39 +61,6 @@ def test_real_values_never_leave_their_bounds_and_reach_the_lower_one(domain: In
         assert 0.0 <= domain.to_unit(bound) < 1.0
 
 
-@given(st.integers(0, 9998), st.integers(1, 9999), UNITS)
-def test_reversed_logarithms_never_leave_their_bounds_and_reach_the_lower_one(lower: int, width: int, u: float) -> None:
-    domain = reverseloguniform(lower / 10000, min(lower + width, 9999) / 10000)
-    assert domain.lower <= domain.from_unit(u) <= domain.upper
-    assert domain.from_unit(0.0) == domain.lower
-
-
-def test_rounding_takes_no_value_below_the_lower_bound() -> None:
-    # The plain formula gives 1.0000000000000002 here.
-    lower = 1.0000000000000004
-    assert uniform(lower, math.nextafter(lower, 2.0)).from_unit(9.351475588854472e-17) == lower
-
-
-def test_rounding_takes_no_integer_above_the_upper_bound() -> None:
-    assert lograndint(2**45 - 1, 2**45).from_unit(math.nextafter(1.0, 0.0)) == 2**45
-    assert lograndint(1, 2).from_unit(math.nextafter(1.0, 0.0)) == 2
-
-
-@given(in_order(st.floats(-1e6, 1e6)), UNITS)
-def test_real_values_survive_the_round_trip(bounds: tuple[float, float], u: float) -> None:
-    domain = uniform(*bounds)
-    value = domain.from_unit(u)
-    slack = 4 * math.ulp(max(abs(domain.lower), abs(domain.upper)))
-    assert abs(domain.from_unit(domain.to_unit(value)) - value) <= slack
-
-
-@given(in_order(st.floats(1e-30, 1e30)), UNITS)
-def test_log_values_survive_the_round_trip(bounds: tuple[float, float], u: float) -> None:
-    domain = loguniform(*bounds)
-    value = domain.from_unit(u)
-    assert math.isclose(domain.from_unit(domain.to_unit(value)), value, rel_tol=1e-13)
-
-
 @pytest.mark.parametrize(
     "domain",
     [
@@ -195,7 +162,7 @@ def test_loguniform_gives_these_bits_on_every_machine() -> None:
     ]
 
 
-def test_the_callers_decimal_context_changes_nothing() -> None:
+def test_decimal_context_of_the_caller_has_no_effect() -> None:
     logs: list[Domain] = [loguniform(1e-2, 1), lograndint(1, 10**9)]
     units = (0.3, 0.9)
     before = [(d.from_unit(u), d.to_unit(d.from_unit(u))) for d in logs for u in units]
@@ -213,11 +180,6 @@ def test_finrange_hits_both_bounds_and_knows_points_written_by_hand() -> None:
     assert tenths.contains(0.7)
     assert not tenths.contains(0.35)
     assert tenths.normalize(0.3) == tenths.from_unit(0.25)
-
-
-def test_finrange_rounds_to_different_integers() -> None:
-    domain = finrange(8, 1024, 5, cast_int=True)
-    assert [domain.from_unit((k + 0.5) / 5) for k in range(5)] == [8, 262, 516, 770, 1024]
 
 
 @pytest.mark.parametrize(
@@ -390,7 +352,7 @@ def test_objects_are_categories_under_names(
     assert again != make(names)
 
 
-def test_objects_and_plain_categories_of_one_name_are_told_apart() -> None:
+def test_objects_and_plain_categories_with_equal_names_differ() -> None:
     domain = choice(["sin", math.sin, 1, None])
     assert domain.categories == ("sin", "sin#1", 1, None)
     assert [domain.index_of(value) for value in ("sin", math.sin, 1.0, None)] == [0, 1, 2, 3]

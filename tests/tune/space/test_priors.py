@@ -96,8 +96,3 @@ def test_wrong_priors_are_refused_at_once(center: object, confidence: float, err
 def test_a_constant_has_no_prior() -> None:
     with pytest.raises(ValueError, match="the constant 3 cannot have a prior"):
         parameter(3, prior=3)
-
-
-def test_a_prior_that_is_not_in_the_domain_is_refused_where_it_is_written() -> None:
-    with pytest.raises(ValueError, match=r"prior 3 is not in uniform\(0\.0, 1\.0\)"):
-        parameter(uniform(0, 1), prior=3)

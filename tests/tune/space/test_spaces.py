@@ -89,13 +89,6 @@ def test_complete_keeps_what_is_given_and_draws_the_rest_as_sample_does(
     assert set(partial) == given_names
 
 
-def test_resample_reaches_other_values() -> None:
-    space = Space(BOOK)
-    config = space.sample(Random(0))
-    drawn = {space.resample(config, "batch_size", Random(seed))["batch_size"] for seed in range(20)}
-    assert len(drawn) > 10
-
-
 def test_the_view_of_a_space_names_domains_and_constants() -> None:
     space = Space(BOOK)
     assert space.names == ("learning_rate", "batch_size", "max_epochs")
@@ -157,6 +150,7 @@ def test_lists_among_the_constants_are_copied_in_and_out() -> None:
     layers.append(1)
     config = space.sample(Random(0))
     assert config == {"layers": [64, [32]]}
+    assert repr(space) == "Space({'layers': constant([64, [32]])})"
     config["layers"][1].append(7)  # type: ignore[index]
     assert space.sample(Random(0)) == {"layers": [64, [32]]}
 
@@ -180,33 +174,23 @@ def test_bad_spaces_are_refused_at_once(mapping: dict[str, object], error: type[
         Space(mapping)
 
 
-@pytest.mark.parametrize("bare", [[0.1, 0.01], (0.1, 0.01)])
-def test_a_bare_list_is_refused_with_both_things_it_may_mean(bare: object) -> None:
+@pytest.mark.parametrize(
+    ("bare", "shown"),
+    [
+        ([0.1, 0.01], "[0.1, 0.01]"),
+        ((0.1, 0.01), "[0.1, 0.01]"),
+        ({1}, "[1]"),
+        (range(10**12), "[0, 1, 2, 3, 4, 5, ...]"),
+    ],
+)
+def test_bare_collection_is_refused_with_both_meanings(bare: object, shown: str) -> None:
     with pytest.raises(TypeError) as caught:
         Space({"lr": bare})
     assert str(caught.value) == (
         f"'lr' is a bare {type(bare).__name__}, which is ambiguous:\n"
-        f"  one of these values for each trial:     'lr': choice([0.1, 0.01])\n"
-        f"  all of them, the same for every trial:  'lr': constant([0.1, 0.01])"
+        f"  one of these values for each trial:     'lr': choice({shown})\n"
+        f"  all of them, the same for every trial:  'lr': constant({shown})"
     )
-
-
-def test_both_things_that_the_message_about_a_bare_list_offers_work() -> None:
-    space = Space({"lr": choice([0.1, 0.01]), "sizes": constant([128, 64]), "depth": constant(3)})
-    assert space.sample(Random(0)) == {"lr": 0.01, "sizes": [128, 64], "depth": 3}
-    assert eval(repr(space)) == space
-    assert repr(space) == "Space({'lr': choice([0.1, 0.01]), 'sizes': constant([128, 64]), 'depth': 3})"
-
-
-@pytest.mark.parametrize("bare", [range(3), {1}])
-def test_other_collections_are_refused_like_lists(bare: object) -> None:
-    with pytest.raises(TypeError, match=rf"'lr' is a bare {type(bare).__name__}, which is ambiguous"):
-        Space({"lr": bare})
-
-
-def test_of_a_long_list_only_the_beginning_is_shown() -> None:
-    with pytest.raises(TypeError, match=r"'lr': choice\(\[0, 1, 2, 3, 4, 5, \.\.\.\]\)\n"):
-        Space({"lr": range(10**12)})
 
 
 def test_objects_take_the_places_of_their_names() -> None:

@@ -52,6 +52,7 @@ def test_devices_are_numbers_or_names() -> None:
     ("options", "error", "said"),
     [
         ({"shards": 0}, ValueError, "shards must be at least 1, got 0"),
+        ({"shards": "all"}, ValueError, "shards='all': give a number, or 'devices' for one shard on each device"),
         ({"shards": 2.0}, TypeError, "shards must be a whole number, got 2.0"),
         ({"threads": 0}, ValueError, "threads must be at least 1, got 0"),
         ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),

@@ -124,18 +124,6 @@ def test_a_shard_that_is_too_small_for_batch_norm_says_what_to_do() -> None:
     fanwise.run(train, shards=1)
 
 
-def test_another_word_for_shards_is_refused() -> None:
-    with pytest.raises(ValueError, match="shards='all': give a number, or 'devices' for one shard on each device"):
-        fanwise.run(plan, shards="all")  # type: ignore[arg-type]  # wrong on purpose
-
-
-@pytest.mark.parametrize("options", [{"clip_norm": 0.5}, {"accumulate": 2}], ids=["clipped", "accumulated"])
-def test_clipping_and_accumulation_do_not_depend_on_devices(options: dict[str, float]) -> None:
-    one, _ = fanwise.run(training("momentum", **options), devices=1, shards=4)
-    assert same(one, fanwise.run(training("momentum", **options), devices=3, shards=4, processes=1)[0])
-    assert not same(one, fanwise.run(training("momentum"), devices=1, shards=4)[0])
-
-
 def plain_model() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
 
@@ -170,12 +158,6 @@ def test_one_shard_on_one_device_is_the_plain_loop(optimizer: str) -> None:
     ours = fanwise.run(train, shards=1)
     assert same(ours, fanwise.run(plain))
     assert sorted(torch.cat(orders[: len(orders) // 2]).tolist()) == list(range(N))
-
-
-def test_here_gives_the_bits_of_a_run_with_as_many_threads() -> None:
-    threads = torch.get_num_threads()
-    ours, _ = fanwise.run(training("momentum"), threads=threads)
-    assert same(ours, training("momentum")(fanwise.here())[0])
 
 
 def test_a_run_leaves_threads_and_random_states_as_they_were() -> None:

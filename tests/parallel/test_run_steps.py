@@ -116,15 +116,6 @@ def test_a_parameter_that_one_shard_uses_gets_its_gradient() -> None:
     assert not torch.equal(model[1].weight, fresh.weight)  # type: ignore[arg-type]
 
 
-def test_groups_of_parameters_keep_their_own_rates() -> None:
-    model = linear()
-    groups = [{"params": [model.weight], "lr": 0.5}, {"params": [model.bias], "lr": 0.0}]
-    before = model.weight.detach().clone(), model.bias.detach().clone()
-    fanwise.here(shards=1).step(model, torch.optim.SGD(groups, 1.0), losses)((X, Y))
-    assert torch.equal(model.bias, before[1])
-    torch.testing.assert_close(before[0] - model.weight.detach(), WHOLE / 2)
-
-
 def test_the_gradient_of_the_whole_batch_is_clipped() -> None:
     clipped = moved_by(losses, 3, clip_norm=1e-3)
     model = linear()
@@ -247,17 +238,6 @@ def test_a_shard_that_fails_leaves_everything_as_before_and_says_which() -> None
     assert step.updates == 1
 
 
-def test_random_numbers_around_a_step_do_not_depend_on_it() -> None:
-    model = nn.Sequential(nn.Dropout(0.5), linear())
-    step = fanwise.here(shards=3).step(model, sgd(model), losses)
-    torch.manual_seed(9)
-    expected = torch.rand(2)
-    torch.manual_seed(9)
-    first, second = step((X, Y)), step((X, Y))
-    assert torch.equal(torch.rand(2), expected)
-    assert not torch.equal(first, second)
-
-
 def test_each_shard_and_each_turn_draws_its_own_numbers() -> None:
     drawn: list[float] = []
 
@@ -272,24 +252,6 @@ def test_each_shard_and_each_turn_draws_its_own_numbers() -> None:
     assert len(set(drawn)) == 6
 
 
-def test_a_scheduler_is_stepped_by_the_program_once_on_any_number_of_devices() -> None:
-    def train(run: fanwise.parallel.Run) -> list[float]:
-        model = linear()
-        optimizer = sgd(model)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-        run.keep(scheduler=scheduler)
-        step = run.step(model, optimizer, losses)
-        rates = []
-        for _ in run.epochs(3):
-            for batch in run.batches((X, Y), 5):
-                step(batch)
-            scheduler.step()
-            rates += scheduler.get_last_lr()
-        return [float(rate) for rate in rates]
-
-    assert fanwise.run(train, devices=4, processes=1) == [0.5, 0.25, 0.125]
-
-
 def test_batches_may_be_dicts_and_nested() -> None:
     batch = {"image": X, "more": [Y, ["a"] * 10]}
     seen = []
@@ -300,13 +262,3 @@ def test_batches_may_be_dicts_and_nested() -> None:
 
     torch.testing.assert_close(moved_by(by_name, 3, batch), moved_by(losses, 3), rtol=0, atol=0)
     assert seen[-3:] == [["a"] * 4, ["a"] * 3, ["a"] * 3]
-
-
-def test_two_steps_train_two_models() -> None:
-    run, models = fanwise.here(), (linear(), linear())
-    steps = [run.step(model, sgd(model), losses) for model in models]
-    steps[0]((X, Y))
-    assert not torch.equal(models[0].weight, models[1].weight)
-    steps[1]((X, Y))
-    assert torch.equal(models[0].weight, models[1].weight)
-    assert run.executions == 2 * run.shards

@@ -1,4 +1,4 @@
-"""A loop of one's own over the shards of a batch, on one device: what is in .grad, counted, saved and undone."""
+"""Loops over `step.shards(batch)` on one device: gradients, counts, checkpoints, and errors in the body."""
 
 import gc
 import math
@@ -108,16 +108,6 @@ def test_an_error_in_a_body_leaves_everything_as_it_was() -> None:
         step.update()
 
 
-def test_parameters_that_are_nan_count_as_untouched() -> None:
-    model = nn.Linear(4, 3)
-    with torch.no_grad():
-        model.bias[0], model.bias[1] = math.nan, math.inf
-    step = made(fanwise.here(), model)
-    for x, _ in step.shards((X, Y)):
-        step.backward(model(x)[:, 2])
-    assert model.weight.grad is not None and model.weight.grad[2].isfinite().all()
-
-
 def test_a_batch_that_cannot_be_cut_leaves_the_step_usable() -> None:
     model = nn.Linear(4, 3)
     step = made(fanwise.here(), model)
@@ -125,11 +115,6 @@ def test_a_batch_that_cannot_be_cut_leaves_the_step_usable() -> None:
         backward(step, model, (X, Y[:3]))
     backward(step, model)
     step.update()
-
-
-def test_there_is_no_loss_before_a_loop_is_over() -> None:
-    with pytest.raises(ValueError, match=r"step\.loss is the mean loss of a batch, and no loop"):
-        _ = made(fanwise.here(), nn.Linear(4, 3)).loss
 
 
 def test_one_shard_comes_twice_in_the_first_batch() -> None:
@@ -142,16 +127,6 @@ def test_one_shard_comes_twice_in_the_first_batch() -> None:
         step.update()
     assert log == [5, 5, 5, 5, 5]
     assert step.executions == 4
-
-
-def test_another_step_whose_loss_calls_the_model_leaves_its_gradients_alone() -> None:
-    run, critic, model = fanwise.here(), nn.Linear(4, 3), nn.Linear(4, 4)
-    own, whole = made(run, critic), run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: critic(m(x)))
-    backward(own, critic)
-    assert critic.weight.grad is not None
-    before = critic.weight.grad.clone()
-    whole(X)
-    assert torch.equal(critic.weight.grad, before)
 
 
 def test_a_counter_that_begins_to_matter_later_is_found_with_verify() -> None:

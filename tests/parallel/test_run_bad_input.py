@@ -104,7 +104,7 @@ LAZY = nn.LazyLinear(2)
             {},
             r"holds 2 parameters that the model of the step does not have, the first of shape \(1, 3\)",
         ),
-        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times"),
+        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times: use"),
         (LINEAR, sgd(LINEAR), {"clip_norm": 0.0}, "clip_norm must be above 0, got 0.0"),
         (LINEAR, sgd(LINEAR), {"accumulate": 0}, "accumulate must be at least 1, got 0"),
         (

@@ -289,21 +289,6 @@ def norms_of_gradients(run: Run) -> Result:
 
 
 @program
-def clipping_by_value_and_logging_in_a_hook(run: Run) -> Result:
-    model, norms = net(), []
-    optimizer = sgd(model)
-
-    def before_each_update(*_: object) -> None:
-        nn.utils.clip_grad_value_(model.parameters(), 0.05)
-        norms.append(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
-
-    optimizer.register_step_pre_hook(before_each_update)
-    for _ in passes(run, run.step(model, optimizer, classify)):
-        pass
-    return [*state(model), torch.stack(norms)]
-
-
-@program
 def groups_without_weight_decay_and_a_warm_up(run: Run) -> Result:
     model = net()
     biases = [param for name, param in model.named_parameters() if name.endswith("bias")]
@@ -576,16 +561,6 @@ def a_step_in_a_loop_of_epochs(run: Run) -> Result:
 def an_iterator_over_other_data(run: Run) -> Result:
     others = iter(torch.randn(100, 1))
     return loop(run, lambda step, m, x, y: step.backward(classify(m, x + next(others), y)))
-
-
-@refused
-def weights_clipped_in_the_body(run: Run) -> Result:
-    def clipped(step: ManualStep, m: nn.Module, x: Tensor, y: Tensor) -> None:
-        step.backward(classify(m, x, y))
-        for param in m.parameters():
-            param.data.clamp_(-0.1, 0.1)
-
-    return loop(run, clipped)
 
 
 def in_each_batch(run: Run, body: Callable[[Run, ManualStep, nn.Module, Any], object]) -> Result:

@@ -56,11 +56,7 @@ def check_optimizer(
             f"torch.optim.Adam and other optimizers over its processes by itself: give that optimizer."
         )
     if isinstance(optimizer, torch.optim.LBFGS) and not has_closure:
-        raise ValueError(
-            "LBFGS calls the loss several times an update, but a step with loss_fn calls it once.\n"
-            "  wrong:  step = run.step(model, optimizer, loss_fn); step(batch)\n"
-            "  right:  step = run.step(model, optimizer); step.update(closure)"
-        )
+        raise ValueError("LBFGS calls the loss several times: use run.step(model, optimizer), and step.update(closure)")
     known = set(map(id, params))
     unknown = [param for group in optimizer.param_groups for param in group["params"] if id(param) not in known]
     if unknown:
@@ -81,7 +77,7 @@ def check_no_gradients(model: nn.Module) -> None:
                 f"{name!r} of the model has a gradient before the step, which would be lost: a step computes them.\n"
                 f"  wrong:  loss.backward(); step(batch)\n"
                 f"  right:  step(batch)                                # loss_fn returns the whole loss\n"
-                f"  right:  run.step(..., also=[model])                # for another step whose loss calls this model"
+                f"  right:  run.step(..., also=[model])                # if the loss of another step calls this model"
             )
 
 
@@ -99,8 +95,7 @@ def check_compiled(sizes: Sequence[int]) -> None:
             f"the model is compiled for one shape at a time, and the shards of this batch of {sum(sizes)} "
             f"have {' and '.join(map(str, different))} samples. The first shape would depend on the process.\n"
             f"  wrong:  torch.compile(model)\n"
-            f"  right:  torch.compile(model, dynamic=True)\n"
-            f"  right:  run.batches(data, {len(sizes) * max(1, sum(sizes) // len(sizes))}, drop_last=True)"
+            f"  right:  torch.compile(model, dynamic=True)"
         )
 
 
@@ -113,8 +108,8 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
     half = next((name for name, param in model.named_parameters() if param.dtype == torch.float16), None)
     if autocast is torch.float16 and half is not None:
         raise ValueError(
-            f"{half!r} of the model is float16: its gradient would overflow when the loss is scaled.\n"
-            f"Leave the model in float32, model.float(); autocast=torch.float16 computes in float16 where that is safe."
+            f"{half!r} of the model is float16: its gradient would overflow when the loss is scaled. Use a float32 "
+            f"model: autocast=torch.float16 computes in float16 where that is safe."
         )
 
 

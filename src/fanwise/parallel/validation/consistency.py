@@ -62,7 +62,7 @@ class Verifier:
         if content is not batch:
             facts |= batch_fingerprints(content, _BATCH)
         elif batch_number == 0 or self._compares_all(batch_number):
-            # Each process reads other shards of its data set. All read this one, to compare the data sets.
+            # All processes read this shard, to compare their data sets.
             first = next(index for index, size in enumerate(batch.sizes) if size)
             facts |= batch_fingerprints(batch.shard(first), _SHARD)
         if self._compares_all(batch_number):

@@ -79,7 +79,7 @@ class Verifier:
         return {**optimizer_settings(groups), **module_fingerprints(self.replica.modules)}
 
     def _compare(self, facts: Facts, batch_number: int) -> None:
-        operation = f"compares batch {batch_number} of step {self.number}"
+        operation = f"compares batch {batch_number} before it makes step {self.number}"
         difference = first_difference(self.team.together(lambda: self.team.gather(operation, facts)))
         if difference is None:
             return

@@ -64,8 +64,7 @@ def check_optimizer(
             f"the optimizer holds {len(unknown)} parameters that the model of the step does not have, the first of "
             f"shape {tuple(unknown[0].shape)}. The parameters of a step are those that its model had at run.step.\n"
             f"  wrong:  step = run.step(model, optimizer, loss_fn); optimizer.add_param_group(...)\n"
-            f"  right:  optimizer.add_param_group(...); step = run.step(model, optimizer, loss_fn)\n"
-            f"  right:  torch.optim.SGD(model.parameters(), ...)    # after model.to(...)"
+            f"  right:  optimizer.add_param_group(...); step = run.step(model, optimizer, loss_fn)"
         )
 
 

@@ -130,12 +130,9 @@ class Verifier:
 
 
 def first_different(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> int | None:
-    """The first index at which two lists of tensors differ in a bit, or in a None."""
+    """Return the first index at which two lists of tensors differ in a bit, or in a None."""
     for index, (left, right) in enumerate(zip(one, two, strict=True)):
-        if left is None or right is None:
-            if left is not right:
-                return index
-        elif not have_same_bits(left, right):
+        if left is not right and (left is None or right is None or not have_same_bits(left, right)):
             return index
     return None
 

@@ -32,12 +32,12 @@ def first_difference(facts: Sequence[Facts]) -> tuple[str, str] | None:
             value = own_facts.get(name, "missing")
             owners.setdefault(value if isinstance(value, str) else repr(value), []).append(str(place))
         if len(owners) > 1:
-            return name, ", ".join(f"{value} in process{_join(places)}" for value, places in owners.items())
+            return name, ", ".join(f"{value} in {_processes(places)}" for value, places in owners.items())
     return None
 
 
-def _join(places: list[str]) -> str:
-    return f" {places[0]}" if len(places) == 1 else f"es {', '.join(places[:-1])} and {places[-1]}"
+def _processes(places: list[str]) -> str:
+    return f"process {places[0]}" if len(places) == 1 else f"processes {', '.join(places[:-1])} and {places[-1]}"
 
 
 def have_same_bits(left: Tensor, right: Tensor) -> bool:

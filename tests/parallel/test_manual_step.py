@@ -74,7 +74,7 @@ def test_two_backwards_of_a_shard_are_the_gradient_of_their_sum() -> None:
     assert torch.allclose(step.loss, both)
 
 
-def test_in_a_body_grad_is_that_of_the_shard_alone() -> None:
+def test_in_a_body_grad_is_the_gradient_of_the_shard() -> None:
     model = nn.Linear(4, 3)
     step = made(fanwise.here(), model)
     backward(step, model)
@@ -135,13 +135,13 @@ def test_a_counter_that_begins_to_matter_later_is_found_with_verify() -> None:
         fanwise.run(train, devices=1, verify=1)
 
 
-def test_nothing_of_a_body_is_kept_after_its_loop() -> None:
+def test_graphs_of_a_body_are_freed_after_its_loop() -> None:
     seen: list[weakref.ref[Tensor]] = []
 
     def train(run: Run) -> None:
         model = nn.Linear(4, 3)
         step = made(run, model)
-        for _ in range(2):  # it is looked at closely
+        for _ in range(2):  # the first batches are checked
             for x, y in step.shards((X, Y)):
                 out = model(x)
                 seen.append(weakref.ref(out))
@@ -175,8 +175,8 @@ def test_gradients_that_wait_for_an_update_are_part_of_a_checkpoint(tmp_path: Pa
 
     expected = fanwise.run(train, devices=1)
     fanwise.run(lambda run: train(run, 3, saves=True), devices=1)
-    found = fanwise.run(train, devices=["cpu"] * 2, processes=1, resume=path)
-    assert all(map(torch.equal, expected, found))
+    actual = fanwise.run(train, devices=["cpu"] * 2, processes=1, resume=path)
+    assert all(map(torch.equal, expected, actual))
 
 
 def test_models_and_optimizers_of_one_step_have_names_of_their_own_in_a_checkpoint(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_models_and_optimizers_of_one_step_have_names_of_their_own_in_a_checkpoi
 
 
 @pytest.mark.parametrize("clip_norm", [math.inf, 0.01])
-def test_the_norm_that_a_step_tells_is_that_of_the_gradients_before_they_are_clipped(clip_norm: float) -> None:
+def test_grad_norm_is_the_norm_before_clipping(clip_norm: float) -> None:
     model = nn.Linear(4, 3)
     own, whole = made(fanwise.here(), model), fanwise.here()
     backward(own, model, (large := 50 * X, Y))
@@ -210,7 +210,7 @@ def test_the_norm_that_a_step_tells_is_that_of_the_gradients_before_they_are_cli
     assert torch.allclose(moved, min(expected, torch.tensor(clip_norm)), rtol=1e-4)
 
 
-def test_a_step_without_a_loss_function_says_that_it_cannot_be_called() -> None:
+def test_a_step_without_a_loss_function_cannot_be_called() -> None:
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with pytest.raises(TypeError, match=r"right:  step = run.step\(model, optimizer, loss_fn\); step\(batch\)"):

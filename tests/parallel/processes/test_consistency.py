@@ -43,13 +43,13 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 def on_both(train: Callable[[Run], Any], pool: Pool) -> list[Any]:  # Any: its result, or what it raises
     """Of one device and of two."""
-    found: list[Any] = []
+    actual: list[Any] = []
     for devices in (1, 2):
         try:
-            found.append(fanwise.run(train, devices=devices, shards=4, pool=pool if devices > 1 else None))
+            actual.append(fanwise.run(train, devices=devices, shards=4, pool=pool if devices > 1 else None))
         except (ValueError, TypeError) as error:
-            found.append((type(error), str(error)))
-    return found
+            actual.append((type(error), str(error)))
+    return actual
 
 
 def equal(one: list[Tensor], two: list[Tensor]) -> bool:
@@ -136,13 +136,13 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("what", [add_group, add_hooks, add_hook_to_all, load])
-def test_what_is_added_to_an_optimizer_later_counts(what: Between, all_reduce: AllReduceKind, pool: Pool) -> None:
+def test_later_changes_of_an_optimizer_count(what: Between, all_reduce: AllReduceKind, pool: Pool) -> None:
     one, two = on_both(later(what), pool)
     assert equal(one, two)
     assert not equal(one, fanwise.run(later(lambda *_: None), devices=1, shards=4))
 
 
-def test_a_hook_in_one_process_alone_takes_the_state_home_in_all(all_reduce: AllReduceKind, pool: Pool) -> None:
+def test_a_hook_in_one_process_ends_sharding_in_all(all_reduce: AllReduceKind, pool: Pool) -> None:
     def train(run: Run) -> list[Tensor]:
         def watch(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             if run.rank == 0:
@@ -154,8 +154,8 @@ def test_a_hook_in_one_process_alone_takes_the_state_home_in_all(all_reduce: All
     assert equal(one, two)
 
 
-def looks_into_the_state(run: Run, where: str, at: int = 0) -> list[Tensor]:
-    """After so many batches; what is looked at is held, and looked at again later."""
+def uses_the_state(run: Run, where: str, at: int = 0) -> list[Tensor]:
+    """Use the optimizer state after batch `at`, and read it again after later batches."""
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     step = run.step(model, optimizer, losses)
@@ -182,24 +182,22 @@ def looks_into_the_state(run: Run, where: str, at: int = 0) -> list[Tensor]:
     return [*weights(model), *first.values(), *seen]
 
 
-LOOKS = ["read", "read in one", "walked", "copied", "changed", "cleared", "replaced"]
+USES = ["read", "read in one", "walked", "copied", "changed", "cleared", "replaced"]
 
 
-@pytest.mark.parametrize("where", LOOKS)
-def test_the_state_of_an_optimizer_can_be_looked_into_and_changed(
-    where: str, all_reduce: AllReduceKind, pool: Pool
-) -> None:
-    one, two = on_both(functools.partial(looks_into_the_state, where=where), pool)
+@pytest.mark.parametrize("where", USES)
+def test_optimizer_state_can_be_read_and_changed(where: str, all_reduce: AllReduceKind, pool: Pool) -> None:
+    one, two = on_both(functools.partial(uses_the_state, where=where), pool)
     assert equal(one, two)
-    unseen = fanwise.run(functools.partial(looks_into_the_state, where=""), devices=1, shards=4)
-    assert equal(one[: len(unseen)], unseen) == (where in LOOKS[:4])
+    unseen = fanwise.run(functools.partial(uses_the_state, where=""), devices=1, shards=4)
+    assert equal(one[: len(unseen)], unseen) == (where in USES[:4])
 
 
 def test_settings_of_the_program_reach_every_process_and_are_put_back(pool: Pool) -> None:
     def train(run: Run) -> list[Any]:  # Any: plain values
-        found = [torch.get_default_dtype(), torch.get_float32_matmul_precision(), sys.argv[-1]]
+        actual = [torch.get_default_dtype(), torch.get_float32_matmul_precision(), sys.argv[-1]]
         torch.set_default_dtype(torch.float16)
-        return found
+        return actual
 
     before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
     torch.set_default_dtype(torch.float64)

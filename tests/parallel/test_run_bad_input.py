@@ -1,4 +1,4 @@
-"""What is wrong with the input of a run is said at once: what came, what there is, what to do."""
+"""Wrong arguments of a run are refused before it starts, with the value and a way out."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from torch import nn
 import fanwise
 from fanwise.parallel.devices import devices_of
 
-NO_GPUS = pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without GPUs says")
+NO_GPUS = pytest.mark.skipif(torch.cuda.is_available(), reason="expects the message of a machine without GPUs")
 
 
-def refused(said: str, error: type[Exception] = ValueError, /, **options: Any) -> None:  # Any: wrong on purpose
-    with pytest.raises(error, match=said):
+def refused(message: str, error: type[Exception] = ValueError, /, **options: Any) -> None:  # Any: wrong on purpose
+    with pytest.raises(error, match=message):
         fanwise.run(lambda run: None, **options)
 
 
@@ -24,7 +24,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_what_is(devices: Any) -> None: 
 
 
 @pytest.mark.parametrize(
-    ("devices", "error", "said"),
+    ("devices", "error", "message"),
     [
         (0, ValueError, "devices must be at least 1 and at most 1024, got 0"),
         (-1, ValueError, "got -1"),
@@ -38,8 +38,8 @@ def test_a_gpu_that_is_not_there_is_refused_with_what_is(devices: Any) -> None: 
     ],
     ids=str,
 )
-def test_devices_that_are_none_are_refused(devices: Any, error: type[Exception], said: str) -> None:  # Any: wrong
-    refused(said, error, devices=devices)
+def test_devices_that_are_none_are_refused(devices: Any, error: type[Exception], message: str) -> None:  # Any: wrong
+    refused(message, error, devices=devices)
 
 
 def test_devices_are_numbers_or_names() -> None:
@@ -49,9 +49,10 @@ def test_devices_are_numbers_or_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         ({"shards": 0}, ValueError, "shards must be at least 1, got 0"),
+        ({"shards": "all"}, ValueError, "shards='all': give a number, or 'devices' for one shard on each device"),
         ({"shards": 2.0}, TypeError, "shards must be a whole number, got 2.0"),
         ({"threads": 0}, ValueError, "threads must be at least 1, got 0"),
         ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
@@ -62,9 +63,9 @@ def test_devices_are_numbers_or_names() -> None:
     ids=str,
 )
 def test_settings_of_a_run_are_checked(
-    options: dict[str, Any], error: type[Exception], said: str
+    options: dict[str, Any], error: type[Exception], message: str
 ) -> None:  # Any: wrong
-    refused(said, error, **options)
+    refused(message, error, **options)
 
 
 def test_a_call_in_place_of_a_function_is_explained() -> None:
@@ -92,7 +93,7 @@ LAZY = nn.LazyLinear(2)
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer", "options", "said"),
+    ("model", "optimizer", "options", "message"),
     [
         (META, sgd(META), {}, r"'weight' of the model is on meta, and this run's device is cpu.\nWrite model.to\(run"),
         (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet; call the model once"),
@@ -103,7 +104,7 @@ LAZY = nn.LazyLinear(2)
             {},
             r"holds 2 parameters that the model of the step does not have, the first of shape \(1, 3\)",
         ),
-        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times"),
+        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times: use"),
         (LINEAR, sgd(LINEAR), {"clip_norm": 0.0}, "clip_norm must be above 0, got 0.0"),
         (LINEAR, sgd(LINEAR), {"accumulate": 0}, "accumulate must be at least 1, got 0"),
         (
@@ -115,8 +116,10 @@ LAZY = nn.LazyLinear(2)
     ],
     ids=["elsewhere", "lazy", "wrapped", "of another model", "closure", "clip", "accumulate", "float64"],
 )
-def test_a_step_is_checked_when_it_is_made(model: Any, optimizer: Any, options: Any, said: str) -> None:  # Any: wrong
-    with pytest.raises(ValueError, match=said):
+def test_a_step_is_checked_when_it_is_made(
+    model: Any, optimizer: Any, options: Any, message: str
+) -> None:  # Any: wrong
+    with pytest.raises(ValueError, match=message):
         fanwise.here().step(model, optimizer, lambda m, x: m(x), **options)
 
 
@@ -129,7 +132,7 @@ def test_what_is_no_model_or_optimizer_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "error", "said"),
+    ("result", "error", "message"),
     [
         (3.0, TypeError, "loss_fn must return a tensor of losses.*got float"),
         (
@@ -141,9 +144,9 @@ def test_what_is_no_model_or_optimizer_is_refused() -> None:
     ],
     ids=["float", "rows", "counts"],
 )
-def test_what_is_no_loss_is_refused(result: Any, error: type[Exception], said: str) -> None:  # Any: wrong on purpose
+def test_what_is_no_loss_is_refused(result: Any, error: type[Exception], message: str) -> None:  # Any: wrong on purpose
     step = fanwise.here(shards=1).step(LINEAR, sgd(LINEAR), lambda m, x: result)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         step(torch.rand(4, 2))
 
 

@@ -31,7 +31,7 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def train(run: Run, path: Path, end_after: int = 1000, accumulate: int = 1) -> list[Tensor]:
-    """Saves and ends after so many batches of this process."""
+    """Save and end after `end_after` batches of this process."""
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -46,7 +46,7 @@ def train(run: Run, path: Path, end_after: int = 1000, accumulate: int = 1) -> l
                 raise Ended
             end_after -= 1
             step(batch)
-            chance = float(torch.rand(()))  # the program's own stream goes on too
+            chance = float(torch.rand(()))  # the program's own random numbers continue too
         scheduler.step()
         run.report(epoch=epoch, chance=chance, executions=run.executions)
     rows = torch.tensor([[float(value) for value in row.values()] for row in run.rows])
@@ -59,7 +59,7 @@ def same(some: list[Tensor], others: list[Tensor]) -> bool:
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("ends", [[1], [5], [4], [0, 3, 5], [8]], ids=str)
-def test_a_training_goes_on_in_the_middle_of_an_epoch_on_other_devices(
+def test_a_training_continues_in_the_middle_of_an_epoch_on_other_devices(
     ends: list[int], accumulate: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.pt"
@@ -141,12 +141,12 @@ def test_plain_torch_load_reads_a_checkpoint(tmp_path: Path) -> None:
 
 def test_shards_threads_and_seed_are_those_of_the_checkpoint(tmp_path: Path) -> None:
     path = saved(tmp_path / "run.pt", shards=5, seed=7, threads=2)
-    found = fanwise.run(lambda run: (run.shards, run.seed, run.threads, torch.get_num_threads()), resume=path)
-    assert found == (5, 7, 2, 2)
+    actual = fanwise.run(lambda run: (run.shards, run.seed, run.threads, torch.get_num_threads()), resume=path)
+    assert actual == (5, 7, 2, 2)
 
 
 @pytest.mark.parametrize("name", ["shards", "seed", "threads"])
-def test_other_ones_are_refused(name: str, tmp_path: Path) -> None:
+def test_other_shards_seeds_and_threads_are_refused(name: str, tmp_path: Path) -> None:
     path = saved(tmp_path / "run.pt", shards=5, seed=7, threads=2)
     with pytest.raises(ValueError, match=rf"the run has {name}=3, but its checkpoint .* Leave out {name}="):
         fanwise.run(lambda run: None, resume=path, **{name: 3})  # type: ignore[arg-type]  # one of three
@@ -204,7 +204,7 @@ def test_restore_also_works_after_the_model_was_registered(tmp_path: Path) -> No
     assert step.batches == 2
 
 
-def test_a_finished_training_has_nothing_left_to_do(tmp_path: Path) -> None:
+def test_a_finished_training_has_no_epochs_left(tmp_path: Path) -> None:
     def whole(run: Run) -> tuple[int, int]:
         epochs = batches = 0
         for _ in run.epochs(2):
@@ -225,7 +225,7 @@ def test_restore_comes_before_the_first_epoch(tmp_path: Path) -> None:
         run.restore(path)
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.pt"
     with pytest.raises(FileNotFoundError, match=r"other\.pt"):
         fanwise.run(lambda run: None, resume=path)

@@ -22,24 +22,17 @@ def test_an_accuracy_is_the_exact_count(rights: list[bool], batch_size: int, dev
     assert fanwise.run(train, devices=devices, processes=1) == sum(rights) / len(rights)
 
 
-def test_values_that_are_no_real_tensor_are_refused_by_what_they_are() -> None:
-    with pytest.raises(TypeError, match=r"(?s)fn returned a tensor of torch.complex64, .*values.abs\(\)"):
-        fanwise.here().mean(lambda m, x: x, nn.Linear(1, 1), torch.ones(3, dtype=torch.complex64))
-    with pytest.raises(TypeError, match=r"fn must return a tensor, .* got list"):
-        fanwise.here().mean(lambda m, x: [1], nn.Linear(1, 1), torch.ones(3))
-
-
 def test_the_mean_of_floats_is_added_in_float64() -> None:
     values = torch.full((3000,), 0.1)
-    found = fanwise.here().mean(lambda m, x: x, nn.Linear(1, 1), values, batch_size=7)
-    assert abs(found - float(values[0])) < 1e-12
+    actual = fanwise.here().mean(lambda m, x: x, nn.Linear(1, 1), values, batch_size=7)
+    assert abs(actual - float(values[0])) < 1e-12
 
 
 def test_tokens_are_divided_by_their_count() -> None:
     right = torch.tensor([[1, 1, 0], [1, 0, 0]])
     mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
-    found = fanwise.here().mean(lambda m, r, k: (r * k, k), nn.Linear(1, 1), (right, mask), batch_size=1)
-    assert found == 3 / 4
+    actual = fanwise.here().mean(lambda m, r, k: (r * k, k), nn.Linear(1, 1), (right, mask), batch_size=1)
+    assert actual == 3 / 4
     assert fanwise.here().mean(lambda m, r: r, nn.Linear(1, 1), right) == 3 / 6
 
 
@@ -68,15 +61,22 @@ def test_a_measure_that_fails_leaves_the_mode_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "error", "said"),
+    ("measure", "error", "message"),
     [
         (lambda m, x: x.mean(), ValueError, r"fn got 3 samples and returned a tensor of shape \(\)"),
         (lambda m, x: x[:2], ValueError, r"fn got 3 samples and returned a tensor of shape \(2,\)"),
+        (
+            lambda m, x: x.to(torch.complex64),
+            TypeError,
+            r"(?s)returned a tensor of torch.complex64, .*values.abs",
+        ),
         (lambda m, x: 0.5, TypeError, "fn must return a tensor.*got float"),
         (lambda m, x: (x, x * 0), ValueError, "add up to 0.0: their mean is undefined"),
     ],
-    ids=["mean", "other rows", "number", "no counts"],
+    ids=["mean", "other rows", "complex", "number", "no counts"],
 )
-def test_what_is_no_value_a_sample_is_refused(measure: Any, error: type[Exception], said: str) -> None:  # Any: wrong
-    with pytest.raises(error, match=said):
+def test_results_that_are_not_one_value_per_sample_are_refused(
+    measure: Any, error: type[Exception], message: str
+) -> None:  # Any: wrong
+    with pytest.raises(error, match=message):
         fanwise.here().mean(measure, nn.Linear(1, 1), torch.rand(3))

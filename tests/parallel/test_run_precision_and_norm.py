@@ -105,7 +105,7 @@ def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"autocast": torch.float32}, "autocast must be torch.bfloat16, torch.float16 or None, got torch.float32"),
         ({"loss_scale": LossScale()}, "loss_scale= is for autocast=torch.float16, and autocast is None"),
@@ -113,9 +113,9 @@ def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
     ],
     ids=["autocast", "loss_scale", "batch_norm"],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
     model = network()
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         fanwise.here().step(model, torch.optim.SGD(model.parameters(), 0.1), losses, **options)
 
 
@@ -135,7 +135,7 @@ def one_cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
 
 @pytest.mark.parametrize("make", [warming, one_cycle])
 @pytest.mark.parametrize("made_last", [False, True], ids=["first", "last"])
-def test_a_resumed_scheduler_goes_on_wherever_it_is_made(
+def test_a_resumed_scheduler_continues_wherever_it_is_made(
     make: Callable[[torch.optim.Optimizer], LRScheduler], made_last: bool, tmp_path: Path
 ) -> None:
     def train(run: Run) -> list[tuple[float, float]]:
@@ -145,15 +145,15 @@ def test_a_resumed_scheduler_goes_on_wherever_it_is_made(
         step = run.step(model, optimizer, lambda m, x: m(x).square().sum(1))
         scheduler = scheduler or make(optimizer)
         run.keep(scheduler=scheduler)
-        found = []
+        actual = []
         for epoch in run.epochs(8):
             for batch in run.batches(torch.ones(2, 2), 2):
-                found.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+                actual.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
                 step(batch)
                 scheduler.step()
             if epoch == 2:
                 run.save(tmp_path / "checkpoint.pt", wait=True)
-        return found
+        return actual
 
     whole = train(fanwise.here())
     resumed = fanwise.here()
@@ -161,7 +161,7 @@ def test_a_resumed_scheduler_goes_on_wherever_it_is_made(
     assert train(resumed) == whole[3:]
 
 
-def test_nothing_is_said_of_a_training_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_training_without_problems_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         fanwise.run(training(autocast=torch.float16), shards=2)
     assert not caplog.records

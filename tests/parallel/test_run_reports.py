@@ -22,5 +22,5 @@ def test_a_run_prints_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_process_is_rank_0_of_1() -> None:
-    found = fanwise.run(lambda run: (run.rank, run.world_size, run.device, len(run.devices)), devices=3, processes=1)
-    assert found == (0, 1, torch.device("cpu"), 3)
+    actual = fanwise.run(lambda run: (run.rank, run.world_size, run.device, len(run.devices)), devices=3, processes=1)
+    assert actual == (0, 1, torch.device("cpu"), 3)

@@ -141,13 +141,6 @@ def test_names_of_mean_buffers_are_checked() -> None:
         step_of(nn.BatchNorm1d(4), mean_buffers=["num_batches_tracked"])
 
 
-def test_buffers_of_other_modules_are_kept_if_they_are_in_also() -> None:
-    critic = nn.BatchNorm1d(4)
-    step_of(nn.Linear(4, 2), lambda m, x: losses(m, critic(x)), also=[critic])(X)
-    assert critic.running_mean is not None
-    torch.testing.assert_close(critic.running_mean, 0.1 * X.mean(0))
-
-
 # -- updates ----------------------------------------------------------------------------------------------------------
 
 
@@ -266,28 +259,16 @@ def test_settings_are_changed_in_the_block_and_restored() -> None:
 
 # -- losses that depend on earlier shards -----------------------------------------------------------------------------
 
-COUNT = 0
-
 
 class Trainer:
-    """Its methods are losses that count their calls."""
+    """Its method is a loss that counts its calls."""
 
     def __init__(self) -> None:
-        self.calls, self.seen = 0, torch.zeros(3)
+        self.calls = 0
 
     def by_number(self, m: nn.Module, x: Tensor) -> Tensor:
         self.calls += 1
         return losses(m, x) / self.calls
-
-    def by_tensor(self, m: nn.Module, x: Tensor) -> Tensor:
-        self.seen += 1
-        return losses(m, x) * self.seen.sum()
-
-
-def by_global(m: nn.Module, x: Tensor) -> Tensor:
-    global COUNT
-    COUNT += 1
-    return losses(m, x) * COUNT
 
 
 def by_list(m: nn.Module, x: Tensor, seen: list[float] = []) -> Tensor:  # noqa: B006  # it is the counter
@@ -296,9 +277,7 @@ def by_list(m: nn.Module, x: Tensor, seen: list[float] = []) -> Tensor:  # noqa:
 
 
 STATEFUL: dict[str, Any] = {  # Any: losses
-    "global": by_global,
     "attribute": Trainer().by_number,
-    "tensor": Trainer().by_tensor,
     "list": by_list,
     "samples": lambda m, x: losses(m, x.mul_(0.5)),
 }

@@ -59,7 +59,7 @@ def sums(
                     results.append(measured(fn(model, *as_arguments(content)), len(places)))
         finally:
             watch(1)
-        return [result for each in team.gather("measures", results) for result in each]
+        return [result for gathered in team.gather("measures", results) for result in gathered]
 
     values, counts = zip(*team.together(measure), strict=True)
     return sum(values), sum(counts)
@@ -72,7 +72,7 @@ def mean(total: float, count: float) -> float:
     return total / count
 
 
-def measured(result: Any, samples: int) -> tuple[float, float]:  # Any: what the user's function returned
+def measured(result: Any, samples: int) -> tuple[float, float]:  # Any: returned by the user's function
     """Return the sum of the values of one chunk, and their number. The sum of integers is an integer."""
     if isinstance(result, tuple) and len(result) == 2:
         return _sum(result[0]), _sum(result[1])
@@ -81,7 +81,7 @@ def measured(result: Any, samples: int) -> tuple[float, float]:  # Any: what the
     return value, result.numel()
 
 
-def _sum(values: Any) -> float:  # Any: what the user's function returned
+def _sum(values: Any) -> float:  # Any: returned by the user's function
     if not isinstance(values, Tensor):
         raise TypeError(
             f"fn must return a tensor, one value for each sample, or (values, counts), got {type(values).__name__}.\n"

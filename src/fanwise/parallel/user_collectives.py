@@ -33,10 +33,10 @@ _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def gather(team: Team, operation: str, value: Any) -> list[Any]:  # Any: what can be pickled, or a function
     """Return copies of the values of all processes, by rank. `operation`: for messages, as "gathers"."""
     packed = team.together(lambda: team.gather(operation, _packed(_called(value))))
-    return [loads(each) for each in packed]
+    return [loads(value) for value in packed]
 
 
-def _called(value: Any) -> Any:  # Any: as given; what the function returns
+def _called(value: Any) -> Any:  # Any: as given, or the result of the function
     """Call functions and methods. Other objects that can be called, such as modules and metrics, are values."""
     return value() if inspect.isroutine(value) else value
 
@@ -48,7 +48,7 @@ def _packed(value: Any) -> bytes:  # Any: as given
     except Exception as error:
         raise NotSendableError(
             f"a {type(value).__name__} that was given to the other processes cannot be pickled: {error}.\n"
-            f"Give what it holds, as numbers, tensors, lists and dicts."
+            f"Use numbers, tensors, lists and dicts."
         ) from error
 
 
@@ -85,19 +85,19 @@ def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Ten
         return cpu
 
     operands: list[Tensor] = gather(team, f"reduces tensors by {op}", operand)
-    kinds = [f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in operands]
+    kinds = [f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}" for value in operands]
     if len(set(kinds)) > 1:
         raise ValueError(
             f"run.all_reduce got tensors that cannot be reduced, by rank: {', '.join(kinds)}.\n"
             f"Every process gives one of the same type and shape; run.gather takes any."
         )
-    nodes = [Node(rank, rank + 1, each) for rank, each in enumerate(operands)]
+    nodes = [Node(rank, rank + 1, value) for rank, value in enumerate(operands)]
     result: Tensor = total(nodes, len(operands), _OPERATORS[op])
     return (result / len(operands) if op == "mean" else result).to(device)
 
 
 def _check_operand(value: Any, op: Op) -> None:  # Any: as given
-    """Raise TypeError for a value that cannot be reduced, also if there is one process and nothing to add."""
+    """Raise TypeError for a value that cannot be reduced, even with a single process."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"run.all_reduce takes a tensor, or a function that returns one, got {type(value).__name__}.\n"

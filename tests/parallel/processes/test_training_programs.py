@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
 from torch.nn.utils import parametrizations, prune
-from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import fanwise
@@ -290,21 +289,6 @@ def norms_of_gradients(run: Run) -> Result:
 
 
 @program
-def clipping_by_value_and_logging_in_a_hook(run: Run) -> Result:
-    model, norms = net(), []
-    optimizer = sgd(model)
-
-    def before_each_update(*_: object) -> None:
-        nn.utils.clip_grad_value_(model.parameters(), 0.05)
-        norms.append(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
-
-    optimizer.register_step_pre_hook(before_each_update)
-    for _ in passes(run, run.step(model, optimizer, classify)):
-        pass
-    return [*state(model), torch.stack(norms)]
-
-
-@program
 def groups_without_weight_decay_and_a_warm_up(run: Run) -> Result:
     model = net()
     biases = [param for name, param in model.named_parameters() if name.endswith("bias")]
@@ -350,17 +334,6 @@ def several_models_and_optimizers(run: Run) -> Result:
 
 
 @program
-def stochastic_weight_averaging(run: Run) -> Result:
-    model = normed()
-    averaged = AveragedModel(model)
-    for number in passes(run, run.step(model, sgd(model), classify)):
-        if number % 3 == 2:
-            averaged.update_parameters(model)
-    update_bn(DataLoader(TensorDataset(X), B), averaged)
-    return state(averaged)
-
-
-@program
 def lbfgs_with_a_closure(run: Run) -> Result:
     model = nn.Linear(D, 3)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
@@ -378,26 +351,6 @@ def lbfgs_with_a_closure(run: Run) -> Result:
 
 
 @program
-def sharpness_aware(run: Run) -> Result:
-    model = net()
-    step = run.step(model, sgd(model))
-    for batch in run.batches((X, Y), B):
-        backward(step, model, batch)
-        before = [param.detach().clone() for param in model.parameters()]
-        with torch.no_grad():
-            for param in model.parameters():
-                assert param.grad is not None
-                param.add_(param.grad, alpha=0.05)
-        model.zero_grad()
-        backward(step, model, batch)
-        with torch.no_grad():
-            for param, value in zip(model.parameters(), before, strict=True):
-                param.copy_(value)
-        step.update()
-    return state(model)
-
-
-@program
 def a_loop_beside_a_step(run: Run) -> Result:
     model = net()
     optimizer = adam(model)  # its state is spread over processes until the second step needs all of it
@@ -410,24 +363,6 @@ def a_loop_beside_a_step(run: Run) -> Result:
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
-
-
-@program
-def a_gan_with_batch_norm(run: Run) -> Result:
-    maker, critic = normed(into=Z, out=D), normed(out=1)
-
-    def criticise(m: nn.Module, real: Tensor) -> Tensor:
-        fake = maker(torch.randn(len(real), Z)).detach()
-        return softplus(-m(real)) + softplus(m(fake))
-
-    def deceive(m: nn.Module, real: Tensor) -> Tensor:
-        return softplus(-critic(m(torch.randn(len(real), Z))))
-
-    of_critic, of_maker = run.step(critic, adam(critic), criticise), run.step(maker, adam(maker), deceive)
-    for batch in run.batches(X, B):
-        of_critic(batch)
-        of_maker(batch)
-    return state(maker, critic)
 
 
 @program
@@ -628,16 +563,6 @@ def an_iterator_over_other_data(run: Run) -> Result:
     return loop(run, lambda step, m, x, y: step.backward(classify(m, x + next(others), y)))
 
 
-@refused
-def weights_clipped_in_the_body(run: Run) -> Result:
-    def clipped(step: ManualStep, m: nn.Module, x: Tensor, y: Tensor) -> None:
-        step.backward(classify(m, x, y))
-        for param in m.parameters():
-            param.data.clamp_(-0.1, 0.1)
-
-    return loop(run, clipped)
-
-
 def in_each_batch(run: Run, body: Callable[[Run, ManualStep, nn.Module, Any], object]) -> Result:
     model = net()
     step = run.step(model, sgd(model))
@@ -695,7 +620,6 @@ BODIES: dict[str, Callable[[Run, ManualStep, nn.Module, Any], object]] = {
     "a_loop_in_the_body": in_the_body(lambda run, step, model, batch: backward(step, model, batch)),
     "a_mean_in_the_body": in_the_body(lambda run, step, model, batch: run.mean(accuracy, model, (X, Y))),
     "an_exchange_in_the_body": in_the_body(lambda run, step, model, batch: run.all_reduce(torch.ones(1))),
-    "lbfgs_in_a_step": lambda run, step, m, batch: run.step(m, torch.optim.LBFGS(m.parameters()), classify),
 }
 for name, body in BODIES.items():
     REFUSED[name] = functools.partial(in_each_batch, body=body)

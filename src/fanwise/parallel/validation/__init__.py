@@ -1,1 +1,1 @@
-"""Checks of what the user passes and does, and of whether the result depends on the devices."""
+"""Checks of arguments and of the training function, so that the result does not depend on the devices."""

@@ -22,7 +22,7 @@ def check_model(model: nn.Module, device: torch.device) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
     for module in model.modules():
-        wrapper = next((each.__name__ for each in type(module).__mro__ if each.__name__ in _WRAPPERS), None)
+        wrapper = next((base.__name__ for base in type(module).__mro__ if base.__name__ in _WRAPPERS), None)
         if wrapper is not None:
             raise ValueError(
                 f"the model is wrapped in {wrapper}, which would spread the work a second time.\n"
@@ -30,10 +30,7 @@ def check_model(model: nn.Module, device: torch.device) -> None:
             )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if "DTensor" in (type(tensor).__name__, type(tensor.data).__name__):
-            raise ValueError(
-                f"{name!r} of the model is a DTensor, whose parts are in several processes; a run needs whole "
-                f"parameters.\n  wrong:  run.step(fully_shard(model), ...)\n  right:  run.step(model, ...)"
-            )
+            raise ValueError(f"{name!r} of the model is a DTensor, but a run needs whole parameters, not fully_shard")
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ValueError(f"{name!r} of the model has no shape yet; call the model once with a batch, then run.step")
         if tensor.device != device:
@@ -59,21 +56,15 @@ def check_optimizer(
             f"torch.optim.Adam and other optimizers over its processes by itself: give that optimizer."
         )
     if isinstance(optimizer, torch.optim.LBFGS) and not has_closure:
-        raise ValueError(
-            "LBFGS calls the loss several times an update, and run.step(model, optimizer, loss_fn) calls it once.\n"
-            "  wrong:  step = run.step(model, optimizer, loss_fn); step(batch)\n"
-            "  right:  step = run.step(model, optimizer); step.update(closure)    # it loops over step.shards(batch)"
-        )
+        raise ValueError("LBFGS calls the loss several times: use run.step(model, optimizer), and step.update(closure)")
     known = set(map(id, params))
-    others = [param for group in optimizer.param_groups for param in group["params"] if id(param) not in known]
-    if others:
+    unknown = [param for group in optimizer.param_groups for param in group["params"] if id(param) not in known]
+    if unknown:
         raise ValueError(
-            f"the optimizer holds {len(others)} parameters that the model of the step does not have, the first of "
-            f"shape {tuple(others[0].shape)}. A step exchanges the gradients of the parameters that its model had when "
-            f"the step was made.\n"
+            f"the optimizer holds {len(unknown)} parameters that the model of the step does not have, the first of "
+            f"shape {tuple(unknown[0].shape)}. The parameters of a step are those that its model had at run.step.\n"
             f"  wrong:  step = run.step(model, optimizer, loss_fn); optimizer.add_param_group(...)\n"
-            f"  right:  optimizer.add_param_group(...); step = run.step(model, optimizer, loss_fn)\n"
-            f"  right:  torch.optim.SGD(model.parameters(), ...)    # after model.to(...)"
+            f"  right:  optimizer.add_param_group(...); step = run.step(model, optimizer, loss_fn)"
         )
 
 
@@ -82,11 +73,10 @@ def check_no_gradients(model: nn.Module) -> None:
     for name, param in model.named_parameters():
         if param.grad is not None:
             raise ValueError(
-                f"{name!r} of the model has a gradient before the step, which would be lost: a step makes forward and "
-                f"backward passes itself, and leaves no gradients behind.\n"
+                f"{name!r} of the model has a gradient before the step, which would be lost: a step computes them.\n"
                 f"  wrong:  loss.backward(); step(batch)\n"
                 f"  right:  step(batch)                                # loss_fn returns the whole loss\n"
-                f"  right:  run.step(..., also=[model])                # for another step whose loss calls this model"
+                f"  right:  run.step(..., also=[model])                # if the loss of another step calls this model"
             )
 
 
@@ -102,11 +92,9 @@ def check_compiled(sizes: Sequence[int]) -> None:
     if len(different) > 1:
         raise ValueError(
             f"the model is compiled for one shape at a time, and the shards of this batch of {sum(sizes)} "
-            f"have {' and '.join(map(str, different))} samples. For which shape it is compiled first depends on the "
-            f"process, and so would the last bits of the result.\n"
+            f"have {' and '.join(map(str, different))} samples. The first shape would depend on the process.\n"
             f"  wrong:  torch.compile(model)\n"
-            f"  right:  torch.compile(model, dynamic=True)\n"
-            f"  right:  run.batches(data, {len(sizes) * max(1, sum(sizes) // len(sizes))}, drop_last=True)"
+            f"  right:  torch.compile(model, dynamic=True)"
         )
 
 
@@ -119,8 +107,8 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
     half = next((name for name, param in model.named_parameters() if param.dtype == torch.float16), None)
     if autocast is torch.float16 and half is not None:
         raise ValueError(
-            f"{half!r} of the model is float16: its gradient would overflow when the loss is scaled.\n"
-            f"Leave the model in float32, model.float(); autocast=torch.float16 computes in float16 where that is safe."
+            f"{half!r} of the model is float16: its gradient would overflow when the loss is scaled. Use a float32 "
+            f"model: autocast=torch.float16 computes in float16 where that is safe."
         )
 
 
@@ -128,17 +116,15 @@ def check_own_loop(models: Sequence[object], optimizers: Sequence[object], optio
     """Raise ValueError for a missing model or optimizer, and for options that only a step with `loss_fn` has."""
     if not models or not optimizers:
         raise ValueError(f"run.step got {len(models)} models and {len(optimizers)} optimizers; it needs one of each")
-    instead = {
-        "clip_norm": (None, "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)    # before step.update()"),
-        "accumulate": (1, "several loops over step.shards(batch)    # before one step.update()"),
-        "autocast": (None, "with torch.autocast(run.device.type, torch.bfloat16): ...    # in the loop"),
-        "batch_norm": ("shard", "run.step(model, optimizer, loss_fn, batch_norm='global')    # with shards='devices'"),
-    }
-    for name, (default, right) in instead.items():
+    defaults = {"clip_norm": None, "accumulate": 1, "autocast": None, "batch_norm": "shard"}
+    for name, default in defaults.items():
         if options[name] != default:
+            option = f"{name}={options[name]!r}"
             raise ValueError(
-                f"run.step without loss_fn has no {name}={options[name]!r}: the program writes the loop over the "
-                f"shards.\n  wrong:  step = run.step(model, optimizer, {name}={options[name]!r})\n  right:  {right}"
+                f"run.step without loss_fn has no {option}: the program writes the loop over the shards, clips with "
+                f"torch.nn.utils, and calls step.update() after one or several loops.\n"
+                f"  wrong:  step = run.step(model, optimizer, {option})\n"
+                f"  right:  step = run.step(model, optimizer, loss_fn, {option})"
             )
 
 

@@ -2,11 +2,12 @@
 
     tensor -> "float32 (32, 8) with checksum 0f3a99c1"          the checksum is the CRC-32 of the bytes
 
-Of a large tensor in a batch only 256 KiB are read, evenly spread over its rows.
+Only 256 KiB of a large tensor in a batch are read, evenly spread over its rows.
 """
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,17 +18,18 @@ from ..data.batch import Content, as_tensor, is_array
 _SAMPLED_BYTES = 1 << 18
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 
-Facts = Mapping[str, object]  # what one process reports, by name
+Facts = Mapping[str, object]  # reported by one process, by name
 
 
 def first_difference(facts: Sequence[Facts]) -> tuple[str, str] | None:
-    """Return the name of the first fact that differs between processes, and which of them have which value.
+    """Return the name of the first fact that differs between processes, and its values with their processes.
 
     Values are compared as text, so that NaN equals NaN.
     """
-    for name in dict.fromkeys(name for each in facts for name in each):
+    for name in dict.fromkeys(chain.from_iterable(facts)):
         owners: dict[str, list[str]] = {}
-        for place, value in enumerate(each.get(name, "missing") for each in facts):
+        for place, own_facts in enumerate(facts):
+            value = own_facts.get(name, "missing")
             owners.setdefault(value if isinstance(value, str) else repr(value), []).append(str(place))
         if len(owners) > 1:
             return name, ", ".join(f"{value} in {_processes(places)}" for value, places in owners.items())
@@ -38,11 +40,11 @@ def _processes(places: list[str]) -> str:
     return f"process {places[0]}" if len(places) == 1 else f"processes {', '.join(places[:-1])} and {places[-1]}"
 
 
-def have_same_bits(one: Tensor, other: Tensor) -> bool:
+def have_same_bits(left: Tensor, right: Tensor) -> bool:
     """As torch.equal, but NaN equals NaN, and 0.0 differs from -0.0."""
-    if one.dtype != other.dtype or one.device != other.device:
+    if left.dtype != right.dtype or left.device != right.device:
         return False
-    return torch.equal(as_integers(one), as_integers(other))
+    return torch.equal(as_integers(left), as_integers(right))
 
 
 def as_integers(tensor: Tensor) -> Tensor:
@@ -54,9 +56,16 @@ def as_integers(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def fingerprint(tensor: Tensor) -> str:
-    """Type, shape and checksum of all values. Waits for an accelerator."""
-    return f"{_type(tensor)} with checksum {_checksum(_dense(tensor.detach())):08x}"
+def fingerprint(tensor: Tensor, *, is_sampled: bool = False) -> str:
+    """Return type, shape and checksum. Waits for an accelerator."""
+    values = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    size = values.numel() * values.element_size()
+    if is_sampled and size > _SAMPLED_BYTES and values.ndim > 0:
+        rows = max(1, min(len(values), _SAMPLED_BYTES * len(values) // size))
+        values = values[torch.arange(rows, device=values.device) * len(values) // rows]
+        values = values.reshape(-1)[: max(1, _SAMPLED_BYTES // values.element_size())]
+    checksum = zlib.crc32(values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} with checksum {checksum:08x}"
 
 
 def module_fingerprints(modules: Mapping[str, nn.Module]) -> dict[str, str]:
@@ -82,8 +91,7 @@ def optimizer_settings(groups: Sequence[Mapping[str, Any]]) -> dict[str, object]
 def batch_fingerprints(content: Content, name: str) -> Iterator[tuple[str, str]]:
     """Fingerprints of all parts of a batch by their path, such as "batch['x'][0]"."""
     if is_array(content):
-        tensor = as_tensor(content).detach()
-        yield name, f"{_type(tensor)} with checksum {_checksum(_sampled(_dense(tensor))):08x}"
+        yield name, fingerprint(as_tensor(content), is_sampled=True)
     elif isinstance(content, Mapping):
         for key, value in content.items():
             yield from batch_fingerprints(value, f"{name}[{key!r}]")
@@ -94,24 +102,3 @@ def batch_fingerprints(content: Content, name: str) -> Iterator[tuple[str, str]]
     else:
         for index, value in enumerate(content):
             yield from batch_fingerprints(value, f"{name}[{index}]")
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
-
-
-def _sampled(tensor: Tensor) -> Tensor:
-    size = tensor.numel() * tensor.element_size()
-    if size <= _SAMPLED_BYTES or tensor.ndim == 0:
-        return tensor
-    rows = max(1, min(len(tensor), _SAMPLED_BYTES * len(tensor) // size))
-    some = tensor[torch.arange(rows, device=tensor.device) * len(tensor) // rows]
-    return some.reshape(-1)[: max(1, _SAMPLED_BYTES // tensor.element_size())]
-
-
-def _type(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-
-def _checksum(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -80,16 +80,14 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             "optimizer.step() was called for an optimizer that belongs to a run.step: a step makes forward and "
             "backward passes and the update itself.\n"
             "  wrong:  step(batch); optimizer.step()\n"
-            "  right:  step(batch)\n"
-            "  right:  optimizer.register_step_pre_hook(fn)   # fn sees the gradients of the batch, to log or clip\n"
+            "  right:  step(batch)                            # optimizer.register_step_pre_hook(fn) sees gradients\n"
             "  right:  step.update()                          # after a loop over step.shards(batch) of your own"
         )
     if not watch.has_warned:
         watch.has_warned = True
         _log.warning(
-            "the training function calls %s.step() itself: every process makes this update on its own, with its own "
-            "gradients, and the work is not spread over the devices. Gradients that the loss of a run.step leaves in "
-            "modules besides its model are dropped.\n"
+            "the training function calls %s.step() itself: every process makes this update on its own, and the work is "
+            "not spread over the devices. A step drops the gradients of modules besides its model.\n"
             "  wrong:  loss.backward(); optimizer.step()\n"
             "  right:  step = run.step(model, optimizer, loss_fn); step(batch)",
             type(optimizer).__name__,

@@ -8,12 +8,13 @@ teams                        the processes of a run:
     torch_distributed        started by a launcher
     hosts                    on several hosts that share a secret
     cluster                  jobs of a pool on a cluster
-checks, hangs                checks for results that depend on the devices; detection of stalled runs
+validation, hangs            checks of arguments and of the agreement of processes; detection of stalled runs
 optim, batch_norm            updates by slices, learning rates; batch normalization over the whole batch
 checkpoint                   one file or URL, written in the background
 progress, run_status         the line on standard error; the status for the board
 process_settings, rng        threads, settings of torch, memory; random numbers of a shard
-evaluation, ranks            means over a data set; exchanges between processes
+evaluation                   run.mean and run.sum
+user_collectives             run.gather, run.all_reduce and run.barrier
 devices                      the devices of a run
 primitives                   replicate, split_batch and allreduce for lists of tensors
 """

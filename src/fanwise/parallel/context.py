@@ -1,8 +1,10 @@
 """`Run`, which a training function gets, on one device or many. It connects the parts and contains no logic of its own.
 
-train(run):  run.step     step/           run.epochs, run.batches   data/
-             run.mean     evaluation.py   run.save, run.restore     checkpoint/
-             run.gather   ranks.py        run.report                the report of the current job of a pool
+    train(run):  run.step     step/                  run.epochs, run.batches   data/
+                 run.mean     evaluation.py          run.save, run.restore     checkpoint/
+                 run.gather   user_collectives.py    run.report                the current job of a pool
+
+A checkpoint restores an object when it is registered by `run.step` or `run.keep`.
 """
 
 import logging
@@ -17,23 +19,12 @@ from torch.utils.data import IterableDataset, default_collate
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
-from . import evaluation, ranks
+from . import evaluation, user_collectives
 from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer, take_snapshot
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .checks import misuse
-from .checks.checking import (
-    check_model,
-    check_optimizer,
-    check_own_loop,
-    check_precision,
-    check_same,
-    check_step,
-    whole_number,
-)
-from .checks.verifying import Verifier
 from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
@@ -50,6 +41,16 @@ from .step.manual import ManualStep
 from .step.open_loop import OpenLoop
 from .step.stepping import Step
 from .teams.team import Alone, Stateful, Sums, Team
+from .validation import misuse
+from .validation.arguments import (
+    check_model,
+    check_optimizer,
+    check_own_loop,
+    check_precision,
+    check_step,
+    whole_number,
+)
+from .validation.consistency import Verifier, check_same_model
 
 _log = logging.getLogger(__name__)
 
@@ -105,10 +106,7 @@ class Run:
         """Run the training function in this block: check how it uses the run, and end its loader workers."""
         with (
             closing(self._loaders),
-            misuse.watched(
-                self._placements.__contains__,
-                lambda params: any(id(param) in each.dropped for each in self._replicas for param in params),
-            ),
+            misuse.watched(self._placements.__contains__),
         ):
             yield
             for step in self._steps:
@@ -225,12 +223,20 @@ class Run:
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
-            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an optimizer
-                that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without float16; an
-                unknown `batch_norm`, or "global" for a compiled model or without one shard per process; without
-                `loss_fn` an option that only a step with one has.
+            ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
+                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
+                positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
+                without one shard per process; without `loss_fn` an option that only a step with one has.
         """
         self._loop.check("run.step")
+        if self._plan.position.is_in_epochs:
+            raise ValueError(
+                "run.step was called inside a loop over run.epochs. A resumed run skips epochs, so it would make fewer "
+                "steps, and its random numbers and checkpoints would be those of other steps.\n"
+                "  wrong:  for epoch in run.epochs(9): step = run.step(model, optimizer, loss_fn); ...\n"
+                "  right:  step = run.step(model, optimizer, loss_fn)\n"
+                "          for epoch in run.epochs(9): ...             # another step before another such loop"
+            )
         if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
             raise TypeError(
                 "run.step got several models and a loss function, which is called with one model.\n"
@@ -242,13 +248,12 @@ class Run:
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
-            check_own_loop(
-                models, optimizers, clip_norm=clip_norm, accumulate=accumulate, autocast=autocast, batch_norm=batch_norm
-            )
+            options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
+            check_own_loop(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
         for each in optimizers:
-            check_optimizer(each, whole, has_closure=loss_fn is None)
+            check_optimizer(each, list(whole.parameters()), has_closure=loss_fn is None)
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
@@ -262,7 +267,7 @@ class Run:
         for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
             known.look_after({f"the model of step {number}": whole})
             replica.look_after({f"the model of step {other}": known.model})
-        check_same(self._team, replica.modules)
+        check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
         placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
@@ -277,7 +282,7 @@ class Run:
             number=number,
             line=self._line,
             verifier=Verifier(
-                self._team, replica, optimizers, number=number, every=self._verify, repeats=batch_norm == "shard"
+                self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),
             loop=self._loop,
             loss_scale=scale,
@@ -354,7 +359,7 @@ class Run:
     def _batches(
         self, data: Any, size: int, shuffle: bool | None, drop_last: bool, options: LoaderOptions
     ) -> Iterator[Batch]:
-        reader = self._loaders.tried(reader_of(data, options.collate_fn), data)
+        reader = self._loaders.check_once(reader_of(data, options.collate_fn), data)
         length = len(reader)
         started = self._plan.position.begin_pass(length)
         self._line.begin_pass(length, length if started.is_finished else started.done)
@@ -464,16 +469,17 @@ class Run:
         """Return the values of all processes, by rank, in every process. Blocks until all processes call it.
 
         Args:
-            value: any object that can be pickled, or a function that returns it. If a process is lost meanwhile, the
-                others call the function again, with their new `run.rank` and `run.world_size`.
+            value: any object that can be pickled. A function or method is called, and its result is gathered. It is
+                called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change. Other
+                callable objects, such as metrics and `functools.partial`, are gathered themselves.
 
         >>> here().gather(lambda: 7)
         [7]
         """
         self._loop.check("run.gather")
-        return ranks.gather(self._team, "gathers", value)
+        return user_collectives.gather(self._team, "gathers", value)
 
-    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: ranks.Op = "sum") -> Tensor:
+    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
         """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
 
         Blocks until all processes call it. Tensors are pickled, so use it for measures and not for gradients. Sums are
@@ -491,12 +497,12 @@ class Run:
         tensor([1, 2])
         """
         self._loop.check("run.all_reduce")
-        return ranks.all_reduce(self._team, tensor, op)
+        return user_collectives.all_reduce(self._team, tensor, op)
 
     def barrier(self) -> None:
         """Block until all processes call it."""
         self._loop.check("run.barrier")
-        ranks.gather(self._team, "waits at a barrier", None)
+        user_collectives.gather(self._team, "waits at a barrier", None)
 
     def report(self, **metrics: Any) -> None:
         """Append values to `run.rows`, once for the whole run.

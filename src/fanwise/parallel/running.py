@@ -21,7 +21,6 @@ from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
-from .checks.checking import check_name, seconds, whole_number
 from .config import DEFAULT_SHARDS, Plan, Reduce, default_notice, default_shards
 from .context import Run
 from .data.loader import spare_cpus
@@ -30,7 +29,6 @@ from .devices import Devices, devices_of, devices_on_hosts
 from .hangs.watchdog import watched
 from .process_settings.environment import run_environment
 from .progress import NoScreen, Screen, function_name, open_screen
-from .ranks import copy_of_result
 from .run_status import RankStatus, StatusScreen
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -39,6 +37,8 @@ from .supervisor.supervisor import Supervisor
 from .teams.team import Alone
 from .torch_distributed.launcher import Launched, check_fits, device_of, launched
 from .torch_distributed.team import TorchDistributedTeam, entered
+from .user_collectives import copy_of_result
+from .validation.arguments import check_name, seconds, whole_number
 
 if TYPE_CHECKING:
     from .cluster.supervisor import ClusterSupervisor

@@ -18,9 +18,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from ...tensor.random import permutation
 from ...tensor.random.keys import Key
-from ..checks.agreement import first_difference
-from ..checks.checksums import marks_of_batch
 from ..rng import begin, kept_streams
+from ..validation.fingerprints import batch_fingerprints
 from .batch import Content, align, as_tensor, is_array, num_samples
 
 Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any]
@@ -67,21 +66,21 @@ class SampleReader:
     Samples are read with one thread of torch, because sums depend on the number of threads.
 
     Attributes:
-        is_tried: the next shard is read twice and compared.
+        is_checked: the next shard is read twice and compared.
     """
 
     def __init__(self, data: Any, collate_fn: Collate) -> None:
         self._data = data
         self._collate_fn = collate_fn
-        self.is_tried = False
+        self.is_checked = False
 
     def __len__(self) -> int:
         return len(self._data)
 
     def read(self, indices: Tensor, key: Key) -> Content:
         content = self._read(indices, key)
-        if self.is_tried:
-            self.is_tried = False
+        if self.is_checked:
+            self.is_checked = False
             _check_equal(content, self._read(indices, key))
         return content
 
@@ -111,8 +110,8 @@ def collate(collate_fn: Collate, samples: list[Any]) -> Content:
 
 
 def _check_equal(first: Content, second: Content) -> None:
-    difference = first_difference([marks_of_batch(content, "the shard") for content in (first, second)])
-    if difference is None:
+    once, twice = (dict(batch_fingerprints(content, "the shard")) for content in (first, second))
+    if once == twice:
         return
     error = ValueError(
         "the data set returned different samples when the same indices were read twice. Samples may depend only on "
@@ -121,7 +120,8 @@ def _check_equal(first: Content, second: Content) -> None:
         "  wrong:  self.rng = np.random.default_rng(0)       # in __init__; then, in __getitem__: self.rng.normal()\n"
         "  right:  np.random.normal(), torch.randn(1)        # in __getitem__ and collate_fn: from (seed, epoch, index)"
     )
-    error.add_note(f"{difference.name} was {difference.values[0]}, then {difference.values[1]}")
+    name = next(name for name in once | twice if once.get(name) != twice.get(name))
+    error.add_note(f"{name} was {once.get(name)}, then {twice.get(name)}")
     raise error
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..checks.agreement import Facts, first_difference
 from ..config import Plan
 from ..process_settings import torch_settings
+from ..validation.fingerprints import Facts, first_difference
 
 
 def agreed_seed(
@@ -26,7 +26,7 @@ def agreed_seed(
     different = first_difference([facts for facts, _ in each])
     if different is not None:
         raise ValueError(
-            f"the processes were given different runs: {different.name} is {different.said()}.\n"
+            f"the processes were given different runs: {different[0]} is {different[1]}.\n"
             f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
         )
     return each[0][1]

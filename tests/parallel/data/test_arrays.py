@@ -51,8 +51,8 @@ def test_tensors_share_the_memory_of_writable_arrays() -> None:
 
 
 def losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = (model(x)[:, 0] - y).square()
-    return found
+    result: torch.Tensor = (model(x)[:, 0] - y).square()
+    return result
 
 
 def test_a_torch_model_trains_on_numpy_arrays_as_on_tensors() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fanwise.parallel.shared_memory import futex
-from fanwise.parallel.shared_memory.control_block import ControlBlock
-from fanwise.parallel.shared_memory.memory import SharedMemory
+from fanwise.parallel.comm import futex
+from fanwise.parallel.comm.control_block import ControlBlock
+from fanwise.parallel.comm.shared_memory import SharedMemory
 
 X86_MEMBARRIER = 324
 

@@ -1,13 +1,10 @@
 """Data-parallel training whose result does not depend on the devices.
 
-running, context, config     fanwise.run, fanwise.here; the Run that a training function gets; settings and defaults
+run, context, config         fanwise.run, fanwise.here; the Run that a training function gets; settings and defaults
 shards                       how a batch is cut into shards and added up along a tree
 step, replica, data          one step; execution of shards; batches in shards
-teams                        the processes of a run:
-    shared_memory            on one machine, started and watched by a supervisor
-    torch_distributed        started by a launcher
-    hosts                    on several hosts that share a secret
-    cluster                  jobs of a pool on a cluster
+comm                         process groups of torch.distributed, and the shared memory of CPU ranks of one machine
+launch                       starts the processes on this machine or on a Ray cluster, or joins those of a launcher
 validation, hangs            checks of arguments and of the agreement of processes; detection of stalled runs
 optim, batch_norm            updates by slices; batch normalization over the whole batch
 checkpoint                   one file or URL, written in the background
@@ -29,8 +26,8 @@ from .data.batch import Batch as Batch
 from .primitives import allreduce as allreduce
 from .primitives import replicate as replicate
 from .primitives import split_batch as split_batch
-from .running import here as here
-from .running import run as run
+from .run import here as here
+from .run import run as run
 from .step.loss_scale import LossScale as LossScale
 from .step.manual import ManualStep as ManualStep
 from .step.stepping import Step as Step

@@ -25,6 +25,7 @@ from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer, take_snapshot
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
+from .comm.team import Alone, Stateful, Sums, Team
 from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
@@ -40,7 +41,6 @@ from .step.loss_scale import LossScale
 from .step.manual import ManualStep
 from .step.open_loop import OpenLoop
 from .step.stepping import Step
-from .teams.team import Alone, Stateful, Sums, Team
 from .validation import misuse
 from .validation.arguments import (
     check_model,
@@ -88,7 +88,7 @@ class Run:
         self._replicas: list[Replica] = []  # of steps
         self._placements = StepOptimizers()
         self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
-        self.writer = Writer(self._team.set_writing)
+        self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
         self._loaders = Loaders(self.device, spare_cpus)

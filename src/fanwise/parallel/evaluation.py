@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
+from .comm.team import Team
 from .data.batch import as_arguments
 from .data.loader import ShardFetch
 from .replica.losses import check_rows
 from .rng import begin, kept_streams
 from .shards import assign
-from .teams.team import Team
 
 Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns one value per sample
 

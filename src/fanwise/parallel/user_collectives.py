@@ -16,8 +16,8 @@ from torch import Tensor
 from ..base.errors import NotSendableError
 from ..links.codec import dumps_by_value, dumps_whole, loads
 from ..tensor import aligned_buffer
+from .comm.team import Team
 from .shards import Node, total
-from .teams.team import Team
 from .validation.arguments import check_name
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..teams.layout import Bucket
-from ..teams.node_info import NodeInfo
+from ..comm.flat_layout import Bucket
+from ..comm.node_info import NodeInfo
 
 # Write what becomes of the parameters in these buckets of our slice, whose mean gradients the function gives.
 Update = Callable[[Sequence[Bucket], Callable[[Bucket], Tensor]], None]

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
+from ..comm.node_info import decode_nodes, encode_nodes, to_device
+from ..comm.team import Team, check_total
 from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
-from ..teams.node_info import hear, tell, to_device
-from ..teams.team import Team, check_done
 from .contract import AllReduce, AllReducePlan, Found
 
 
@@ -74,14 +74,14 @@ class TeamSums:
     ) -> tuple[AllReducePlan, Partial]:
         """What all have, and the sum of it but for the gradients."""
         placement = self._placement
-        said = self._team.gather(what, (placement.status(), tell(nodes)))
+        said = self._team.gather(what, (placement.status(), encode_nodes(nodes)))
         found = [
             Found(place, number, node)
             for place, (_, theirs) in enumerate(said)
-            for number, node in enumerate(hear(theirs))
+            for number, node in enumerate(decode_nodes(theirs))
         ]
         done = total([each.node.node() for each in found], shards, add)
-        check_done(done)
+        check_total(done)
         reached = list(map(any, zip(*(each.node.reached for each in found if each.node.reached), strict=True)))
         placement.on_statuses([its for its, _ in said], is_sparse=bool(done.sparse))
         update = functools.partial(placement.update, reached) if mean and placement.is_sharded else None

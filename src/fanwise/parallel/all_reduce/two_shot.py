@@ -7,7 +7,7 @@
 So a process gets and adds 1/k of what there is, whatever the number of shards, and bytes move once each way: the
 traffic of a ring (D2L 13.5, exercise 3). The tree is that of `shards`, and every element is added in its order, so the
 bits do not depend on who owns it, nor on how slices travel, which is a `Transport`'s matter: through memory that
-all share (shared_memory/direct.py, shared_memory/staging.py) or as messages (torch_distributed/messages.py).
+all share (comm/shm_exact.py) or over a process group (comm/exact.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..comm.flat_layout import Bucket
+from ..comm.team import divide
 from ..replica.gradients import total_into
 from ..shards import Node
-from ..teams.layout import Bucket
-from ..teams.team import divide
 from .contract import AllReducePlan, Found
 
 

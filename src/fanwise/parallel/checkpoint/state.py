@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from ..comm.team import Stateful
 from ..config import Plan
 from ..rng import generators_of
-from ..teams.team import Stateful
 from .location import StrPath
 
 _KEPT = "kept "

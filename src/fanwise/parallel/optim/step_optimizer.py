@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..teams.layout import Bucket
+from ..comm.flat_layout import Bucket
 from .elementwise import is_elementwise
 from .sharded import ShardedOptimizer, SliceMemory
 

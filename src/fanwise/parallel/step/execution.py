@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
+from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch
 from ..progress import ProgressLine
@@ -25,7 +26,6 @@ from ..replica.gradients import Partial
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
 from ..shards import Node, assign
-from ..teams.team import NotSame, Sums, Team
 from ..validation.arguments import check_compiled, check_optimizer, is_compiled_by_shape
 from ..validation.consistency import Verifier
 from ..validation.misuse import library_update

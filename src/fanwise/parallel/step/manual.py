@@ -22,13 +22,13 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
+from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
 from ..shards import Node, TreeSum
-from ..teams.team import divide
 from ..validation.misuse import library_update
 from .execution import Execution
 from .loss_scale import are_finite

@@ -14,12 +14,12 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
-from ..teams.team import divide
 from ..validation.arguments import check_no_gradients
 from ..validation.misuse import library_update
 from .execution import Execution

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ...tensor.random.keys import Key
+from ..comm.team import Team
 from ..data.batch import Batch
 from ..replica.replicas import Replica, ShardWork
-from ..teams.team import Team
 from .fingerprints import (
     Facts,
     batch_fingerprints,

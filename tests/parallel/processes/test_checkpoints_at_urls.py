@@ -137,7 +137,7 @@ def test_an_invalid_location_is_refused_at_once(path: str | Path, text: str) -> 
 
 
 def test_memory_urls_are_refused_for_several_processes(pool: Pool) -> None:
-    with pytest.raises(ValueError, match="is in the memory of this process, and the run has others"):
+    with pytest.raises(ValueError, match="is in the memory of this process, and the other processes"):
         fanwise.run(lambda run: None, devices=2, resume="memory://run.pt", pool=pool)
     with pytest.raises(ValueError, match="is the memory of one process of this run, which is lost"):
         fanwise.run(lambda run: run.save("memory://run.pt"), devices=2, pool=pool)

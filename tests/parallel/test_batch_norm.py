@@ -172,9 +172,9 @@ def assert_like_the_whole_batch(
     steps: int = 3,
     within: float = 1e-6,
 ) -> None:
-    found = trained(make, shards, batch, loss_fn, steps=steps)
+    actual = trained(make, shards, batch, loss_fn, steps=steps)
     expected = trained_plainly(make, batch, loss_fn, steps=steps).state_dict()
-    for name, value in found.state_dict().items():
+    for name, value in actual.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=within, atol=within, msg=partial(_named, name))
 
 
@@ -306,9 +306,9 @@ def test_one_value_per_channel_is_refused_for_the_whole_batch_only() -> None:
 
 
 def test_one_shard_has_the_bits_of_torch() -> None:
-    found = trained(network, 1, loss_fn=lambda *args: losses(*args).sum() / B)
+    actual = trained(network, 1, loss_fn=lambda *args: losses(*args).sum() / B)
     expected = trained_plainly(network, loss_fn=lambda *args: losses(*args).sum() / B)
-    for name, value in found.state_dict().items():
+    for name, value in actual.state_dict().items():
         torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-6, atol=1e-6)
         if "running" in name or "num" in name:
             assert value.dtype == expected.state_dict()[name].dtype
@@ -320,9 +320,9 @@ def test_mixed_precision_is_close_to_the_whole_batch(dtype: torch.dtype) -> None
         with torch.autocast("cpu", dtype):
             return losses(model, x, y)
 
-    found = trained(network, 4, autocast=dtype, steps=1)
+    actual = trained(network, 4, autocast=dtype, steps=1)
     expected = trained_plainly(network, loss_fn=cast, steps=1).state_dict()
-    for name, value in found.state_dict().items():
+    for name, value in actual.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=0.02, atol=0.003)
 
 

@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-import random
 import sys
 import threading
 import weakref
@@ -293,26 +292,15 @@ def program(loaded: LoadedInterpreter, folder: Path, text: str, *arguments: obje
     return loaded.run(script, folder=folder, limit_s=600.0)
 
 
-def kill_writers(loaded: LoadedInterpreter, folder: Path, first: int, last: int) -> None:
-    (folder / "killed").mkdir()
-    done = program(loaded, folder, KILLED, folder / "killed" / "run.pt", first, last)
-    assert done.status == 0, done.err
-    words = done.out.split(maxsplit=3)
-    assert int(words[1]) >= (last - first) // 3, "many were killed in the middle of a file"
-    assert set(eval(words[3])) <= {"run.pt", ".run.pt.unfinished"}
-
-
 def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(
     torch_loaded: LoadedInterpreter, tmp_path: Path
 ) -> None:
-    kill_writers(torch_loaded, tmp_path, 0, 40)
-
-
-@pytest.mark.soak
-def test_hundreds_of_killed_writers_leave_whole_files(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
-    first = random.randrange(10**6)
-    (tmp_path / f"from{first}").mkdir()
-    kill_writers(torch_loaded, tmp_path / f"from{first}", first, first + 1000)
+    (tmp_path / "killed").mkdir()
+    done = program(torch_loaded, tmp_path, KILLED, tmp_path / "killed" / "run.pt", 0, 40)
+    assert done.status == 0, done.err
+    words = done.out.split(maxsplit=3)
+    assert int(words[1]) >= 13, "many were killed while they wrote the file"
+    assert set(eval(words[3])) <= {"run.pt", ".run.pt.unfinished"}
 
 
 LEAVING = """

@@ -1,4 +1,4 @@
-"""Blocks that a run frees are there for its next step, and go back to the system when it has ended."""
+"""Memory that a run frees is reused by its next step, and returned to the system after the run."""
 
 import json
 from pathlib import Path
@@ -32,21 +32,21 @@ print(json.dumps({"inside": inside, "outside": faults_of_blocks(), "given back, 
 """
 
 
-def said(loaded: LoadedInterpreter, folder: Path, **environment: str) -> Any:  # Any: JSON
+def run_program(loaded: LoadedInterpreter, folder: Path, **environment: str) -> Any:  # Any: JSON
     (folder / "program.py").write_text(PROGRAM)
     done = loaded.run(folder / "program.py", folder=folder, environment=environment)
     assert done.status == 0, done.said
     return json.loads(done.out)
 
 
-def test_blocks_are_used_again_in_a_run_and_go_back_after_it(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
-    found = said(torch_loaded, tmp_path)
-    assert found["inside"] < 50
-    assert found["outside"] >= 100  # with pages of 2 MiB; with small ones it is 80,000
-    assert found["given back, MB"] >= 35
+def test_freed_blocks_are_reused_in_a_run_and_then_returned(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    result = run_program(torch_loaded, tmp_path)
+    assert result["inside"] < 50
+    assert result["outside"] >= 100  # with pages of 2 MiB; 80,000 with small pages
+    assert result["given back, MB"] >= 35
 
 
 @pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_what_the_environment_says_of_blocks_holds(name: str, torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
+def test_settings_of_the_environment_are_kept(name: str, torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
     value = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=33554432"}.get(name, "33554432")
-    assert said(torch_loaded, tmp_path, **{name: value})["inside"] >= 100
+    assert run_program(torch_loaded, tmp_path, **{name: value})["inside"] >= 100

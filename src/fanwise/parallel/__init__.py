@@ -6,7 +6,7 @@ step, replica, data          one step; execution of shards; batches in shards
 comm                         process groups of torch.distributed, and the shared memory of CPU ranks of one machine
 launch                       starts the processes on this machine or on a Ray cluster, or joins those of a launcher
 validation, hangs            checks of arguments and of the agreement of processes; detection of stalled runs
-optim, batch_norm            updates by slices, learning rates; batch normalization over the whole batch
+optim, batch_norm            updates by slices; batch normalization over the whole batch
 checkpoint                   one file or URL, written in the background
 progress, run_status         the line on standard error; the status for the board
 process_settings, rng        threads, settings of torch, memory; random numbers of a shard
@@ -23,7 +23,6 @@ _check_installed("training on several devices (fanwise.run, fanwise.parallel) ne
 
 from .context import Run as Run
 from .data.batch import Batch as Batch
-from .optim.lr_scaling import scale_lr as scale_lr
 from .primitives import allreduce as allreduce
 from .primitives import replicate as replicate
 from .primitives import split_batch as split_batch

@@ -96,6 +96,7 @@ class _Exchange:
 
     def __init__(self, team: Team, shard: int, shards: int) -> None:
         self.num_calls = 0  # of layers, in the forward pass
+        self._has_ended = False  # the shards have ended their passes
         self._team = team
         self._shard = shard
         self._shards = shards
@@ -103,23 +104,18 @@ class _Exchange:
     def total(self, site: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
         """Return the sum over all shards, on the CPU. None stands for a shard without values."""
         tree: TreeSum[Tensor] = TreeSum(self._shards, add)
-        for shard, other in self.gather(site, None if value is None else value.cpu()):
-            tree.put(Node(shard, shard + 1, other))
+        for shard, shard_value in self.gather(site, None if value is None else value.cpu()):
+            tree.put(Node(shard, shard + 1, shard_value))
         return tree.nodes[0].value
 
     def follow(self) -> None:
         """Take part without samples until the other shards have ended their passes."""
-        is_ended = False
-        while not is_ended:
-            is_ended = _END in self._sites(self._team.gather("normalizes a batch", (self._shard, None, None)))
+        while not self._has_ended:
+            self.gather(None, None)
 
-    def gather(self, site: str, value: Tensor | None) -> list[tuple[int, Tensor | None]]:
+    def gather(self, site: str | None, value: Tensor | None) -> list[tuple[int, Tensor | None]]:
+        """Return the values by shard. Raises ValueError if the shards are not at the same site of their passes."""
         contents = self._team.gather("normalizes a batch", (self._shard, site, value))
-        self._sites(contents)
-        return sorted(((shard, value) for shard, _, value in contents), key=lambda pair: pair[0])
-
-    def _sites(self, contents: Sequence[tuple[int, str | None, Any]]) -> set[str]:
-        """Raise ValueError if the shards are not at the same site of their passes."""
         sites = [(shard, site) for shard, site, _ in contents if site is not None]
         for shard, site in sites:
             if site != sites[0][1]:
@@ -128,7 +124,8 @@ class _Exchange:
                     f"All shards must call the same batch-norm layers in the same order, because their statistics are "
                     f"added up. batch_norm='shard' has no such condition."
                 )
-        return {site for _, site in sites}
+        self._has_ended = (sites[0][1] if sites else None) == _END
+        return sorted(((shard, value) for shard, _, value in contents), key=lambda pair: pair[0])
 
 
 @contextmanager

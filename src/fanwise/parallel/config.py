@@ -73,21 +73,16 @@ def default_notice(devices: int, *, on_cpu: bool, shards: int, given: Set[str], 
         cpus: number of CPUs of the machine.
 
     >>> print(default_notice(1, on_cpu=True, shards=4, given=set(), cpus=8))
-    uses 1 of 8 CPUs: devices=4 uses 4 with the same result; shards=1, threads=8 uses all, as a plain loop does.
+    uses 1 of 8 CPUs: devices=4 uses 4 with the same result, threads=8 uses all with another result.
     >>> print(default_notice(2, on_cpu=True, shards=4, given=set(), cpus=2))
     a batch has 4 shards, so 1 to 4 devices give the same result; shards=2 can be faster, with another result.
-    >>> print(default_notice(1, on_cpu=True, shards=1, given={"shards"}, cpus=8))
-    uses 1 of 8 CPUs: threads=8 uses all, as a plain loop does.
     >>> default_notice(4, on_cpu=False, shards=4, given=set(), cpus=8)
     ''
     """
     if on_cpu and devices == 1 and cpus > 1 and "threads" not in given:
         used = min(cpus, shards)
-        more_devices = f"devices={used} uses {used} with the same result; " if used > 1 else ""
-        if used > 1 and "shards" in given:
-            return f"uses 1 of {cpus} CPUs: {more_devices}threads={cpus} uses all, with another result."
-        setting = f"shards=1, threads={cpus}" if used > 1 else f"threads={cpus}"
-        return f"uses 1 of {cpus} CPUs: {more_devices}{setting} uses all, as a plain loop does."
+        same_result = f"devices={used} uses {used} with the same result, " if used > 1 else ""
+        return f"uses 1 of {cpus} CPUs: {same_result}threads={cpus} uses all with another result."
     if "shards" not in given and devices < shards:
         return (
             f"a batch has {shards} shards, so 1 to {shards} devices give the same result; shards={devices} can be "

@@ -1,8 +1,10 @@
 """`Run`, which a training function gets, on one device or many. It connects the parts and contains no logic of its own.
 
-train(run):  run.step     step/                 run.epochs, run.batches   data/
-             run.mean     evaluation.py         run.save, run.restore     checkpoint/
-             run.gather   user_collectives.py   run.report                the report of the current job of a pool
+    train(run):  run.step     step/                  run.epochs, run.batches   data/
+                 run.mean     evaluation.py          run.save, run.restore     checkpoint/
+                 run.gather   user_collectives.py    run.report                the current job of a pool
+
+A checkpoint restores an object when it is registered by `run.step` or `run.keep`.
 """
 
 import logging
@@ -357,7 +359,7 @@ class Run:
     def _batches(
         self, data: Any, size: int, shuffle: bool | None, drop_last: bool, options: LoaderOptions
     ) -> Iterator[Batch]:
-        reader = self._loaders.tried(reader_of(data, options.collate_fn), data)
+        reader = self._loaders.check_once(reader_of(data, options.collate_fn), data)
         length = len(reader)
         started = self._plan.position.begin_pass(length)
         self._line.begin_pass(length, length if started.is_finished else started.done)
@@ -468,8 +470,8 @@ class Run:
 
         Args:
             value: any object that can be pickled. A function or method is called, and its result is gathered. It is
-                called again if a process is lost meanwhile, as `run.rank` and `run.world_size` then change. Other
-                callables, such as metrics and `functools.partial`, are gathered themselves.
+                called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change. Other
+                callable objects, such as metrics and `functools.partial`, are gathered themselves.
 
         >>> here().gather(lambda: 7)
         [7]

@@ -26,7 +26,7 @@ N, B = 46, 8
 
 
 class Noisy(Dataset[Any]):
-    """Sample i is i, with noise from all three generators. `before` is called with the index of each."""
+    """Sample i is i, with noise from all three generators. `before` is called with each index."""
 
     def __init__(self, before: Callable[[int], object] = lambda index: None) -> None:
         self.before = before
@@ -39,25 +39,25 @@ class Noisy(Dataset[Any]):
         return index, float(torch.rand(())) + random.random() + np.random.random()
 
 
-def seen(batches: Iterator[Batch]) -> list[tuple[int, float]]:
-    """All samples, in the order in which they come."""
+def samples_of(batches: Iterator[Batch]) -> list[tuple[int, float]]:
+    """Return all samples in their order."""
     return [(int(i), float(value)) for batch in batches for i, value in zip(*batch, strict=True)]
 
 
 def two_epochs(run: Run, data: Any = None, **options: Any) -> list[tuple[int, float]]:
     data = Noisy() if data is None else data
-    return [each for _ in run.epochs(2) for each in seen(run.batches(data, B, **options))]
+    return [each for _ in run.epochs(2) for each in samples_of(run.batches(data, B, **options))]
 
 
 EXPECTED = two_epochs(fanwise.here())
 
 
-def here(**options: Any) -> list[tuple[int, float]]:
+def train_epochs(**options: Any) -> list[tuple[int, float]]:
     return fanwise.run(lambda run: two_epochs(run, **options), devices="cpu")
 
 
 class Odd(Exception):
-    """With arguments that its __init__ does not take again."""
+    """Its __init__ does not accept its args."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"no sample {index} here", index)
@@ -66,10 +66,10 @@ class Odd(Exception):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_give_the_same_samples_in_the_same_order(workers: int, persistent: bool) -> None:
-    assert here(num_workers=workers, persistent_workers=persistent, prefetch_factor=3) == EXPECTED
+    assert train_epochs(num_workers=workers, persistent_workers=persistent, prefetch_factor=3) == EXPECTED
 
 
-def test_threads_of_the_run_are_not_in_the_samples() -> None:
+def test_samples_do_not_depend_on_the_threads_of_the_run() -> None:
     def sums(workers: int) -> list[tuple[int, float]]:
         x = torch.randn(N, 300_000, generator=torch.Generator().manual_seed(0))
         data = [(index, row) for index, row in enumerate(x)]
@@ -78,20 +78,22 @@ def test_threads_of_the_run_are_not_in_the_samples() -> None:
             return torch.tensor([index for index, _ in samples]), torch.stack([row.sum() for _, row in samples])
 
         return fanwise.run(
-            lambda run: seen(run.batches(data, 16, collate_fn=collate, num_workers=workers)), devices="cpu", threads=3
+            lambda run: samples_of(run.batches(data, 16, collate_fn=collate, num_workers=workers)),
+            devices="cpu",
+            threads=3,
         )
 
     assert sums(0) == sums(1)
 
 
-def test_a_worker_reads_in_a_process_of_its_own_and_nothing_else_does(tmp_path: Path) -> None:
+def test_only_workers_read_samples(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
 
     def note(index: int) -> None:
         with pids.open("a") as file:
             file.write(f"{os.getpid()}\n")
 
-    assert here(data=Noisy(note), num_workers=2, persistent_workers=True) == EXPECTED
+    assert train_epochs(data=Noisy(note), num_workers=2, persistent_workers=True) == EXPECTED
     first_shards = 2 * 2  # each worker reads its first shard twice
     assert len(readers := pids.read_text().split()) == 2 * N + first_shards
     assert len(set(readers)) == 2 and str(os.getpid()) not in readers
@@ -104,7 +106,7 @@ def test_an_error_of_the_data_set_has_its_type_and_names_the_sample(workers: int
             raise Odd(index)
 
     with pytest.raises(Odd) as caught:
-        here(data=Noisy(fail), num_workers=workers)
+        train_epochs(data=Noisy(fail), num_workers=workers)
     assert caught.value.args == ("no sample 17 here", 17)
     notes = "\n".join(caught.value.__notes__)
     assert "while sample 17 of the data set was read" in notes
@@ -121,18 +123,18 @@ def children() -> set[int]:
 
 @pytest.fixture
 def workers() -> Callable[[], set[int]]:
-    """The children of this process that were not there when the test began, as those of a pool of other tests are."""
+    """Return the child processes that were started during the test."""
     before = children()
     return lambda: children() - before
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_worker_that_dies_is_an_error_of_torch(number: int, workers: Callable[[], set[int]]) -> None:
+def test_a_killed_worker_raises_the_error_of_torch(number: int, workers: Callable[[], set[int]]) -> None:
     def die(index: int) -> None:
         os.kill(os.getpid(), number)
 
     with pytest.raises(RuntimeError, match="DataLoader worker"):
-        here(data=Noisy(die), num_workers=2)
+        train_epochs(data=Noisy(die), num_workers=2)
     assert not workers()
 
 
@@ -141,8 +143,8 @@ def test_few_idle_workers_are_kept_if_each_pass_has_its_own_functions(workers: C
         data, same, counts = Noisy(), Noisy(), []
         for _ in range(6):
             init: Any = lambda number: None  # noqa: E731  # another one in each pass
-            seen(run.batches(data, B, num_workers=1, persistent_workers=True, worker_init_fn=init))
-            seen(run.batches(same, B, num_workers=1, persistent_workers=True))
+            samples_of(run.batches(data, B, num_workers=1, persistent_workers=True, worker_init_fn=init))
+            samples_of(run.batches(same, B, num_workers=1, persistent_workers=True))
             counts.append(len(workers()))
             pids.add(frozenset(workers()))
         return counts, len(frozenset.intersection(*pids))
@@ -154,7 +156,7 @@ def test_few_idle_workers_are_kept_if_each_pass_has_its_own_functions(workers: C
     assert not workers()
 
 
-def test_a_pass_after_a_dead_persistent_worker_has_new_ones(tmp_path: Path) -> None:
+def test_killed_persistent_workers_are_replaced_in_the_next_pass(tmp_path: Path) -> None:
     def die_once(index: int) -> None:
         if not (tmp_path / "died").exists():
             (tmp_path / "died").touch()
@@ -164,32 +166,32 @@ def test_a_pass_after_a_dead_persistent_worker_has_new_ones(tmp_path: Path) -> N
         data = Noisy(die_once)
         with pytest.raises(RuntimeError, match="DataLoader worker"):
             list(run.batches(data, B, num_workers=1, persistent_workers=True))
-        return seen(run.batches(data, B, num_workers=1, persistent_workers=True))
+        return samples_of(run.batches(data, B, num_workers=1, persistent_workers=True))
 
-    found = fanwise.run(train, devices="cpu")
-    assert sorted(index for index, _ in found) == list(range(N))
+    actual = fanwise.run(train, devices="cpu")
+    assert sorted(index for index, _ in actual) == list(range(N))
 
 
-def test_a_worker_that_hangs_is_an_error_of_torch_in_time(workers: Callable[[], set[int]]) -> None:
+def test_a_worker_that_hangs_raises_the_timeout_of_torch(workers: Callable[[], set[int]]) -> None:
     def hang(index: int) -> None:
         if index == 30:
             threading.Event().wait()
 
     with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
-        here(data=Noisy(hang), num_workers=2, timeout=1)
+        train_epochs(data=Noisy(hang), num_workers=2, timeout=1)
     assert not workers()
 
 
-def test_a_shard_that_is_asked_for_again_is_read_again() -> None:
+def test_a_discarded_shard_is_read_again() -> None:
     def train(run: Run) -> list[tuple[int, float]]:
-        found = []
+        actual = []
         for _ in run.epochs(2):
             for batch in run.batches(Noisy(), B, num_workers=1):
                 for x, _ in (batch.shard(index) or (torch.zeros(1), 0) for index in range(run.shards)):
                     x.fill_(-1)
                 discard_contents(batch)
-                found += seen(iter([batch]))
-        return found
+                actual += samples_of(iter([batch]))
+        return actual
 
     assert fanwise.run(train, devices="cpu") == EXPECTED
 
@@ -219,7 +221,7 @@ def test_a_loop_that_is_left_by_break_or_an_error_leaves_no_process(
     del caught
 
 
-def test_ctrl_c_while_a_step_waits_leaves_nothing(tmp_path: Path, workers: Callable[[], set[int]]) -> None:
+def test_ctrl_c_leaves_no_process(tmp_path: Path, workers: Callable[[], set[int]]) -> None:
     def slow(index: int) -> None:
         (tmp_path / "reading").touch()
         threading.Event().wait()
@@ -231,20 +233,20 @@ def test_ctrl_c_while_a_step_waits_leaves_nothing(tmp_path: Path, workers: Calla
     presses = threading.Thread(target=press)
     presses.start()
     with pytest.raises(KeyboardInterrupt):
-        here(data=Noisy(slow), num_workers=2)
+        train_epochs(data=Noisy(slow), num_workers=2)
     presses.join()
     assert not workers()
 
 
-def test_workers_without_persistence_see_what_the_program_has_changed() -> None:
+def test_only_new_workers_see_changes_of_the_data_set() -> None:
     def lengths(persistent: bool) -> list[int]:
         def train(run: Run) -> list[int]:
-            data, found = [(0,), (0,)], []
+            data, actual = [(0,), (0,)], []
             for epoch in run.epochs(2):
                 data[:] = [(epoch,), (epoch,)]
                 for (x,) in run.batches(data, 2, num_workers=1, persistent_workers=persistent):
-                    found.append(int(x.sum()))
-            return found
+                    actual.append(int(x.sum()))
+            return actual
 
         return fanwise.run(train, devices="cpu")
 
@@ -252,16 +254,16 @@ def test_workers_without_persistence_see_what_the_program_has_changed() -> None:
     assert lengths(persistent=True) == [0, 0]
 
 
-def test_loops_inside_one_another_do_not_share_workers() -> None:
+def test_nested_loops_do_not_share_workers() -> None:
     def train(run: Run, workers: int) -> list[Any]:
         options: Any = {"num_workers": workers, "persistent_workers": workers > 0}
-        found: list[Any] = []
+        actual: list[Any] = []
         data = Noisy()
         for _ in run.epochs(2):
             for batch in run.batches(data, 16, **options):
-                found.append(run.mean(lambda m, i, x: x, nn.Linear(1, 1), data, **options))
-                found += seen(run.batches(data, 20, **options)) + seen(iter([batch]))
-        return found
+                actual.append(run.mean(lambda m, i, x: x, nn.Linear(1, 1), data, **options))
+                actual += samples_of(run.batches(data, 20, **options)) + samples_of(iter([batch]))
+        return actual
 
     assert fanwise.run(partial(train, workers=2), devices="cpu") == fanwise.run(
         partial(train, workers=0), devices="cpu"
@@ -272,7 +274,7 @@ def test_worker_init_fn_is_called_in_each_worker(tmp_path: Path) -> None:
     def init(number: int) -> None:
         (tmp_path / str(number)).write_text(str(os.getpid()))
 
-    assert here(num_workers=2, worker_init_fn=init, persistent_workers=True) == EXPECTED
+    assert train_epochs(num_workers=2, worker_init_fn=init, persistent_workers=True) == EXPECTED
     assert {path.name for path in tmp_path.iterdir()} == {"0", "1"}
     assert str(os.getpid()) not in {path.read_text() for path in tmp_path.iterdir()}
 
@@ -280,31 +282,18 @@ def test_worker_init_fn_is_called_in_each_worker(tmp_path: Path) -> None:
         raise LookupError("no such disk")
 
     with pytest.raises(LookupError, match="no such disk"):
-        here(num_workers=2, worker_init_fn=fail)
-
-
-def test_means_and_sums_are_the_same_with_workers() -> None:
-    def measure(run: Run, workers: int) -> tuple[float, float]:
-        model = nn.Linear(1, 1)
-        options: Any = {"batch_size": 7, "num_workers": workers}
-        mean = run.mean(lambda m, i, x: x, model, Noisy(), **options)
-        return mean, run.sum(lambda m, i, x: (i * x).double(), model, Noisy(), **options)
-
-    results = set()
-    for workers in (0, 1, 2):
-        results.add(fanwise.run(partial(measure, workers=workers), devices="cpu"))
-    assert len(results) == 1
+        train_epochs(num_workers=2, worker_init_fn=fail)
 
 
 def test_tensors_are_read_without_workers(workers: Callable[[], set[int]]) -> None:
     x = torch.arange(N)
 
     def train(run: Run) -> list[int]:
-        found = []
+        actual = []
         for batch in run.batches(x, B, num_workers=2):
-            found += batch.whole().tolist()
+            actual += batch.whole().tolist()
             assert not workers()
-        return found
+        return actual
 
     assert sorted(fanwise.run(train, devices="cpu")) == list(range(N))
 
@@ -317,20 +306,20 @@ def test_unaligned_tensors_and_strides_are_the_same_in_the_step_and_from_workers
         return {"columns": whole.t(), "unaligned": unaligned, "names": [str(index) for index, _ in samples]}
 
     def layouts(run: Run, workers: int) -> list[Any]:
-        found = []
+        actual = []
         for batch in run.batches(Noisy(), B, collate_fn=collate, num_workers=workers):
             content: Any = batch.shard(0)
             for tensor in (content["columns"], content["unaligned"]):
                 assert tensor.data_ptr() % 64 == 0
-                found.append((tensor.tolist(), tensor.stride()))
-            found.append(content["names"])
-        return found
+                actual.append((tensor.tolist(), tensor.stride()))
+            actual.append(content["names"])
+        return actual
 
     step, worker = (fanwise.run(partial(layouts, workers=workers), devices="cpu") for workers in (0, 1))
     assert step == worker
 
 
-def test_the_programs_random_numbers_do_not_depend_on_workers() -> None:
+def test_random_numbers_of_the_program_do_not_depend_on_workers() -> None:
     def drawn(run: Run, workers: int) -> float:
         list(run.batches(Noisy(), B, num_workers=workers))
         return float(torch.rand(())) + random.random() + np.random.random()
@@ -360,14 +349,14 @@ def test_unknown_options_and_data_loaders_are_refused() -> None:
 def test_a_job_has_no_more_workers_than_cpus_of_its_lease(forked_pools: None) -> None:
     def train(run: Run) -> tuple[list[int], int]:
         pids: set[int] = set()
-        found = []
+        actual = []
         for batch in run.batches(Noisy(), 4, num_workers=3):
             tasks = Path("/proc/self/task")
             pids |= {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
-            found += next(iter(batch)).tolist()
-        return found, len(pids)
+            actual += next(iter(batch)).tolist()
+        return actual, len(pids)
 
-    expected = [index for index, _ in seen(fanwise.here().batches(Noisy(), 4))]
+    expected = [index for index, _ in samples_of(fanwise.here().batches(Noisy(), 4))]
     with Pool(cpus=4) as pool:
         for cpus, workers in ((1, 0), (3, 2), (4, 3)):
             job = pool.needs(cpus=cpus).submit(fanwise.run, train, devices="cpu", seed=0)

@@ -1,4 +1,4 @@
-"""Where a training is: a resumed one sees what the first one had left, in the same order, and nothing twice."""
+"""A resumed training continues with the next sample, in the same order."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ class Stop(Exception):
 
 
 class Training:
-    """A program with two loops of epochs and two passes in each epoch. It is saved and ended after so many steps."""
+    """A program with two loops of epochs and two passes in each epoch. It is saved and ended after some steps."""
 
     def __init__(self, position: DataPosition, end_after: int, lengths: tuple[int, int] = (7, 4)) -> None:
         self.position = position
         self.seen: list[Seen] = []
         self._left = end_after
         self._lengths = lengths
-        self.saved: dict[str, Any] = {}  # Any: as `state` gives
+        self.saved: dict[str, Any] = {}  # from `state`
 
     def main(self) -> None:
         for loop, epochs in enumerate((2, 1)):
@@ -56,7 +56,7 @@ WHOLE = run(Training(DataPosition(5), end_after=1000)).seen
 
 
 @given(ends=st.lists(st.integers(0, 6), max_size=6))
-def test_a_training_in_pieces_sees_what_one_piece_sees(ends: list[int]) -> None:
+def test_a_training_in_pieces_sees_the_samples_of_an_uninterrupted_one(ends: list[int]) -> None:
     seen: list[Seen] = []
     saved = None
     for end in [*ends, 1000]:
@@ -77,7 +77,7 @@ def test_another_seed_gives_another_order() -> None:
     assert DataPosition(1).begin_pass(3).key == DataPosition(1).begin_pass(3).key
 
 
-def test_a_batch_counts_when_a_step_used_it_or_the_next_one_is_asked_for() -> None:
+def test_a_batch_is_done_when_a_step_used_it_or_the_next_one_starts() -> None:
     position = DataPosition(0)
     started = position.begin_pass(5)
     samples = started.ranges(2, drop_last=False)
@@ -90,7 +90,7 @@ def test_a_batch_counts_when_a_step_used_it_or_the_next_one_is_asked_for() -> No
     assert position.state()["passes"][0]["done"] == 4
 
 
-def test_after_its_batches_an_epoch_is_over() -> None:
+def test_an_epoch_is_complete_after_its_batches() -> None:
     position = DataPosition(0)
     epochs = position.epochs(3)
     next(epochs)
@@ -98,23 +98,23 @@ def test_after_its_batches_an_epoch_is_over() -> None:
     assert list(DataPosition(0, resumed=position.state()).epochs(3)) == [1, 2]
 
 
-def test_a_loop_that_was_left_by_break_is_over() -> None:
+def test_a_loop_that_was_left_by_break_is_complete() -> None:
     position = DataPosition(0)
     for _ in position.epochs(5):
         break
     state = position.state()
-    again = DataPosition(0, resumed=state)
-    assert list(again.epochs(5)) == []
-    assert list(again.epochs(2)) == [0, 1]
+    resumed_position = DataPosition(0, resumed=state)
+    assert list(resumed_position.epochs(5)) == []
+    assert list(resumed_position.epochs(2)) == [0, 1]
 
 
-def test_what_is_saved_before_the_place_is_reached_is_the_place() -> None:
+def test_a_state_saved_before_the_resumed_position_is_that_position() -> None:
     training = run(Training(DataPosition(5), end_after=6))
-    again = DataPosition(5, resumed=training.saved)
-    assert again.state() == training.saved
-    epochs = again.epochs(2)
+    resumed_position = DataPosition(5, resumed=training.saved)
+    assert resumed_position.state() == training.saved
+    epochs = resumed_position.epochs(2)
     next(epochs)
-    assert again.state() == training.saved
+    assert resumed_position.state() == training.saved
 
 
 def test_a_pass_over_another_length_is_not_resumed() -> None:

@@ -1,4 +1,4 @@
-"""Iterable data sets: their own order, the same bits whoever reads, a resume by their own state or by reading again."""
+"""Iterable data sets keep their order, give the same bits with a worker, and resume from their state or by reading."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -38,20 +38,20 @@ class Noisy(IterableDataset[Any]):
 
 
 class Shuffled(Noisy):
-    """In the order of a shuffle buffer, which draws from the global streams."""
+    """Shuffled by a buffer, which draws from the global generators."""
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
-        held: list[tuple[int, float]] = []
+        buffer: list[tuple[int, float]] = []
         for sample in super().__iter__():
-            held.append(sample)
-            if len(held) > 5:
-                yield held.pop(random.randrange(len(held)))
-        random.shuffle(held)
-        yield from held
+            buffer.append(sample)
+            if len(buffer) > 5:
+                yield buffer.pop(random.randrange(len(buffer)))
+        random.shuffle(buffer)
+        yield from buffer
 
 
 class Resumable(Noisy):
-    """With a state of its own: the next place, and what the pass has drawn."""
+    """A stream with a state: the next sample, and the random number of the pass."""
 
     def __init__(self, read: list[int] | None = None) -> None:
         super().__init__()
@@ -75,19 +75,19 @@ class Resumable(Noisy):
             yield self.place - 1, self.of_the_pass + random.random()
 
 
-def seen(batches: Iterator[Batch]) -> list[tuple[int, float]]:
+def samples_of(batches: Iterator[Batch]) -> list[tuple[int, float]]:
     return [(int(i), float(value)) for batch in batches for i, value in zip(*batch, strict=True)]
 
 
 def epochs(run: Run, data: Any, **options: Any) -> list[tuple[int, float]]:
-    return [each for _ in run.epochs(2) for each in seen(run.batches(data, B, **options))]
+    return [each for _ in run.epochs(2) for each in samples_of(run.batches(data, B, **options))]
 
 
 def test_a_stream_comes_in_its_own_order_and_each_epoch_draws_anew() -> None:
-    found = epochs(fanwise.here(), Noisy())
-    assert [place for place, _ in found] == [*range(N)] * 2
-    assert len({value for _, value in found}) == 2 * N
-    assert found == epochs(fanwise.here(shards=3), Noisy()) != epochs(fanwise.here(seed=1), Noisy())
+    result = epochs(fanwise.here(), Noisy())
+    assert [place for place, _ in result] == [*range(N)] * 2
+    assert len({value for _, value in result}) == 2 * N
+    assert result == epochs(fanwise.here(shards=3), Noisy()) != epochs(fanwise.here(seed=1), Noisy())
     shuffled = epochs(fanwise.here(), Shuffled())
     assert [place for place, _ in shuffled[:N]] != [place for place, _ in shuffled[N:]]
     assert sorted(place for place, _ in shuffled[:N]) == [*range(N)]
@@ -106,7 +106,7 @@ def test_every_sample_of_a_stream_comes_once(length: int, size: int, shards: int
     assert [batch.last for batch in batches] == [False] * (len(batches) - 1) + [True] * bool(batches)
     assert [len(batch) for batch in batches] == [min(size, kept - start) for start in range(0, kept, size)]
     assert [batch.sizes for batch in batches] == [tuple(map(len, cut(len(batch), shards))) for batch in batches]
-    assert [place for place, _ in seen(iter(batches))] == [*range(kept)]
+    assert [place for place, _ in samples_of(iter(batches))] == [*range(kept)]
 
 
 @given(
@@ -148,17 +148,17 @@ def test_a_stream_goes_on_where_the_checkpoint_was_made(
     def train(run: Run, stops: bool = False) -> list[list[tuple[int, float]]]:
         model = torch.nn.Linear(1, 1)
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.0), lambda m, i, x: m(x[:, None].float())[:, 0])
-        found, number = [], 0
+        result, number = [], 0
         for _ in run.epochs(2):
             for batch in run.batches(kind(), B, num_workers=workers):
-                found.append(seen(iter([batch])))
+                result.append(samples_of(iter([batch])))
                 number += 1
                 if uses:
                     step(batch)
                 if stops and number == 9:  # of 12
                     run.save(path)
-                    return found
-        return found
+                    return result
+        return result
 
     whole = fanwise.run(train, devices="cpu")
     begun = fanwise.run(lambda run: train(run, stops=True), devices="cpu")

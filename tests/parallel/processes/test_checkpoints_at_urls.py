@@ -129,7 +129,6 @@ def test_a_missing_checkpoint_is_reported_with_the_host(memory: MemoryFileSystem
     ("path", "text"),
     [
         ("gcss://bucket/run.pt", r"path='gcss://bucket/run.pt': fsspec knows no gcss://; did you mean 'gcs'"),
-        (Path("s3://bucket/run.pt"), r"(?s)a Path cannot hold a URL.*path='s3://bucket/run.pt'"),
     ],
 )
 def test_an_invalid_location_is_refused_at_once(path: str | Path, text: str) -> None:
@@ -138,7 +137,7 @@ def test_an_invalid_location_is_refused_at_once(path: str | Path, text: str) -> 
 
 
 def test_memory_urls_are_refused_for_several_processes(pool: Pool) -> None:
-    with pytest.raises(ValueError, match="is in the memory of this process, and the run has others"):
+    with pytest.raises(ValueError, match="is in the memory of this process, and the other processes"):
         fanwise.run(lambda run: None, devices=2, resume="memory://run.pt", pool=pool)
     with pytest.raises(ValueError, match="is the memory of one process of this run, which is lost"):
         fanwise.run(lambda run: run.save("memory://run.pt"), devices=2, pool=pool)

@@ -70,7 +70,7 @@ def let_children_go(tmp_path: Path) -> Iterator[None]:
         os.close(os.open(path, os.O_RDWR))
 
 
-# The ways to hang, and what is reported.
+# The ways to hang, with a part of the report.
 HANGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "stopped": (stops, "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT"),
     "deadlock": (deadlocks, "in deadlocks"),
@@ -98,13 +98,13 @@ def train(folder: Path, how: str, ranks: tuple[int, ...], site: str, number: int
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         reach("loss")
-        found: Tensor = model(x).square().mean(1)
-        return found
+        actual: Tensor = model(x).square().mean(1)
+        return actual
 
     def measure(model: nn.Module, x: Tensor) -> Tensor:
         reach("mean")
-        found: Tensor = model(x)[:, 0]
-        return found
+        actual: Tensor = model(x)[:, 0]
+        return actual
 
     for _ in run.epochs(2):
         for batch in run.batches(X, 8):
@@ -130,10 +130,10 @@ def test_a_process_that_hangs_is_reported_with_its_stack(how: str, pool: Pool, t
     hangs = functools.partial(train, tmp_path, how, (1,), "loss", 2)
     with pytest.raises(WorkerLostError) as raised:
         fanwise.run(hangs, devices=2, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
-    said = str(raised.value)
-    assert said.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in said
-    assert HANGS[how][1] in said
-    assert f"step_timeout_s={TIMEOUT_S} has passed; on_loss='stop' ends the run with it. See: fanwise explain" in said
+    message = str(raised.value)
+    assert message.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in message
+    assert HANGS[how][1] in message
+    assert f"step_timeout_s={TIMEOUT_S} has passed.\non_loss='stop' ends the run with it. See: fanwise" in message
 
 
 @pytest.mark.usefixtures("let_children_go")
@@ -167,25 +167,25 @@ def test_several_processes_that_hang_are_all_reported(pool: Pool, tmp_path: Path
     assert "rank 1 of 3" not in str(raised.value)
     for note in "02":
         (tmp_path / note).unlink()
-    found = fanwise.run(hangs, devices=3, step_timeout_s=TIMEOUT_S, pool=pool)
-    assert all(map(torch.equal, found, expected))
+    actual = fanwise.run(hangs, devices=3, step_timeout_s=TIMEOUT_S, pool=pool)
+    assert all(map(torch.equal, actual, expected))
 
 
 def test_the_run_ends_if_all_processes_hang(pool: Pool, tmp_path: Path) -> None:
     hangs = functools.partial(train, tmp_path, "blocking read", (0, 1), "between", 2)
     with pytest.raises(WorkerLostError) as raised:
         fanwise.run(hangs, devices=2, step_timeout_s=TIMEOUT_S, pool=pool)
-    said = str(raised.value)
-    assert "rank 0 of 2" in said and "rank 1 of 2" in said and said.count("in reads_from_a_fifo") == 2
-    assert "No other process of the run is left to go on." in said
+    message = str(raised.value)
+    assert "rank 0 of 2" in message and "rank 1 of 2" in message and message.count("in reads_from_a_fifo") == 2
+    assert "No other process of the run is left." in message
 
 
 def always(folder: Path, run: Run) -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         if step.batches == 2 and run.rank == run.world_size - 1:
             deadlocks(folder)
-        found: Tensor = model(x).square().mean(1)
-        return found
+        actual: Tensor = model(x).square().mean(1)
+        return actual
 
     model = nn.Linear(4, 1)
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
@@ -210,19 +210,19 @@ def test_without_a_limit_a_warning_names_the_process(
 
     def let_go_on() -> None:
         within(60, lambda: len(caplog.records) > 0, "it is named")
-        found = re.search(r"kill -CONT (\d+)", caplog.records[0].getMessage())
-        assert found is not None
-        os.kill(int(found[1]), signal.SIGCONT)
+        actual = re.search(r"kill -CONT (\d+)", caplog.records[0].getMessage())
+        assert actual is not None
+        os.kill(int(actual[1]), signal.SIGCONT)
 
     thread = threading.Thread(target=let_go_on)
     thread.start()
     hangs = functools.partial(train, tmp_path, "stopped", (1,), "loss", 3)
-    found = fanwise.run(hangs, devices=2, pool=pool)
+    actual = fanwise.run(hangs, devices=2, pool=pool)
     thread.join()
-    assert all(map(torch.equal, found, expected))
-    told = caplog.records[0].getMessage()
-    assert told.startswith("rank 1 of 2 (pid ")
-    assert told.endswith("The run waits, because no step_timeout_s= was given.")
+    assert all(map(torch.equal, actual, expected))
+    warning = caplog.records[0].getMessage()
+    assert warning.startswith("rank 1 of 2 (pid ")
+    assert warning.endswith("The run waits, because no step_timeout_s= was given.")
 
 
 def decided_late(folder: Path, run: Run) -> str:
@@ -240,8 +240,8 @@ def decided_late(folder: Path, run: Run) -> str:
 
 
 def test_a_process_that_hangs_while_the_tuner_decides_is_killed(pool: Pool, tmp_path: Path) -> None:
-    def decides(values: Any) -> str:  # Any: what was reported
-        within(20, (tmp_path / "pid").exists, "the other one has come to where it hangs")
+    def decides(values: Any) -> str:
+        within(20, (tmp_path / "pid").exists, "the other process is about to hang")
         (tmp_path / "asked").touch()
         within(20, lambda: not Path("/proc", (tmp_path / "pid").read_text()).exists(), "the other one is killed")
         return "CONTINUE"
@@ -254,7 +254,7 @@ def test_a_process_that_hangs_while_the_tuner_decides_is_killed(pool: Pool, tmp_
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_time_of_a_decision_does_not_count(devices: int, pool: Pool) -> None:
-    def decides(values: Any) -> str:  # Any: what was reported
+    def decides(values: Any) -> str:
         threading.Event().wait(3 * TIMEOUT_S)
         return "CONTINUE"
 
@@ -274,7 +274,7 @@ def test_the_time_of_a_decision_does_not_count(devices: int, pool: Pool) -> None
 
 
 class Result:
-    """What is not sent back the first time."""
+    """A result whose first pickling hangs."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder, self.rank = folder, rank
@@ -297,14 +297,14 @@ def test_a_process_that_hangs_while_it_sends_its_result_is_replaced(
 
     # The next one has as long to send its own: on a busy machine it is not to look as if it hung, too.
     limit_s = 5 * TIMEOUT_S
-    found: Any = fanwise.run(returns, devices=3, step_timeout_s=limit_s, pool=pool)  # Any: what is sent in its place
-    assert found == 1, "what it was when it made the result"
+    actual: Any = fanwise.run(returns, devices=3, step_timeout_s=limit_s, pool=pool)
+    assert actual == 1, "what it was when it made the result"
     (warning,) = warnings(caplog)
     assert warning.startswith("rank 0 of 3") and "2 processes wait for it" in warning and "in __reduce__" in warning
 
 
 def slow(run: Run) -> list[int]:
-    """The first step, and what comes before it, takes longer than the limit; later ones do not."""
+    """The first step takes longer than the limit."""
     model, turns = nn.Linear(4, 1), []
     threading.Event().wait(2 * TIMEOUT_S * (run.rank == 1))
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
@@ -317,8 +317,8 @@ def slow(run: Run) -> list[int]:
 
 
 def test_the_first_step_may_take_longer(pool: Pool) -> None:
-    found = fanwise.run(slow, devices=2, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
-    assert found == [1, 2, 3, 4, 5, 6]
+    actual = fanwise.run(slow, devices=2, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
+    assert actual == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (float("inf"), ValueError), ("3", TypeError)])

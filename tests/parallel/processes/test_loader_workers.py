@@ -1,4 +1,4 @@
-"""Data read by workers: the same bits on any number of devices and of workers, also when a rank dies."""
+"""Loader workers: equal bits on any number of devices and workers, also when a rank dies."""
 
 import os
 import random
@@ -24,7 +24,7 @@ IMAGES = torch.randint(0, 256, (N, 6, 6), generator=torch.Generator().manual_see
 
 
 class Augmented(Dataset[tuple[Tensor, int]]):
-    """Images that are cropped, flipped and made noisy, with numbers from all three generators."""
+    """Images that are cropped, flipped and made noisy with all three generators."""
 
     def __len__(self) -> int:
         return N
@@ -103,13 +103,13 @@ class Tape(IterableDataset[tuple[Tensor, int]]):
     """Images in the order of a shuffle buffer; they are augmented when they are collated."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        held: list[int] = []
+        buffer: list[int] = []
         for index in range(N):
-            held.append(index)
-            if len(held) > 9:
-                chosen = held.pop(random.randrange(len(held)))
+            buffer.append(index)
+            if len(buffer) > 9:
+                chosen = buffer.pop(random.randrange(len(buffer)))
                 yield IMAGES[chosen].float() / 255, chosen % 3
-        yield from ((IMAGES[index].float() / 255, index % 3) for index in held)
+        yield from ((IMAGES[index].float() / 255, index % 3) for index in buffer)
 
 
 def flipped(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
@@ -133,7 +133,7 @@ def tape(run: Run, workers: int, before: Before = lambda run, number: None) -> l
 
 
 def run_in_job(pool: Pool, train: Callable[[Run], Any], devices: int, workers: int, **options: Any) -> Any:
-    """In a job that has leased a CPU for each device, and for each worker of each."""
+    """Run in a job that has leased a CPU for each device and each worker."""
     cpus = devices * (1 + workers)
     job = pool.needs(cpus=cpus).submit(fanwise.run, train, devices=["cpu"] * devices, seed=0, **options)
     return job.result(within_s=100.0)
@@ -150,8 +150,8 @@ def test_bits_are_the_same_for_any_number_of_devices_and_workers(
 ) -> None:
     expected = fanwise.run(partial(program, workers=0), devices="cpu")
     for devices, workers in several:
-        found = run_in_job(pool, partial(program, workers=workers), devices, workers)
-        assert all(map(torch.equal, found, expected)), (devices, workers)
+        actual = run_in_job(pool, partial(program, workers=workers), devices, workers)
+        assert all(map(torch.equal, actual, expected)), (devices, workers)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_bits_are_the_same_for_any_number_of_devices_and_workers(
         *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 1, images), (3, 1, tape))),
     ],
 )
-def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
+def test_a_run_with_workers_resumes_within_an_epoch(
     pool: Pool, tmp_path: Path, devices: int, workers: int, program: Callable[..., list[Tensor]]
 ) -> None:
     path = tmp_path / "run.pt"
@@ -179,7 +179,7 @@ def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
 
 
 def kill_once(run: Run, number: int, *, flag: Path) -> None:
-    """A rank before the ninth batch."""
+    """Kill rank 1 before the ninth batch."""
     if number == 8 and run.rank == 1 and not flag.exists():
         flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -189,6 +189,6 @@ def kill_once(run: Run, number: int, *, flag: Path) -> None:
 def test_bits_are_the_same_when_a_rank_dies(pool: Pool, tmp_path: Path, program: Callable[..., list[Tensor]]) -> None:
     expected = fanwise.run(partial(program, workers=0), devices="cpu")
     kill = partial(kill_once, flag=tmp_path / "killed")
-    found = run_in_job(pool, partial(program, workers=1, before=kill), 3, 1)
+    actual = run_in_job(pool, partial(program, workers=1, before=kill), 3, 1)
     assert (tmp_path / "killed").exists()
-    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, actual, expected))

@@ -1,4 +1,4 @@
-"""A run of several processes, as a board sees it: every rank, with its process."""
+"""The status of a run with several processes."""
 
 import tempfile
 
@@ -18,18 +18,18 @@ def losses(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def train(run: Run) -> list[dict[str, object]]:
-    """Until the first rank sees what the run says, and all have heard of that."""
+    """Train until the first rank sees the status of the run."""
     model = nn.Linear(3, 1)
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.01), losses)
     while True:
         for batch in run.batches((torch.ones(32, 3),), 8):
             step(batch)
-        (found, *_) = run.gather([dict(status.body) for status in statuses()])
-        if found:
-            return list(found)
+        (result, *_) = run.gather([dict(status.body) for status in statuses()])
+        if result:
+            return list(result)
 
 
-def test_a_run_says_which_processes_it_has(forked_pools: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_of_a_run_names_its_processes(forked_pools: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="r-") as base:
         monkeypatch.setenv("XDG_RUNTIME_DIR", base)
         ask_for_statuses()

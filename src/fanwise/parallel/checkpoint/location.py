@@ -5,7 +5,6 @@ process is killed.
 """
 
 import os
-import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ Location = Path | str
 StrPath = str | os.PathLike[str]
 
 _CHUNK_BYTES = 1 << 22
-_COLLAPSED_URL = re.compile(r"([a-z][a-z0-9+.-]+):/[^/]")  # Path removes one slash of a URL
 
 
 def location_of(path: StrPath, name: str = "path") -> Location:
@@ -38,12 +36,6 @@ def location_of(path: StrPath, name: str = "path") -> Location:
             return Path(text.partition("://")[2])
         check_url(text, name=name)
         return text
-    collapsed = None if isinstance(path, str) else _COLLAPSED_URL.match(text)
-    if collapsed is not None and not os.path.isdir(f"{collapsed[1]}:"):
-        raise ValueError(
-            f"{name}={path!r}: a Path cannot hold a URL. Pass a string.\n"
-            f"  right:  {name}={text.replace(':/', '://', 1)!r}"
-        )
     return Path(os.path.abspath(text))
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -66,21 +65,21 @@ class SampleReader:
     Samples are read with one thread of torch, because sums depend on the number of threads.
 
     Attributes:
-        is_tried: the next shard is read twice and compared.
+        is_checked: the next shard is read twice and compared.
     """
 
     def __init__(self, data: Any, collate_fn: Collate) -> None:
         self._data = data
         self._collate_fn = collate_fn
-        self.is_tried = False
+        self.is_checked = False
 
     def __len__(self) -> int:
         return len(self._data)
 
     def read(self, indices: Tensor, key: Key) -> Content:
         content = self._read(indices, key)
-        if self.is_tried:
-            self.is_tried = False
+        if self.is_checked:
+            self.is_checked = False
             _check_equal(content, self._read(indices, key))
         return content
 
@@ -204,10 +203,4 @@ def _reader_of(data: Any, collate_fn: Collate | None) -> Reader:
         return TensorReader([data], is_single=True)
     if isinstance(data, tuple) and data and all(map(is_array, data)):
         return TensorReader(data, is_single=False)
-    for array in data if isinstance(data, tuple) else (data,):
-        if hasattr(array, "__array__") and getattr(array, "ndim", 0) > 0 and not isinstance(array, np.ndarray | Tensor):
-            raise TypeError(
-                f"the data must be tensors or NumPy arrays of numbers, got {type(array).__name__}.\n"
-                f"  right:  run.batches((np.asarray(x), np.asarray(y)), 32)"
-            )
     return SampleReader(data, default_collate)

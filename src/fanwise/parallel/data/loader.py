@@ -200,7 +200,7 @@ class Loaders:
         self._spare_cpus = spare_cpus
         self._idle: dict[tuple[object, ...], DataLoader[Any]] = {}  # with persistent workers, oldest first
         self._open: weakref.WeakSet[ShardFetch | StreamFetch] = weakref.WeakSet()
-        self._tried: list[weakref.ref[object]] = []
+        self._checked: list[weakref.ref[object]] = []
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> ShardFetch:
         """Start a pass over `data`, which `source` reads."""
@@ -228,13 +228,13 @@ class Loaders:
         self._open.add(fetch)
         return fetch
 
-    def tried(self, reader: Reader, data: object) -> Reader:
+    def check_once(self, reader: Reader, data: object) -> Reader:
         """Return the reader. It reads the first shard of the first pass over `data` twice and compares the results."""
-        self._tried = [known for known in self._tried if known() is not None]
-        if isinstance(reader, SampleReader) and not any(known() is data for known in self._tried):
-            reader.is_tried = True
-            with suppress(TypeError):  # a list has no weak references: it is tried in each pass
-                self._tried.append(weakref.ref(data))
+        self._checked = [known for known in self._checked if known() is not None]
+        if isinstance(reader, SampleReader) and not any(known() is data for known in self._checked):
+            reader.is_checked = True
+            with suppress(TypeError):  # a list has no weak references: it is checked in each pass
+                self._checked.append(weakref.ref(data))
         return reader
 
     def fetch_stream(

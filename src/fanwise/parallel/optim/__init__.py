@@ -1,7 +1,6 @@
-"""Optimizers whose update and state are divided among the processes, and learning rates.
+"""Optimizers whose update and state are divided among the processes.
 
 step_optimizer   the optimizer of a step, updated as a whole or by slices
 sharded          each process updates its slice of the parameters and keeps its slice of the state
 elementwise      which optimizers can be divided
-lr_scaling       learning rates for larger batches
 """

@@ -58,7 +58,6 @@ QUIET = [
     "links/flow_control/credits.py",
     "links/transports/spinning.py",
     "links/shared_memory/segment_table.py",
-    "parallel/checks/agreement.py",
     "parallel/data/position.py",
     "parallel/config.py",
     "parallel/shards.py",

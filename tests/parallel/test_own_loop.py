@@ -121,7 +121,7 @@ def test_parameters_that_are_nan_count_as_untouched() -> None:
 def test_a_batch_that_cannot_be_cut_leaves_the_step_usable() -> None:
     model = nn.Linear(4, 3)
     step = made(fanwise.here(), model)
-    with pytest.raises(ValueError, match="have different lengths"):
+    with pytest.raises(ValueError, match="must have the same length"):
         backward(step, model, (X, Y[:3]))
     backward(step, model)
     step.update()

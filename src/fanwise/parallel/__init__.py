@@ -5,12 +5,13 @@ shards                       how a batch is cut into shards and added up along a
 step, replica, data          one step; execution of shards; batches in shards
 comm                         process groups of torch.distributed, and the shared memory of CPU ranks of one machine
 launch                       starts the processes on this machine or on a Ray cluster, or joins those of a launcher
-checks, hangs                checks for results that depend on the devices; detection of stalled runs
+validation, hangs            checks of arguments and of the agreement of processes; detection of stalled runs
 optim, batch_norm            updates by slices, learning rates; batch normalization over the whole batch
 checkpoint                   one file or URL, written in the background
 progress, run_status         the line on standard error; the status for the board
 process_settings, rng        threads, settings of torch, memory; random numbers of a shard
-evaluation, ranks            means over a data set; exchanges between processes
+evaluation                   run.mean and run.sum
+user_collectives             run.gather, run.all_reduce and run.barrier
 devices                      the devices of a run
 primitives                   replicate, split_batch and allreduce for lists of tensors
 """

@@ -2,7 +2,7 @@
 
     train(run):  run.step     step/           run.epochs, run.batches   data/
                  run.mean     evaluation.py   run.save, run.restore     checkpoints/
-                 run.gather   ranks.py        run.report                the report of the current job of a pool
+                 run.gather   user_collectives.py  run.report                the report of the current job of a pool
 
 Model, optimizer and what `run.keep` registers get what a checkpoint holds of them when they are registered, so
 `resume=` needs no line in the training function.
@@ -20,23 +20,12 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
-from . import evaluation, ranks
+from . import evaluation, user_collectives
 from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer, take_snapshot
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .checks import misuse
-from .checks.checking import (
-    check_model,
-    check_optimizer,
-    check_own_loop,
-    check_precision,
-    check_same,
-    check_step,
-    whole_number,
-)
-from .checks.verifying import Verifier
 from .comm.team import Alone, Stateful, Sums, Team
 from .config import Plan
 from .data.batch import Batch
@@ -61,6 +50,16 @@ from .step.loss_scale import LossScale
 from .step.manual import ManualStep
 from .step.open_loop import OpenLoop
 from .step.stepping import Step
+from .validation import misuse
+from .validation.arguments import (
+    check_model,
+    check_optimizer,
+    check_own_loop,
+    check_precision,
+    check_step,
+    whole_number,
+)
+from .validation.consistency import Verifier, check_same_model
 
 _log = logging.getLogger(__name__)
 
@@ -118,10 +117,7 @@ class Run:
         """
         with (
             closing(self._loaders),
-            misuse.watched(
-                self._placements.__contains__,
-                lambda params: any(id(param) in each.dropped for each in self._replicas for param in params),
-            ),
+            misuse.watched(self._placements.__contains__),
         ):
             yield
             for step in self._steps:
@@ -238,12 +234,20 @@ class Run:
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
-            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an optimizer
-                that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without float16; an
-                unknown `batch_norm`, or "global" for a compiled model or without one shard per process; without
-                `loss_fn` an option that only a step with one has.
+            ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
+                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
+                positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
+                without one shard per process; without `loss_fn` an option that only a step with one has.
         """
         self._loop.check("run.step")
+        if self._plan.position.is_in_epochs:
+            raise ValueError(
+                "run.step was called inside a loop over run.epochs. A resumed run skips epochs, so it would make fewer "
+                "steps, and its random numbers and checkpoints would be those of other steps.\n"
+                "  wrong:  for epoch in run.epochs(9): step = run.step(model, optimizer, loss_fn); ...\n"
+                "  right:  step = run.step(model, optimizer, loss_fn)\n"
+                "          for epoch in run.epochs(9): ...             # another step before another such loop"
+            )
         if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
             raise TypeError(
                 "run.step got several models and a loss function, which is called with one model.\n"
@@ -255,13 +259,12 @@ class Run:
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
-            check_own_loop(
-                models, optimizers, clip_norm=clip_norm, accumulate=accumulate, autocast=autocast, batch_norm=batch_norm
-            )
+            options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
+            check_own_loop(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
         for each in optimizers:
-            check_optimizer(each, whole, has_closure=loss_fn is None)
+            check_optimizer(each, list(whole.parameters()), has_closure=loss_fn is None)
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
@@ -275,7 +278,7 @@ class Run:
         for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
             known.look_after({f"the model of step {number}": whole})
             replica.look_after({f"the model of step {other}": known.model})
-        check_same(self._team, replica.modules)
+        check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
         placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
@@ -290,7 +293,7 @@ class Run:
             number=number,
             line=self._line,
             verifier=Verifier(
-                self._team, replica, optimizers, number=number, every=self._verify, repeats=batch_norm == "shard"
+                self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),
             loop=self._loop,
             loss_scale=scale,
@@ -518,9 +521,9 @@ class Run:
         For what must not depend on the number of processes see `mean`.
 
         Args:
-            value: anything that can be pickled. A function is called for it, and again, when `run.rank` and
-                `run.world_size` have become others because a process was lost meanwhile; another value is given again
-                as it is, and what the lost one had is missing.
+            value: anything that can be pickled. A function or method is called, and its result is gathered. It is
+                called again if a process is lost meanwhile, as `run.rank` and `run.world_size` then change. Other
+                objects that can be called, such as metrics and `functools.partial`, are gathered themselves.
 
         Blocks until all have come here.
 
@@ -528,9 +531,9 @@ class Run:
         [7]
         """
         self._loop.check("run.gather")
-        return ranks.gather(self._team, "gathers", value)
+        return user_collectives.gather(self._team, "gathers", value)
 
-    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: ranks.Op = "sum") -> Tensor:
+    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
         """The sum, mean, minimum or maximum over the processes, element by element, in every process: a new tensor.
 
         Added in one order, along a tree over the ranks, so the bits repeat; on another number of processes they are
@@ -550,12 +553,12 @@ class Run:
         tensor([1, 2])
         """
         self._loop.check("run.all_reduce")
-        return ranks.all_reduce(self._team, tensor, op)
+        return user_collectives.all_reduce(self._team, tensor, op)
 
     def barrier(self) -> None:
         """Block until all processes have come here."""
         self._loop.check("run.barrier")
-        ranks.gather(self._team, "waits at a barrier", None)
+        user_collectives.gather(self._team, "waits at a barrier", None)
 
     def report(self, **metrics: Any) -> None:  # Any: scalars of any library
         """Report values once for the whole run; they are kept in `run.rows`.

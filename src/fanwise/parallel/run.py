@@ -22,7 +22,6 @@ from ..pool.devices import usable_cpus
 from ..pool.leases import Resources
 from ..pool.seeds import seed_everything
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
-from .checks.checking import check_name, seconds, whole_number
 from .comm.team import Alone
 from .comm.torch_team import joined
 from .config import DEFAULT_SHARDS, Plan, Reduce, default_notice, default_shards
@@ -37,9 +36,10 @@ from .launch.pools import lease_for
 from .launch.settings import Settings, default_backend
 from .process_settings.environment import run_environment
 from .progress import NoScreen, Screen, function_name, open_screen
-from .ranks import copy_of_result
 from .run_status import RankStatus, StatusScreen
 from .shards import cut
+from .user_collectives import copy_of_result
+from .validation.arguments import check_name, seconds, whole_number
 
 if TYPE_CHECKING:
     from ..pool.cluster.engine import ClusterEngine

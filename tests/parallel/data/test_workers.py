@@ -145,6 +145,24 @@ def test_a_worker_that_dies_is_an_error_of_torch(number: int, workers: Callable[
     assert not workers()
 
 
+def test_few_idle_workers_are_kept_if_each_pass_has_its_own_functions(workers: Callable[[], set[int]]) -> None:
+    def train(run: Run) -> tuple[list[int], int]:
+        data, same, counts = Noisy(), Noisy(), []
+        for _ in range(6):
+            init: Any = lambda number: None  # noqa: E731  # another one in each pass
+            seen(run.batches(data, B, num_workers=1, persistent_workers=True, worker_init_fn=init))
+            seen(run.batches(same, B, num_workers=1, persistent_workers=True))
+            counts.append(len(workers()))
+            pids.add(frozenset(workers()))
+        return counts, len(frozenset.intersection(*pids))
+
+    pids: set[frozenset[int]] = set()
+    counts, kept = fanwise.run(train, devices="cpu")
+    assert max(counts) == 3
+    assert kept == 1, "the workers of the data set without own functions stay"
+    assert not workers()
+
+
 def test_a_pass_after_a_dead_persistent_worker_has_new_ones(tmp_path: Path) -> None:
     def die_once(index: int) -> None:
         if not (tmp_path / "died").exists():

@@ -12,8 +12,8 @@
                     saves     how often it has called run.save      writing   1 while it writes checkpoints
 
 Every number has one writer: the supervisor above, the rank itself below. Numbers of 8 bytes are read and written whole.
-The order of two writes holds for a reader that looks in the other order, as the processors promise that Linux futexes
-are used on here; each write is followed by a system call.
+A reader that sees a number sees everything that its writer had written before: a barrier precedes each write on
+machines that may reorder them.
 
 Waits may wake spuriously and are bounded, because a peer can die between its store and the wake-up. Callers re-check in
 a loop. How views are decided is in `launch/membership.py`.
@@ -46,6 +46,7 @@ class ControlBlock:
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
+        futex.register()
         mapping = memory.map(0, _BOXES)
         self._address = mapping.address
         self._numbers = mapping.view.cast("q")
@@ -74,12 +75,12 @@ class ControlBlock:
 
     def decide(self, view: int, members: tuple[int, ...], committed: int) -> None:
         """Write down the next view, before it is shown: no member reads it yet."""
-        self._numbers[_DECIDED] = 0
+        self._write(_DECIDED, 0)
         for place, rank in enumerate(members):
-            self._numbers[_MEMBERS + place] = rank
-        self._numbers[_COUNT] = len(members)
-        self._numbers[_COMMITTED] = committed
-        self._numbers[_DECIDED] = view
+            self._write(_MEMBERS + place, rank)
+        self._write(_COUNT, len(members))
+        self._write(_COMMITTED, committed)
+        self._write(_DECIDED, view)
 
     @property
     def ending(self) -> int:
@@ -87,7 +88,7 @@ class ControlBlock:
 
     def end(self, why: int, ranks: int) -> None:
         """Everybody ends, also who sleeps."""
-        self._numbers[_ENDING] = why
+        self._write(_ENDING, why)
         for place in (_VIEW, _ANSWERED, *(_LINES + _LINE * rank + _ARRIVED for rank in range(ranks))):
             futex.wake(self._address + 8 * place)
 
@@ -125,28 +126,28 @@ class ControlBlock:
 
     def agree(self, rank: int, view: int) -> None:
         """Note that this rank has seen the odd view `view`."""
-        self._numbers[_LINES + _LINE * rank + _AGREED] = view
+        self._write(_LINES + _LINE * rank + _AGREED, view)
 
     def is_idle(self, rank: int) -> bool:
         """Whether it waits for something other than a turn or a view, so that nobody is to wait for it."""
         return bool(self._numbers[_LINES + _LINE * rank + _IDLE])
 
     def set_idle(self, rank: int, is_idle: bool) -> None:
-        self._numbers[_LINES + _LINE * rank + _IDLE] = int(is_idle)
+        self._write(_LINES + _LINE * rank + _IDLE, int(is_idle))
 
     def saves(self, rank: int) -> int:
         """How many checkpoints it has come to in its program, whoever writes them."""
         return self._numbers[_LINES + _LINE * rank + _SAVES]
 
     def set_saves(self, rank: int, saves: int) -> None:
-        self._numbers[_LINES + _LINE * rank + _SAVES] = saves
+        self._write(_LINES + _LINE * rank + _SAVES, saves)
 
     def is_writing(self, rank: int) -> bool:
         """Whether it has checkpoints that are not on the disk yet."""
         return bool(self._numbers[_LINES + _LINE * rank + _WRITING])
 
     def set_writing(self, rank: int, is_writing: bool) -> None:
-        self._numbers[_LINES + _LINE * rank + _WRITING] = int(is_writing)
+        self._write(_LINES + _LINE * rank + _WRITING, int(is_writing))
 
     # -- boxes -----------------------------------------------------------------------------------------------------
 
@@ -170,8 +171,12 @@ class ControlBlock:
         """Let go of the numbers of this process."""
         self._numbers.release()
 
-    def _set(self, place: int, number: int) -> None:
+    def _write(self, place: int, number: int) -> None:
+        futex.barrier()
         self._numbers[place] = number
+
+    def _set(self, place: int, number: int) -> None:
+        self._write(place, number)
         futex.wake(self._address + 8 * place)
 
     def _wait(self, place: int, seen: int) -> None:

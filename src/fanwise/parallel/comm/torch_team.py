@@ -18,10 +18,10 @@ from ...pool.reporting import report
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
-from ..checks.agreement import first_difference
 from ..config import Plan
 from ..optim.step_optimizer import StepOptimizer
 from ..process_settings import torch_settings
+from ..validation.fingerprints import first_difference
 from .exact import GroupTransport
 from .fast import FastAllReduce
 from .neighbors import Neighbors, process_info
@@ -160,7 +160,7 @@ class TorchTeam:
         different = first_difference([facts for facts, _ in contents])
         if different is not None:
             raise ValueError(
-                f"the processes were given different runs: {different.name} is {different.said()}.\n"
+                f"the processes were given different runs: {different[0]} is {different[1]}.\n"
                 f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
             )
         plan.position.seed = contents[0][1]

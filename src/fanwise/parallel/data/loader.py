@@ -13,6 +13,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,6 +33,7 @@ from torch.utils.data import (
 from ...links.codec import pack_error, unpack_error
 from ...pool.current import current, in_job
 from ...tensor.random.keys import Key
+from ..rng import forget_spare_normal
 from ..shards import cut
 from .batch import Batch, Content
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
@@ -41,6 +43,8 @@ from .stream import ShardsOf, StreamFetch, StreamReader, StreamShards
 
 InitFn = Callable[[int], Any]
 Requests = Iterable[Mapping[int, range]]  # per batch: the samples of each shard, in the order of the pass
+
+_MAX_IDLE = 3  # sets of persistent workers that are kept, such as those for training, validation and test data
 
 _log = logging.getLogger(__name__)
 
@@ -212,6 +216,7 @@ class ShardFetch:
 
     def read(self, batch: int, shard: int, samples: range) -> Content:
         """Return a shard. A second call reads it again, because the loss may have changed it in place."""
+        forget_spare_normal()
         if batch == self._batch and shard in self._shards:
             return self._shards.pop(shard)()
         return self._device_copy.copy(self._source.read(samples))
@@ -234,9 +239,9 @@ class Loaders:
     def __init__(self, device: torch.device, spare_cpus: int | None) -> None:
         self._device = device
         self._spare_cpus = spare_cpus
-        self._idle: dict[tuple[object, ...], DataLoader[Any]] = {}  # with persistent workers
+        self._idle: dict[tuple[object, ...], DataLoader[Any]] = {}  # with persistent workers, oldest first
         self._open: weakref.WeakSet[ShardFetch | StreamFetch] = weakref.WeakSet()
-        self._tried: set[tuple[type, int]] = set()
+        self._tried: list[weakref.ref[object]] = []
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> ShardFetch:
         """Start a pass over `data`, which `source` reads."""
@@ -265,11 +270,12 @@ class Loaders:
         return fetch
 
     def tried(self, reader: Reader, data: object) -> Reader:
-        """Return the reader. It reads the first shard of the first pass twice and compares the results."""
-        name = type(data), len(reader)  # not its id: others, made for each pass, may come to lie there or not
-        if isinstance(reader, SampleReader):
-            reader.is_tried = name not in self._tried
-        self._tried.add(name)
+        """Return the reader. It reads the first shard of the first pass over `data` twice and compares the results."""
+        self._tried = [known for known in self._tried if known() is not None]
+        if isinstance(reader, SampleReader) and not any(known() is data for known in self._tried):
+            reader.is_tried = True
+            with suppress(TypeError):  # a list has no weak references: it is tried in each pass
+                self._tried.append(weakref.ref(data))
         return reader
 
     def fetch_stream(
@@ -306,12 +312,17 @@ class Loaders:
         return DeviceCopy(self._device, pin=options.pin_memory is not False)
 
     def _release(self, key: tuple[object, ...], loader: "DataLoader[Any]") -> None:
-        """Keep the workers for the next loop over the same data set. The loader refers to it, so its id is unique."""
+        """Keep the workers for the next loop over the same data set. The loader refers to it, so its id is unique.
+
+        The program may create the data set or its functions again for each pass, so old workers end.
+        """
         iterator: Any = loader._iterator
-        if key not in self._idle and all(worker.is_alive() for worker in iterator._workers):
-            self._idle[key] = loader
-        else:
+        if key in self._idle or not all(worker.is_alive() for worker in iterator._workers):
             _end(iterator)
+            return
+        self._idle[key] = loader
+        if len(self._idle) > _MAX_IDLE:
+            _end(self._idle.pop(next(iter(self._idle)))._iterator)
 
 
 def iterate_batches(

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..rng import begin, kept_streams
+from ..rng import begin, forget_spare_normal, kept_streams
 from ..shards import cut
 from .batch import Batch, Content
 from .dataset import Collate, collate, note_sample, one_thread
@@ -197,6 +197,7 @@ class StreamFetch:
 
     def start_batch(self, number: int) -> StreamBatch:
         """Block until the batch is read."""
+        forget_spare_normal()
         if self._loaded is None:
             return self._reader.read(self._shards_of(number, ()))
         batch = next(self._loaded)
@@ -205,6 +206,7 @@ class StreamFetch:
 
     def shard(self, number: int, index: int) -> Content:
         """Return a shard. A second call reads it again, because the loss may have changed it in place."""
+        forget_spare_normal()
         if number == self._number and index in self._shards:
             return self._device_copy.copy(self._shards.pop(index))
         return self._device_copy.copy(self._reader.read(self._shards_of(number, (index,))).shards[index])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..shards import Node, total
+from ..validation.fingerprints import have_same_bits
 
 # What becomes of a buffer: the mean over the samples; what the first shard made it; what every shard made it.
 Rule = Literal["mean", "first", "same"]
@@ -136,5 +137,5 @@ def _added(left: Changed, right: Changed) -> Changed:
         return Changed(left.value + right.value, samples)
     if left.rule == "first":
         return Changed(left.value, samples, "first")
-    is_same = left.is_same and right.is_same and torch.equal(left.value, right.value)
+    is_same = left.is_same and right.is_same and have_same_bits(left.value, right.value)
     return Changed(left.value, samples, "same", is_same)

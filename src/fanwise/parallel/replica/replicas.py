@@ -65,8 +65,7 @@ class Replica:
 
     Attributes:
         modules: the model, whose name is "", and others that shards use, by their names in messages.
-        params: the parameters of the model. others: those of the other modules. used: ids of all of them.
-        dropped: ids of parameters in `others` that had a gradient after a shard.
+        params: the parameters of the model. others: those of the other modules.
         generators: of torch, that operators on this device draw from.
         is_checked: whether the gradients of two shards are checked for the same memory.
     """
@@ -86,7 +85,6 @@ class Replica:
         self.device = device
         self.generators = generators_of(device)
         self.params = list(model.parameters())
-        self.dropped: set[int] = set()
         self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
         self.is_checked = False
         self._autocast = autocast
@@ -102,7 +100,6 @@ class Replica:
         own = set(self.params)
         params = [param for module in self.modules.values() for param in module.parameters()]
         self.others = [param for param in dict.fromkeys(params) if param not in own]
-        self.used = frozenset(map(id, params))
         self.buffers = Buffers(self.modules, self._mean_buffers)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
@@ -130,9 +127,7 @@ class Replica:
     def forget_others(self) -> None:
         """Gradients that the loss has left in modules which this step does not train."""
         for param in self.others:
-            if param.grad is not None:
-                param.grad = None
-                self.dropped.add(id(param))
+            param.grad = None
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float]:
         """The summed loss of one shard, with its graph, and what it counts."""

@@ -9,6 +9,7 @@
 All from `begun` to `total` is done again when a process was lost meanwhile, with the shards that are then this one's.
 """
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +18,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..checks.checking import check_compiled, is_compiled_by_shape
-from ..checks.misuse import passing, updating
-from ..checks.parts import Parts
-from ..checks.verifying import Verifier
 from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch
@@ -29,6 +26,9 @@ from ..replica.gradients import Partial
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
 from ..shards import Node, assign
+from ..validation.arguments import check_compiled, check_optimizer, is_compiled_by_shape
+from ..validation.consistency import Verifier
+from ..validation.misuse import library_update
 from .loss_scale import LossScale, take_off
 from .open_loop import OpenLoop
 
@@ -64,7 +64,7 @@ class Execution:
         self.loop = loop
         self._plan = plan
         self._optimizers = optimizers
-        self._parts = Parts(replica.modules, optimizers)
+        self._optimized = self._optimized_params()
         self._line = line
         self._is_first = True  # no batch was executed here
         self._is_compiled_by_shape = any(map(is_compiled_by_shape, replica.modules.values()))
@@ -80,13 +80,27 @@ class Execution:
             TypeError: a part of the batch cannot be cut into samples.
         """
         self.loop.check("a step of the run")
-        self._parts.check(self.number)
+        self._check_optimizers()
         made = as_batch(batch, self._plan.shards, self.replica.device)
         if self._is_compiled_by_shape:
             check_compiled(made.sizes)
-        if self.verifier.comparison.is_due(self.batches):
-            self.verifier.comparison.check(self.batches, batch, made)
+        if self.verifier.is_due(self.batches):
+            self.verifier.check_batch(self.batches, batch, made)
         return made
+
+    def _optimized_params(self) -> list[Tensor]:
+        return [
+            param for optimizer in self._optimizers for group in optimizer.param_groups for param in group["params"]
+        ]
+
+    def _check_optimizers(self) -> None:
+        """Raise ValueError if an optimizer got parameters that the step does not exchange."""
+        now = self._optimized_params()
+        if len(now) == len(self._optimized) and all(map(operator.is_, now, self._optimized)):
+            return
+        for optimizer in self._optimizers:
+            check_optimizer(optimizer, self.replica.params, has_closure=True)
+        self._optimized = now
 
     def repeats(self) -> bool:
         """Return whether a shard of this batch is executed twice as a check. Called once per batch."""
@@ -105,7 +119,7 @@ class Execution:
         buffers = self.replica.buffers
         self.replica.forget_grads()
         buffers.keep()
-        self.replica.is_checked = self.verifier.comparison.is_due(self.batches)
+        self.replica.is_checked = self.verifier.is_due(self.batches)
         try:
             yield
         except BaseException as error:
@@ -117,7 +131,7 @@ class Execution:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """In this block shards are executed: parameters must not be updated.
+        """Shards are executed in this block.
 
         Random streams, and the gradients of modules that this step does not train, are restored after it.
         """
@@ -125,7 +139,7 @@ class Execution:
         for param, _ in others:
             param.grad = None
         try:
-            with passing(self.replica.used), kept_streams(self.replica.generators):
+            with kept_streams(self.replica.generators):
                 yield
         finally:
             for param, grad in others:
@@ -162,7 +176,7 @@ class Execution:
     def total(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
         """What all shards of all processes bring. Inside `begun`. `mean`: the gradients are divided by the count."""
         what = f"makes step {self.number} of batch {self.batches}"
-        with updating():
+        with library_update():
             done = self.sums.total(what, nodes, len(batch.sizes), mean=mean)
         self.replica.buffers.settle(done.buffers, done.samples)
         for place, grad in done.sparse.items():

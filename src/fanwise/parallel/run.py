@@ -128,7 +128,7 @@ def run(
         WorkerLostError: processes were lost, the run cannot continue without them, and there are no restarts left.
         NotSendableError: what `train` returns cannot be pickled.
         LeaseError: the pool, or the job, has too few CPUs or GPUs.
-        What `train` raises, in its own type; of several processes, the first error.
+        The first error of `train` in any process, in its own type.
     """
     if not callable(train):
         raise TypeError(
@@ -222,7 +222,7 @@ def ray_supervisor(engine: "ClusterEngine", train: Callable[[Run], Any], setting
 
 def run_attempts(
     start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int
-) -> Any:  # Any: what the training function returns
+) -> Any:  # Any: the user's result
     """Make attempts until one is not ended by a loss. Each continues from the last checkpoint of those before.
 
     Raises:

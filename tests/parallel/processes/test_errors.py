@@ -289,7 +289,7 @@ def with_another_layer(run: Run) -> list[Tensor]:
     [
         (of_rank, r"between the processes, first in '1\.weight': float32 \(1, 3\) with checksum \w{8} in process 0, "),
         (of_another_shape, r"first in '0\.weight': float32 \(3, 3\) with .* in process 0, float32 \(4, 3\)"),
-        (with_another_layer, r"first in '1\.weight': not there in process 0, float32"),
+        (with_another_layer, r"first in '1\.weight': missing in process 0, float32"),
     ],
     ids=["values", "shape", "layers"],
 )

@@ -135,7 +135,7 @@ def test_a_process_that_hangs_is_named_with_what_it_does(how: str, pool: Pool, t
     said = str(raised.value)
     assert said.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in said
     assert HANGS[how][1] in said
-    assert f"step_timeout_s={TIMEOUT_S} has passed; on_loss='stop' ends the run with it. See: fanwise explain" in said
+    assert f"step_timeout_s={TIMEOUT_S} has passed.\non_loss='stop' ends the run with it. See: fanwise explain" in said
 
 
 @pytest.mark.usefixtures("let_children_go")
@@ -185,7 +185,7 @@ def test_when_all_hang_the_run_ends_because_nobody_can_go_on(pool: Pool, tmp_pat
         fanwise.run(hangs, devices=2, step_timeout_s=TIMEOUT_S, pool=pool)
     said = str(raised.value)
     assert "rank 0 of 2" in said and "rank 1 of 2" in said and said.count("in reads_what_nobody_writes") == 2
-    assert "No other process of the run is left to go on." in said
+    assert "No other process of the run is left." in said
 
 
 def always(folder: Path, run: Run) -> None:

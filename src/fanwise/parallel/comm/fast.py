@@ -19,7 +19,7 @@ _BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
 
 
 class AllReducing(Protocol):
-    """What `FastAllReduce` needs of a process group."""
+    """The interface of a process group that `FastAllReduce` needs."""
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace these tensors by their sums over all processes."""

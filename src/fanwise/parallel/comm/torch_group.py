@@ -101,7 +101,7 @@ class TorchGroup:
     def close(self) -> None:
         """Close the connections. Processes that wait for this one fail at once."""
         if self._must_leak:
-            # Destroying the groups would block until all processes have come, and so would the end of the program,
+            # Destroying the groups would block until all processes come, and so would the end of the program,
             # which drops all references but these. The launcher ends processes that hang once another one has ended.
             for group in (self._data, self._control):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
@@ -129,7 +129,7 @@ class TorchGroup:
     # -- bytes -----------------------------------------------------------------------------------------------------
 
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: anything that can be pickled
-        """Return what all processes gave, by place. Blocks until all have.
+        """Return the contents of all processes, by place. Blocks until all have given theirs.
 
         Args:
             within_s: time to wait for the others. Those that come later still receive the content, as long as this
@@ -177,7 +177,7 @@ class TorchGroup:
             self._finish(works)
 
     def all_gather(self, memory: Tensor) -> None:
-        """Fill `memory`, which has an equal part for each process, of which this process has written its own."""
+        """Fill `memory`, which has a part of equal size for each process. This process has written its own part."""
         with self._exchanging("exchanges gradients"):
             parts = memory.view(self.size, -1)
             if not parts.numel():
@@ -207,7 +207,7 @@ class TorchGroup:
                 work.wait()
 
     @contextmanager
-    def _exchanging(self, what: str) -> Iterator[None]:
+    def _exchanging(self, operation: str) -> Iterator[None]:
         before, self.is_broken = self.is_broken, True
         self._number += 1
         self._on_exchange(self._number)
@@ -222,22 +222,22 @@ class TorchGroup:
             waited_s = time.monotonic() - began_s
             if limit is not None and waited_s >= _TIMEOUT_FRACTION * limit:
                 self._must_leak = True
-                raise WorkerLostError(self._describe_late(what, waited_s)) from error
+                raise WorkerLostError(self._describe_late(operation, waited_s)) from error
             raise WorkerLostError(
-                f"process {self.place} of {self.size} {what}, and torch.distributed says: {error}\n"
+                f"process {self.place} of {self.size} {operation}, and torch.distributed says: {error}\n"
                 f"Usually another process has ended: see what it printed last. If all are alive, one did not come "
                 f"within the timeout of the process group."
             ) from error
         self.is_broken = before
 
-    def _describe_late(self, what: str, waited_s: float) -> str:
+    def _describe_late(self, operation: str, waited_s: float) -> str:
         assert self._neighbors is not None and self._limit_s is not None, "there is a limit"
         late, unknown = self._neighbors.late(self._number)
-        text = "\n".join(late) or "All processes of this machine have come."
+        text = "\n".join(late) or "No process of this machine is late."
         if unknown:
             text += f"\nThese are gone or on another machine, so their state is unknown: {', '.join(unknown)}."
         return (
-            f"process {self.place} of {self.size} {what}, and has waited for {waited_s:.1f} s "
+            f"process {self.place} of {self.size} {operation}, and has waited for {waited_s:.1f} s "
             f"(step_timeout_s={self._limit_s:g}).\n{text}"
         )
 
@@ -257,9 +257,9 @@ def is_lost_peer(error: BaseException) -> bool:
 
 def check_gpus(gpus: Sequence[tuple[str, str]]) -> None:
     """Raise ValueError if two processes are on the same host and GPU. `gpus`: host and GPU of each, by place."""
-    seen: dict[tuple[str, str], int] = {}
+    places: dict[tuple[str, str], int] = {}
     for place, gpu in enumerate(gpus):
-        first = seen.setdefault(gpu, place)
+        first = places.setdefault(gpu, place)
         if first != place:
             raise ValueError(
                 f"processes {first} and {place} of {len(gpus)} are on the same GPU, {gpu[1]} of {gpu[0]}; "

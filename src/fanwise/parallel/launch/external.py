@@ -67,7 +67,7 @@ def launched() -> Launched | None:
 
 
 def launched_as(process: LaunchedProcess) -> Launched | None:
-    """What a launcher has started, if that is more than one process."""
+    """Return the place of this process in the launcher's world; None if it is alone in it."""
     if process.world_size == 1:
         return None
     # torchrun may serve the address itself, which torch reads from other variables.
@@ -91,9 +91,9 @@ def check_fits(
 
 
 def _contradict(wish: str, launched: Launched) -> None:
-    who = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
+    source = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
     raise ValueError(
-        f"{who} WORLD_SIZE={launched.size}, and each of these processes is one device of the run; {wish}.\n"
+        f"{source} WORLD_SIZE={launched.size}, and each of these processes is one device of the run; {wish}.\n"
         f"Leave it out, or start the program without the launcher. fanwise.here() trains in this process alone."
     )
 

@@ -19,7 +19,7 @@ class OutputSink(Protocol):
 
 
 class ReportingTeam(Protocol):
-    """What reports need of a team."""
+    """The interface of a team that reports need."""
 
     @property
     def place(self) -> int: ...

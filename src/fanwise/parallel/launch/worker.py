@@ -1,4 +1,4 @@
-"""What runs in each process of a run: `main` as a job of a local pool, `train_as_rank` also as a job on a cluster.
+"""The main function of a rank on this machine, and `train_as_rank`, which ranks on a cluster share with it.
 
 The first process prints to the user's terminal, the output of the others stays with the pool. A report is made once
 for all processes, and all get its decision.
@@ -66,7 +66,7 @@ class RankTask:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Paths by which a rank reaches its supervisor, and the port of the store if there is a process group."""
+    """Paths of the supervisor's memory, pipe and stack file, and the port of the store of a process group."""
 
     memory: str
     pipe: str
@@ -127,7 +127,7 @@ def _result(
 def train_as_rank(
     train: Callable[[Run], Any], task: RankTask, team: RankTeam, sender: OutputSink
 ) -> tuple[Any, bool]:  # Any: the user's result
-    """Return what the training function returns, and whether it is the result of the run."""
+    """Call the training function. Return its result, and whether that is the result of the run."""
     settings = task.settings
     seed_everything(settings.seed)
     run = Run(
@@ -169,7 +169,7 @@ def train_as_rank(
 
 
 class SupervisorMonitor:
-    """What a rank with a process group tells its supervisor. See `comm.torch_team.Monitor`."""
+    """The `comm.torch_team.Monitor` of a rank with a process group."""
 
     def __init__(self, control: ControlBlock, rank: int, sender: MessageSender) -> None:
         self._control = control

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from ...tensor.random import permutation
 from ...tensor.random.keys import Key
@@ -22,7 +22,7 @@ from ..rng import begin, kept_streams
 from ..validation.fingerprints import batch_fingerprints
 from .batch import Content, align, as_tensor, is_array, num_samples
 
-Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any] | DataLoader[Any]
+Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any]
 Collate = Callable[[list[Any]], Content]
 
 
@@ -181,7 +181,7 @@ def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise TypeError(
             f"{expected}; got {type(data).__name__}.\n"
-            f"Only run.batches also takes a DataLoader or an IterableDataset. Pass the data set itself."
+            f"Pass the data set of a DataLoader, and its options. Only run.batches takes an IterableDataset."
         )
     if isinstance(data, Mapping):
         raise TypeError(

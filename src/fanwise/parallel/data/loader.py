@@ -16,19 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ...links.codec import pack_error, unpack_error
 from ...pool.current import current, in_job
@@ -39,7 +30,7 @@ from .batch import Batch, Content
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
 from .device_copy import DeviceCopy
 from .position import Pass
-from .stream import ShardsOf, StreamFetch, StreamReader, StreamShards
+from .stream import StreamFetch, StreamReader, StreamShards
 
 InitFn = Callable[[int], Any]
 Requests = Iterable[Mapping[int, range]]  # per batch: the samples of each shard, in the order of the pass
@@ -49,9 +40,21 @@ _MAX_IDLE = 3  # sets of persistent workers that are kept, such as those for tra
 _log = logging.getLogger(__name__)
 
 
+class LoaderArguments(TypedDict, total=False):
+    """Options of torch's DataLoader, as keyword arguments."""
+
+    collate_fn: Collate | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool | None
+    persistent_workers: bool
+    timeout: float
+    worker_init_fn: InitFn | None
+
+
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """Options of torch's DataLoader. Raises what DataLoader raises for invalid values."""
+    """Options of torch's DataLoader, with their defaults. Raises what DataLoader raises for invalid values."""
 
     collate_fn: Collate | None = None
     num_workers: int = 0
@@ -69,50 +72,6 @@ class LoaderOptions:
             persistent_workers=self.persistent_workers,
             timeout=self.timeout,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderSettings:
-    """The data set and the options of a DataLoader."""
-
-    data: Any
-    batch_size: int
-    shuffle: bool | None
-    drop_last: bool
-    options: LoaderOptions
-
-
-def settings_of(loader: "DataLoader[Any]") -> LoaderSettings:
-    """Return the settings of a DataLoader. Raises ValueError if it determines the order or the batches by itself."""
-    data: Any = loader.dataset
-    is_stream = isinstance(data, IterableDataset)
-    sampler: Any = loader.sampler
-    is_random = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(data)
-    unsupported = {
-        "sampler": not (is_stream or is_random or type(sampler) is SequentialSampler),
-        "batch_sampler": loader.batch_size is None or not (is_stream or type(loader.batch_sampler) is BatchSampler),
-        "generator": loader.generator is not None or getattr(sampler, "generator", None) is not None,
-        "multiprocessing_context": loader.multiprocessing_context is not None,
-        "in_order": not getattr(loader, "in_order", True),
-        "pin_memory_device": bool(getattr(loader, "pin_memory_device", None)),
-    }
-    if names := [name for name, is_set in unsupported.items() if is_set]:
-        raise ValueError(
-            f"run.batches does not support a DataLoader with {' and '.join(names)}. It determines the order and the "
-            f"random numbers of the samples from (seed, epoch), so that they are the same on any number of devices.\n"
-            f"  right:  run.batches(data, batch_size, shuffle=True, num_workers=2)"
-        )
-    assert loader.batch_size is not None
-    options = LoaderOptions(
-        collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
-        num_workers=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor,
-        pin_memory=loader.pin_memory or None,
-        persistent_workers=loader.persistent_workers,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-    )
-    return LoaderSettings(data, loader.batch_size, None if is_stream else is_random, loader.drop_last, options)
 
 
 def spare_cpus(threads: int, processes: int = 1) -> int | None:
@@ -279,24 +238,15 @@ class Loaders:
         return reader
 
     def fetch_stream(
-        self,
-        data: "IterableDataset[Any]",
-        started: Pass,
-        shards_of: ShardsOf,
-        own_shards: Callable[[], range],
-        options: LoaderOptions,
+        self, new_reader: Callable[[], StreamReader], own_shards: Callable[[], range], options: LoaderOptions
     ) -> StreamFetch:
         """Start a pass over a stream."""
-
-        def reader() -> StreamReader:
-            return StreamReader(data, options.collate_fn or default_collate, started)
-
         device_copy = self._device_copy(options)
         if not limit_workers(options.num_workers, self._spare_cpus):
-            return StreamFetch(reader(), device_copy, shards_of)
-        dataset = StreamShards(reader(), shards_of, tuple(own_shards()), _failure)
+            return StreamFetch(new_reader(), device_copy)
+        dataset = StreamShards(new_reader(), own_shards(), _failure)
         iterator = _start(_new_loader(dataset, 1, options, self._device, batch_size=None))
-        fetch = StreamFetch(reader(), device_copy, shards_of, map(_raise_failure, iterator), partial(_end, iterator))
+        fetch = StreamFetch(new_reader(), device_copy, map(_raise_failure, iterator), partial(_end, iterator))
         self._open.add(fetch)
         return fetch
 

@@ -1,4 +1,4 @@
-"""DataLoader workers: the same bits in the same order, errors of the data set, and nothing left behind."""
+"""Workers of torch's DataLoader: equal bits in the same order, errors of the data set, and no process left behind."""
 
 import os
 import random
@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 import fanwise
 from fanwise.parallel import Batch, Run
 from fanwise.parallel.data.batch import discard_contents
+from fanwise.pool import Pool
 from fanwise.testing import within
 
 N, B = 46, 8
@@ -96,28 +97,18 @@ def test_a_worker_reads_in_a_process_of_its_own_and_nothing_else_does(tmp_path: 
     assert len(set(readers)) == 2 and str(os.getpid()) not in readers
 
 
-def test_the_error_of_a_data_set_comes_in_its_own_type_with_its_place() -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_the_data_set_has_its_type_and_names_the_sample(workers: int) -> None:
     def fail(index: int) -> None:
         if index == 17:
             raise Odd(index)
 
     with pytest.raises(Odd) as caught:
-        here(data=Noisy(fail), num_workers=2)
+        here(data=Noisy(fail), num_workers=workers)
     assert caught.value.args == ("no sample 17 here", 17)
     notes = "\n".join(caught.value.__notes__)
     assert "while sample 17 of the data set was read" in notes
-    assert f'File "{__file__}"' in notes and "in fail" in notes
-    assert "of a data loader" in notes
-
-
-def test_without_workers_an_error_names_its_sample_too() -> None:
-    def fail(index: int) -> None:
-        if index == 2:
-            raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no") as failed:
-        seen(fanwise.here().batches(Noisy(fail), 4))
-    assert "while sample 2 of the data set was read" in failed.value.__notes__
+    assert not workers or (f'File "{__file__}"' in notes and "in fail" in notes and "of a data loader" in notes)
 
 
 def children() -> set[int]:
@@ -204,7 +195,9 @@ def test_a_shard_that_is_asked_for_again_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_loop_that_is_left_leaves_nothing(persistent: bool, workers: Callable[[], set[int]]) -> None:
+def test_a_loop_that_is_left_by_break_or_an_error_leaves_no_process(
+    persistent: bool, workers: Callable[[], set[int]]
+) -> None:
     def train(run: Run) -> list[tuple[int, float]]:
         for _ in run.epochs(1):
             for number, _batch in enumerate(run.batches(Noisy(), B, num_workers=2, persistent_workers=persistent)):
@@ -216,15 +209,13 @@ def test_a_loop_that_is_left_leaves_nothing(persistent: bool, workers: Callable[
     assert fanwise.run(train, devices="cpu") == without
     assert not workers()
 
-
-def test_an_error_of_the_program_leaves_nothing(workers: Callable[[], set[int]]) -> None:
-    def train(run: Run) -> None:
-        for _ in run.batches(Noisy(), B, num_workers=2):
+    def fail(run: Run) -> None:
+        for _ in run.batches(Noisy(), B, num_workers=2, persistent_workers=persistent):
             raise RuntimeError("of the program")
 
     with pytest.raises(RuntimeError, match="of the program") as caught:
-        fanwise.run(train, devices="cpu")
-    assert not workers(), "although the traceback still holds the loop"
+        fanwise.run(fail, devices="cpu")
+    assert not workers(), "although the traceback still refers to the loop"
     del caught
 
 
@@ -243,16 +234,6 @@ def test_ctrl_c_while_a_step_waits_leaves_nothing(tmp_path: Path, workers: Calla
         here(data=Noisy(slow), num_workers=2)
     presses.join()
     assert not workers()
-
-
-def test_a_batch_is_there_after_its_loop_has_let_go_of_it() -> None:
-    def train(run: Run) -> list[tuple[int, float]]:
-        kept = [
-            batch for _ in run.epochs(2) for batch in run.batches(Noisy(), B, num_workers=1, persistent_workers=True)
-        ]
-        return seen(iter(kept))
-
-    assert fanwise.run(train, devices="cpu") == EXPECTED
 
 
 def test_workers_without_persistence_see_what_the_program_has_changed() -> None:
@@ -357,3 +338,37 @@ def test_the_programs_random_numbers_do_not_depend_on_workers() -> None:
     assert fanwise.run(partial(drawn, workers=0), devices="cpu") == fanwise.run(
         partial(drawn, workers=2), devices="cpu"
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": -1}, {"prefetch_factor": 2}, {"persistent_workers": True}, {"num_workers": 1, "timeout": -1}],
+    ids=str,
+)
+def test_options_that_dataloader_refuses_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match=r"num_workers|prefetch_factor|timeout"):
+        fanwise.here().batches(Noisy(), 4, **options)
+
+
+def test_unknown_options_and_data_loaders_are_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sampler'"):
+        fanwise.here().batches(Noisy(), 4, sampler=[1, 2])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Pass the data set of a DataLoader, and its options"):
+        fanwise.here().batches(DataLoader(Noisy()), 4)  # type: ignore[arg-type]
+
+
+def test_a_job_has_no_more_workers_than_cpus_of_its_lease(forked_pools: None) -> None:
+    def train(run: Run) -> tuple[list[int], int]:
+        pids: set[int] = set()
+        found = []
+        for batch in run.batches(Noisy(), 4, num_workers=3):
+            tasks = Path("/proc/self/task")
+            pids |= {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+            found += next(iter(batch)).tolist()
+        return found, len(pids)
+
+    expected = [index for index, _ in seen(fanwise.here().batches(Noisy(), 4))]
+    with Pool(cpus=4) as pool:
+        for cpus, workers in ((1, 0), (3, 2), (4, 3)):
+            job = pool.needs(cpus=cpus).submit(fanwise.run, train, devices="cpu", seed=0)
+            assert job.result(within_s=60.0) == (expected, workers)

@@ -33,6 +33,7 @@ TorchBackend = Literal["gloo", "nccl"]
 
 _FIRST_BYTES = 4096  # most contents fit into the first message and need no second one
 _HEAD_BYTES = 8
+_SUPERVISED_LIMIT = datetime.timedelta(days=30)
 # An exchange that failed after this part of the time limit is taken for a timeout: torch's clock may be ahead of ours.
 _TIMEOUT_FRACTION = 0.9
 # Gloo raises plain RuntimeErrors.
@@ -48,11 +49,13 @@ class World:
     Attributes:
         make_store: returns the store in which the processes find each other. None if the program has initialized
             torch.distributed, whose processes then are those of the run.
+        has_supervisor: on this machine, which names processes that hang, so that exchanges have no limit in practice.
     """
 
     rank: int
     size: int
     make_store: Callable[[], Store] | None = None
+    has_supervisor: bool = False
 
 
 class TorchGroup:
@@ -65,7 +68,10 @@ class TorchGroup:
     Attributes:
         is_broken: an exchange has failed, so no other one can follow.
         has_stepped: the first step is done, which takes longer than others.
+        is_open: of the class: a run of this process has initialized torch.distributed.
     """
+
+    is_open = False
 
     def __init__(self, world: World, device: torch.device, backend: TorchBackend | None = None) -> None:
         self.place, self.size = world.rank, world.size
@@ -76,15 +82,17 @@ class TorchGroup:
         self._number = 0
         self._must_leak = False
         self._initialized_here = world.make_store is not None
+        self._timeout = _SUPERVISED_LIMIT if world.has_supervisor else None
         use_nccl = device.type == "cuda" and backend != "gloo"
         with self._exchanging("meets the others"):
             if world.make_store is not None:
                 backends = "cpu:gloo,cuda:nccl" if use_nccl else "gloo"
                 distributed.init_process_group(
-                    backends, store=world.make_store(), rank=world.rank, world_size=world.size
+                    backends, timeout=self._timeout, store=world.make_store(), rank=world.rank, world_size=world.size
                 )
+                TorchGroup.is_open = True
             try:
-                self._control = distributed.new_group(backend="gloo")
+                self._control = distributed.new_group(backend="gloo", timeout=self._timeout)
                 self._data = self._nccl_group(device) if use_nccl else self._control
             except BaseException:
                 self._undo()
@@ -94,7 +102,7 @@ class TorchGroup:
         """Raises ValueError in all processes if two have the same GPU, for which NCCL's own error comes late."""
         uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
         check_gpus(self.gather((socket.gethostname(), uuid or str(device))))
-        group: distributed.ProcessGroup = distributed.new_group(backend="nccl")
+        group: distributed.ProcessGroup = distributed.new_group(backend="nccl", timeout=self._timeout)
         distributed.all_reduce(torch.zeros(1, device=device), group=group)  # connects all of them
         return group
 
@@ -113,6 +121,7 @@ class TorchGroup:
 
     def _undo(self) -> None:
         if self._initialized_here:
+            TorchGroup.is_open = False
             distributed.destroy_process_group()
 
     def limit_exchanges(self, neighbors: Neighbors, limit_s: float) -> None:

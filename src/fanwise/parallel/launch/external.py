@@ -15,7 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from ...pool import LaunchedProcess, from_environment
-from ..comm.torch_group import World
+from ...pool.current import in_job
+from ..comm.torch_group import TorchGroup, World
 from ..devices import Devices, devices_of, gpus_here
 
 # The launcher's rendezvous, and how many runs have used it. The process of rank 0 may serve it, so it is kept open for
@@ -59,7 +60,8 @@ def launched() -> Launched | None:
     Raises:
         ValueError: the variables of a launcher are incomplete, contradict each other, or are no numbers.
     """
-    if distributed.is_available() and distributed.is_initialized():
+    is_own_rank = in_job() and TorchGroup.is_open  # a run inside a rank has processes of its own
+    if distributed.is_available() and distributed.is_initialized() and not is_own_rank:
         rank, size = distributed.get_rank(), distributed.get_world_size()
         local_rank = os.environ.get("LOCAL_RANK", "")
         return Launched(rank, size, int(local_rank) if local_rank.isdecimal() else None, True) if size > 1 else None

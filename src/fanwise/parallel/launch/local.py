@@ -194,7 +194,8 @@ class Supervisor:
         grace_s = 0.0
         try:
             self._control.decide(self._views.view, self._views.members, 0)
-            self._control.set_view(self._views.view)
+            if self._store is None:
+                self._control.set_view(self._views.view)
             with _starting:
                 for number in range(self._count):
                     self._start(number)
@@ -283,6 +284,8 @@ class Supervisor:
         with suppress(ProcessLookupError):
             rank.pidfd, rank.pid = os.pidfd_open(pid), pid
             self._poll.register(rank.pidfd, select.POLLIN)
+        if len(self._ranks) == self._count and all(rank.pid for rank in self._ranks.values()):
+            self._control.set_view(self._views.view)  # lets ranks with a process group meet
 
     def _report(self, rank: _Rank, request: int, values: dict[str, Any]) -> None:  # Any: numbers
         """Report for all, once: a second request of the same number comes from a rank that took over for a lost one."""

@@ -99,7 +99,7 @@ class RaySupervisor:
         self.reports_made = settings.reports_made
         self._events: queue.SimpleQueue[tuple[_Rank, _Kind, Any]] = queue.SimpleQueue()  # Any: as the event
         self._ranks = [_Rank(number, self._events) for number in range(len(settings.devices))]
-        self._address: tuple[str, int] | None = None
+        self._address: list[str | int] = []  # of the store of rank 0
         self._check_fits()
         self._screen: Screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
 
@@ -205,10 +205,10 @@ class RaySupervisor:
                 host, port, rank.pid = content[0]
                 rank.question = report
                 if rank.number == 0:
-                    self._address = host, port
-                if self._address is not None:
+                    self._address = [host, port]
+                if all(each.question is not None for each in self._ranks):  # some may wait for a place
                     for waiting in self._ranks:
-                        self._answer(waiting, Reply("CONTINUE", {"address": list(self._address)}))
+                        self._answer(waiting, Reply("CONTINUE", {"address": self._address}))
                 return
             case "joined":
                 rank.has_joined = True

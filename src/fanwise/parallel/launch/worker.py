@@ -102,8 +102,12 @@ def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any
             if settings.backend == "shared memory":
                 team = SharedMemoryTeam(memory, control, task.rank, size, sender, reduce=settings.reduce)
                 return _result(train, task, team, sender)
+            while not control.view:  # the supervisor shows it when all ranks are there: some may wait for a place
+                check_ending(control)
+                control.wait_view(0)
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            world = World(task.rank, size, lambda: TCPStore("127.0.0.1", channels.store_port or 0, size))
+            port = channels.store_port or 0
+            world = World(task.rank, size, lambda: TCPStore("127.0.0.1", port, size), has_supervisor=True)
             monitor = SupervisorMonitor(control, task.rank, sender)
             with opened(world, device, reduce=settings.reduce, backend=settings.backend, monitor=monitor) as torch_team:
                 return _result(train, task, torch_team, sender)

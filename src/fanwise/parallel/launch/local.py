@@ -444,30 +444,19 @@ class Supervisor:
         """Warn once, at the beginning, if the run waits for others that use the pool."""
         if self._is_placed:
             return
-        missing = [rank for rank in self._ranks.values() if rank.pidfd < 0 and not rank.is_over]
+        missing = [rank for rank in self._living() if rank.pidfd < 0]
+        queued = [rank.job.is_queued() for rank in missing]  # inside a job, None: unknown
         waited_s = time.monotonic() - self._began_s
-        queued = [rank.job.is_queued() for rank in missing]
         self._is_placed = not missing
-        cpus = self._pool.machine.cpus
-        if True in queued and waited_s >= _QUEUED_S:
+        if (True in queued and waited_s >= _QUEUED_S) or (None in queued and waited_s >= _MAYBE_QUEUED_S):
             self._is_placed = True
             _log.warning(
-                "%d of %d processes of the run wait for a place: the pool has %d CPUs, and other jobs or runs hold "
-                "them.\nThe run begins when these end. For all at once: a pool with more cpus=, or fewer devices= for "
-                "each.",
-                queued.count(True),
+                "%d of %d processes of the run %s a place: the pool has %d CPUs, and other jobs or runs hold them.\n"
+                "The run begins when these end. For all at once: a pool with more cpus=, or fewer devices= for each.",
+                queued.count(True) or len(missing),
                 self._count,
-                cpus,
-            )
-        elif None in queued and waited_s >= _MAYBE_QUEUED_S:
-            self._is_placed = True
-            _log.warning(
-                "%d of %d processes of the run have not begun for %.0f s. Either other jobs of this job hold its %d "
-                "CPUs, and the run begins when these end; or processes are slow to start.",
-                len(missing),
-                self._count,
-                waited_s,
-                cpus,
+                "wait for" if True in queued else f"have not begun for {waited_s:.0f} s, perhaps for lack of",
+                self._pool.machine.cpus,
             )
 
     def _look_for_hangs(self) -> None:

@@ -4,23 +4,25 @@ The first process prints to the user's terminal, the output of the others stays 
 for all processes, and all get its decision.
 """
 
+import io
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error
-from ...pool.current import current, enter
+from ...pool.contract import Reply
+from ...pool.current import CurrentJob, current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
 from ..comm.control_block import FIRST_VIEW, SUPERVISOR, ControlBlock
-from ..comm.pipes import MessageSender
+from ..comm.pipes import MessageSender, MessageSink
 from ..comm.shared_memory import SharedMemory
 from ..comm.shm_team import Over, SharedMemoryTeam, check_ending, unpack
 from ..comm.team import Team
@@ -34,7 +36,6 @@ from ..process_settings.environment import run_environment
 from ..process_settings.torch_settings import TorchSettings
 from ..progress import RemoteScreen, RunSnapshot
 from .settings import Settings
-from .speaking import Forwarding, OutputSink, ReportingJob
 
 # A part of torch's profiler is loaded by the first step of any optimizer: once, before the fork, and not by each rank.
 with torch.autograd.profiler.record_function("load"):
@@ -129,7 +130,7 @@ def _result(
 
 
 def train_as_rank(
-    train: Callable[[Run], Any], task: RankTask, team: RankTeam, sender: OutputSink
+    train: Callable[[Run], Any], task: RankTask, team: RankTeam, sender: MessageSink
 ) -> tuple[Any, bool]:  # Any: the user's result
     """Call the training function. Return its result, and whether that is the result of the run."""
     settings = task.settings
@@ -211,3 +212,63 @@ class SupervisorMonitor:
 
     def checkpoint_written(self, path: str) -> None:
         self._sender.say("checkpoint", path)
+
+
+class ReportingJob(CurrentJob):
+    """The current job of a rank. Its reports are made once for all ranks, which get the same decision."""
+
+    def __init__(self, job: CurrentJob, team: Team) -> None:
+        self.__dict__.update(job.__dict__)
+        self._team = team
+
+    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
+        assert isinstance(values, Mapping), "metrics by name"
+        return Reply(self._team.report(values))
+
+    def begin_report(self, values: object) -> "_Reported":
+        return _Reported(self.report(values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """A report that is decided already."""
+
+    decision: Reply
+
+    def reply(self, within_s: float) -> Reply:
+        return self.decision
+
+
+class Forwarding(io.TextIOBase):
+    """Standard output or error of a rank. `name`: "out" or "err"."""
+
+    def __init__(self, original: TextIO, name: str, team: Team, sender: MessageSink) -> None:
+        self._original = original
+        self._name = name
+        self._team = team
+        self._sender = sender
+        self._line = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._original.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
+        return self._original.encoding
+
+    def write(self, text: str) -> int:
+        if self._team.place != 0:
+            return self._original.write(text)
+        self._line += text
+        if "\n" in text or len(self._line) > 4096:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        line, self._line = self._line, ""
+        if line:
+            self._sender.say(self._name, line)
+        self._original.flush()

@@ -60,3 +60,13 @@ def test_an_unknown_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "vax")
     with pytest.raises(OSError, match="processes cannot share memory in order on a vax"):
         futex.register()
+
+
+def test_gradients_of_many_large_models_have_addresses_and_too_many_are_refused() -> None:
+    memory = SharedMemory.create()
+    far = memory.map(1 << 50, 1 << 21)  # as of 1,000 ranks with 50 GB of gradients each
+    far.view[:1] = b"x"
+    assert memory.read(1 << 50, 1) == b"x"
+    with pytest.raises(MemoryError, match="more than 1048576 TiB of addresses"):
+        memory.map(1 << 60, 1 << 21)
+    memory.close()

@@ -1,6 +1,7 @@
 """`reduce="fast"`: a process adds its own shards first."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.all_reduce.sums import TeamSums, one_node
 from fanwise.parallel.comm.fast import FastAllReduce
 from fanwise.parallel.comm.team import Alone, OwnSums
+from fanwise.parallel.comm.torch_group import TorchGroup
 from fanwise.parallel.optim.step_optimizer import StepOptimizer
 from fanwise.parallel.replica.gradients import Partial
 from fanwise.parallel.shards import Node
@@ -33,7 +35,7 @@ def test_the_shards_of_a_process_become_one_node() -> None:
 
 
 class OneProcess:
-    """A back end that has nobody to add."""
+    """A group of one process."""
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         pass
@@ -45,7 +47,9 @@ def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     nodes = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
     params, cpu = [nn.Parameter(torch.zeros(1))], torch.device("cpu")
     placement = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
-    made = TeamSums(Alone(), FastAllReduce(OneProcess(), params, cpu), placement, cpu, by_process=True)
+    made = TeamSums(
+        Alone(), FastAllReduce(cast(TorchGroup, OneProcess()), params, cpu), placement, cpu, by_process=True
+    )
     done = made.total("adds", nodes, 4, mean=False)
     assert done.grads[0] is not None and done.grads[0].item() == 1.0
     again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
@@ -60,7 +64,7 @@ def test_a_sum_that_fails_is_aborted() -> None:
 
     params, cpu, aborted = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
     placement = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
-    failing = FastAllReduce(Refuses(), params, cpu)
+    failing = FastAllReduce(cast(TorchGroup, Refuses()), params, cpu)
     failing.abort = lambda: aborted.append("aborted")  # type: ignore[method-assign]
     made = TeamSums(Alone(), failing, placement, cpu, by_process=True)
     with pytest.raises(WorkerLostError):

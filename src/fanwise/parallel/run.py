@@ -106,8 +106,9 @@ def run(
             stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and treated as lost.
             Choose a time well above the longest step, evaluation, and work between steps. Until its first step is
             done a process has ten times as long, at least a minute. Time in which a tuner decides on a report does
-            not count. By default the others wait forever, and a warning names the process after a minute. With one
-            process there is only a warning.
+            not count. By default the others wait forever, and a warning names the process after a minute; on a
+            cluster and under a launcher, they wait as long as torch's process groups do, 30 minutes. With one process
+            there is only a warning.
         pool: the pool of the processes, also for one device. By default it belongs to this library, or to the job in
             which this is called. With `Pool(ray=...)` the processes are on the nodes of that cluster, on as few as
             have room.
@@ -128,7 +129,7 @@ def run(
         WorkerLostError: processes were lost, the run cannot continue without them, and there are no restarts left.
         NotSendableError: what `train` returns cannot be pickled.
         LeaseError: the pool, or the job, has too few CPUs or GPUs.
-        What `train` raises, in its own type; of several processes, the first error.
+        The first error of `train` in any process, in its own type.
     """
     if not callable(train):
         raise TypeError(
@@ -222,7 +223,7 @@ def ray_supervisor(engine: "ClusterEngine", train: Callable[[Run], Any], setting
 
 def run_attempts(
     start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int
-) -> Any:  # Any: what the training function returns
+) -> Any:  # Any: the user's result
     """Make attempts until one is not ended by a loss. Each continues from the last checkpoint of those before.
 
     Raises:

@@ -217,3 +217,10 @@ def test_gpus_use_nccl_if_each_process_has_a_whole_one(monkeypatch: pytest.Monke
     assert default_backend("cuda", 1) == default_backend("cpu", 4) == "shared memory"
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     assert default_backend("cuda", 2) == "gloo"
+
+
+def test_a_run_inside_a_rank_is_a_run_of_its_own(pool: Pool) -> None:
+    def sizes(run: Run) -> list[int]:
+        return run.gather(fanwise.run(lambda inner: inner.world_size, devices="cpu", progress=False) + run.world_size)
+
+    assert over_gloo(pool, sizes, 2) == [3, 3]

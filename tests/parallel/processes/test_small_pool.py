@@ -14,9 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from torch import Tensor, nn
 
 import fanwise
+from fanwise.base.errors import LeaseError
 from fanwise.parallel import Run
 from fanwise.pool import Pool
 from fanwise.pool.backlog import Backlog
+from fanwise.pool.current import current, in_job
 from fanwise.pool.leases import Ledger, Machine, Resources
 from fanwise.testing import within
 
@@ -198,3 +200,12 @@ def test_the_machine_catches_runs_that_wait_for_each_other() -> None:
         run_state_machine_as_test(
             Machine, settings=settings(max_examples=500, phases=[Phase.generate], derandomize=True, database=None)
         )
+
+
+@pytest.mark.usefixtures("forked_pools")
+def test_a_pool_is_used_for_one_device_too() -> None:
+    with Pool(seed=0, cpus=2) as pool:
+        assert fanwise.run(lambda run: (in_job(), current().cpus), devices="cpu", threads=2, pool=pool) == (True, 2)
+        assert pool.stats().jobs_finished == 1
+        with pytest.raises(LeaseError, match=r"1 processes, threads=3, need 3 CPUs at once, and the pool has 2"):
+            fanwise.run(summed, devices="cpu", threads=3, pool=pool)

@@ -1,15 +1,15 @@
-"""What the processes of a run tell each other without a message: numbers, and boxes for longer things.
+"""The control block: numbers and boxes in shared memory by which ranks and supervisor communicate.
 
-    view        who takes part: even, and one more than that (odd) while it is being changed
-    decided     the last even view, whose are the next two; 0 while they are written
+    view        an even number for a set of members, and the next odd one while that changes
+    decided     the last even view, to which the next two belong; 0 while they are written
     committed   the turn that all members of the view before had arrived at when it ended
     members     the ranks of the view, ascending
-    ending      0, or why everybody is to end
+    ending      0, or the reason why all ranks must end
     answered    the last request of a rank that the supervisor has answered
 
-    for each rank:  arrived   view << 32 | turn, how far it has come      agreed   the odd view that it has seen
-                    idle      1 while it waits for something other than a turn or a view
-                    saves     how often it has called run.save      writing   1 while it writes checkpoints
+    for each rank:  arrived   view << 32 | turn, its last exchange        agreed   the odd view that it has seen
+                    idle      1 while it does not take part in exchanges, so that nobody waits for it
+                    saves     number of calls of run.save           writing   1 while it writes checkpoints
 
 Every number has one writer: the supervisor above, the rank itself below. Numbers of 8 bytes are read and written whole.
 A reader that sees a number sees everything that its writer had written before: a barrier precedes each write on
@@ -37,8 +37,8 @@ _BOXES = 1 << 20
 BOX_BYTES = 1 << 28
 SUPERVISOR = MAX_RANKS  # its boxes come after those of the ranks
 
-# No wake-up is relied on for longer than this: a process can die between its change and the wake.
-_LOOK_S = 0.02
+# A process can die between its store and the wake-up, so nobody sleeps longer.
+_MAX_SLEEP_S = 0.02
 
 
 class ControlBlock:
@@ -70,11 +70,11 @@ class ControlBlock:
 
     @property
     def decided(self) -> int:
-        """The view that `members` and `committed` are of, for who is not in it yet: they are whole if it stays."""
+        """The view of `members` and `committed`. Both are complete if it is the same before and after reading them."""
         return self._numbers[_DECIDED]
 
     def decide(self, view: int, members: tuple[int, ...], committed: int) -> None:
-        """Write down the next view, before it is shown: no member reads it yet."""
+        """Write the next view, before it is shown. No member reads it yet."""
         self._write(_DECIDED, 0)
         for place, rank in enumerate(members):
             self._write(_MEMBERS + place, rank)
@@ -86,9 +86,9 @@ class ControlBlock:
     def ending(self) -> int:
         return self._numbers[_ENDING]
 
-    def end(self, why: int, ranks: int) -> None:
-        """Everybody ends, also who sleeps."""
-        self._write(_ENDING, why)
+    def end(self, reason: int, ranks: int) -> None:
+        """Tell all ranks to end, and wake those that sleep."""
+        self._write(_ENDING, reason)
         for place in (_VIEW, _ANSWERED, *(_LINES + _LINE * rank + _ARRIVED for rank in range(ranks))):
             futex.wake(self._address + 8 * place)
 
@@ -99,27 +99,27 @@ class ControlBlock:
     def set_answered(self, request: int) -> None:
         self._set(_ANSWERED, request)
 
-    def wait_answered(self, seen: int) -> None:
-        """Sleep until another request is answered than `seen`, or for a moment."""
-        self._wait(_ANSWERED, seen)
+    def wait_answered(self, last: int) -> None:
+        """Sleep until the last answered request is not `last`, or for a moment."""
+        self._wait(_ANSWERED, last)
 
-    def wait_view(self, seen: int) -> None:
-        """Sleep until the view is another than `seen`, or for a moment."""
-        self._wait(_VIEW, seen)
+    def wait_view(self, view: int) -> None:
+        """Sleep until the view is not `view`, or for a moment."""
+        self._wait(_VIEW, view)
 
     # -- the ranks' ------------------------------------------------------------------------------------------------
 
     def arrived(self, rank: int) -> tuple[int, int]:
-        """The view and the turn that this rank came to last."""
+        """The view and the turn at which this rank has arrived last."""
         number = self._numbers[_LINES + _LINE * rank + _ARRIVED]
         return number >> 32, number & 0xFFFFFFFF
 
     def arrive(self, rank: int, view: int, turn: int) -> None:
         self._set(_LINES + _LINE * rank + _ARRIVED, view << 32 | turn)
 
-    def wait_arrived(self, rank: int, seen: int) -> None:
-        """Sleep until this rank has come to another turn than `seen`, or for a moment."""
-        self._wait(_LINES + _LINE * rank + _ARRIVED, seen)
+    def wait_arrived(self, rank: int, turn: int) -> None:
+        """Sleep until this rank has arrived at a turn other than `turn`, or for a moment."""
+        self._wait(_LINES + _LINE * rank + _ARRIVED, turn)
 
     def agreed(self, rank: int) -> int:
         return self._numbers[_LINES + _LINE * rank + _AGREED]
@@ -129,21 +129,21 @@ class ControlBlock:
         self._write(_LINES + _LINE * rank + _AGREED, view)
 
     def is_idle(self, rank: int) -> bool:
-        """Whether it waits for something other than a turn or a view, so that nobody is to wait for it."""
+        """Return True if it does not take part in exchanges, so that nobody waits for it."""
         return bool(self._numbers[_LINES + _LINE * rank + _IDLE])
 
     def set_idle(self, rank: int, is_idle: bool) -> None:
         self._write(_LINES + _LINE * rank + _IDLE, int(is_idle))
 
     def saves(self, rank: int) -> int:
-        """How many checkpoints it has come to in its program, whoever writes them."""
+        """The number of its calls of run.save, also of those that another rank writes."""
         return self._numbers[_LINES + _LINE * rank + _SAVES]
 
     def set_saves(self, rank: int, saves: int) -> None:
         self._write(_LINES + _LINE * rank + _SAVES, saves)
 
     def is_writing(self, rank: int) -> bool:
-        """Whether it has checkpoints that are not on the disk yet."""
+        """Return True if it has checkpoints that are not on the disk yet."""
         return bool(self._numbers[_LINES + _LINE * rank + _WRITING])
 
     def set_writing(self, rank: int, is_writing: bool) -> None:
@@ -152,10 +152,10 @@ class ControlBlock:
     # -- boxes -----------------------------------------------------------------------------------------------------
 
     def put(self, owner: int, slot: int, data: bytes) -> None:
-        """Into one of the two boxes of a rank, before it arrives.
+        """Write into one of the two boxes of a rank, before it arrives.
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: the data are too large.
         """
         if len(data) > BOX_BYTES:
             raise ValueError(f"a message between the processes of a run has {len(data)} bytes; at most {BOX_BYTES}")
@@ -168,7 +168,7 @@ class ControlBlock:
         return first[8 : 8 + size] if size <= 4088 else self._memory.read(start + 8, size)
 
     def clear(self) -> None:
-        """Let go of the numbers of this process."""
+        """Release the mapping of this process."""
         self._numbers.release()
 
     def _write(self, place: int, number: int) -> None:
@@ -179,8 +179,8 @@ class ControlBlock:
         self._write(place, number)
         futex.wake(self._address + 8 * place)
 
-    def _wait(self, place: int, seen: int) -> None:
-        futex.wait(self._address + 8 * place, seen, _LOOK_S)
+    def _wait(self, place: int, number: int) -> None:
+        futex.wait(self._address + 8 * place, number, _MAX_SLEEP_S)
 
 
 def _box(owner: int, slot: int) -> int:

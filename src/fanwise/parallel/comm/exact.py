@@ -54,9 +54,9 @@ class GroupTransport:
         send = self._flat_memory("send", group.size * len(own) * size).view(group.size, len(own), size)
         self._fill(send, own)
         rows = self._flat_memory("rows", len(nodes) * size).view(len(nodes), size)
-        group.all_to_all(
-            send.view(-1), rows.view(-1), [len(own) * size] * group.size, [count * size for count in counts]
-        )
+        if size:
+            sizes = [len(own) * size] * group.size, [count * size for count in counts]
+            group.all_to_all(send.view(-1), rows.view(-1), *sizes)
         self._rows = {found[:2]: row for found, row in zip(nodes, rows, strict=True)}
         return joined(self._layout.owned(group.place, group.size), met.flags())
 

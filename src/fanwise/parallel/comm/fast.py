@@ -6,7 +6,6 @@ sent.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +13,15 @@ from torch import Tensor, nn
 from ..all_reduce.contract import AllReducePlan
 from .flat_layout import Bucket, Layout, check_strided, joined
 from .team import divide
+from .torch_group import TorchGroup
 
 _BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
-
-
-class AllReducing(Protocol):
-    """What `FastAllReduce` needs of a process group."""
-
-    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Replace these tensors by their sums over all processes."""
-        ...
 
 
 class FastAllReduce:
     """The `AllReduce` of processes that have at most one node each."""
 
-    def __init__(self, group: AllReducing, params: Sequence[nn.Parameter], device: torch.device) -> None:
+    def __init__(self, group: TorchGroup, params: Sequence[nn.Parameter], device: torch.device) -> None:
         self._group = group
         self._params = list(params)
         self._device = device

@@ -1,12 +1,11 @@
-"""Where the parameters of a step lie in flat memory, whose slice each of them is, and what is added at once.
+"""The layout of the parameters of a step in flat memory, its division among owners, and into buckets.
 
     | param 0     | param 1   | param 2             |      each at a multiple of 64 bytes
     | owner 0           | owner 1           | owner 2 |    slices of the same length, a multiple of 64 bytes
-    | bucket | bucket   | b | b   | bucket  | bucket  |    of one parameter, one owner and at most 4 MiB
+    | bucket | bucket   | b | b   | bucket  | bucket  |    added at once: one parameter, one owner, at most 4 MiB
 
-64 bytes are 16 elements of float32: kernels that add several elements at once treat those of a slice as in the whole.
-The elements of a parameter follow each other as they lie in its own memory. One layout for every transport: the memory
-may be shared, on a GPU, or what a message is made of.
+Slices begin at multiples of 64 bytes, which are 16 elements of float32, so that vectorized kernels treat their elements
+as in the whole. The elements of a parameter are in the order of its own memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 _ALIGNED_BYTES = 64
-# What was just added is still near when it is divided.
+# A sum is still in the cache when it is divided.
 _BUCKET_BYTES = 1 << 22
 
 
 class Bucket(NamedTuple):
-    """What is added at once: bytes `first` to `last` of flat memory, of one type.
+    """Bytes `first` to `last` of flat memory, of one type, which are added at once.
 
-    They begin with element `start` of the parameter `param`. Where neighbours were joined, those follow, with the gaps
-    between them, which are nobody's.
+    They begin with element `start` of the parameter `param`. In joined buckets, other parameters follow, with unused
+    gaps between them.
     """
 
     param: int
@@ -34,11 +33,11 @@ class Bucket(NamedTuple):
     dtype: torch.dtype
 
     def of(self, memory: Tensor, begin: int = 0) -> Tensor:
-        """Its elements in memory that is laid out so, from byte `begin` on."""
+        """Return its elements in memory with this layout, which starts at byte `begin`."""
         return memory[self.first - begin : self.last - begin].view(self.dtype)
 
     def of_flat(self, flat: Tensor) -> Tensor:
-        """Its elements in those of its parameter; not of joined ones."""
+        """Return its elements among those of its parameter. Not for joined buckets."""
         return flat[self.start : self.start + (self.last - self.first) // self.dtype.itemsize]
 
 
@@ -46,7 +45,7 @@ class Layout:
     """See the module. `size_bytes`: from the first element to the last.
 
     Args:
-        places: of the parameters that have room in it; None: all.
+        places: indices of the parameters that have memory in it; None: all.
     """
 
     def __init__(self, params: Sequence[nn.Parameter], places: Iterable[int] | None = None) -> None:
@@ -63,14 +62,14 @@ class Layout:
         return self.params[place].numel() * self.params[place].element_size()
 
     def slice_bytes(self, owners: int) -> int:
-        """Of each of so many owners; the last ones may have less, or nothing."""
+        """Return the size of a slice. The last owners may have less, or nothing."""
         return _aligned(-(-self.size_bytes // owners))
 
     def owned(self, owner: int, owners: int) -> list[Bucket]:
-        """The slice of one of so many owners, in order."""
+        """Return the slice of one owner in buckets, in order."""
         if (owner, owners) not in self._owned:
-            each = self.slice_bytes(owners)
-            self._owned[owner, owners] = list(self._buckets(owner * each, (owner + 1) * each))
+            size = self.slice_bytes(owners)
+            self._owned[owner, owners] = list(self._buckets(owner * size, (owner + 1) * size))
         return self._owned[owner, owners]
 
     def _buckets(self, begin: int, end: int) -> Iterator[Bucket]:
@@ -83,48 +82,41 @@ class Layout:
                 first = stop
 
     def whole(self, memory: Tensor, place: int) -> Tensor:
-        """What lies in flat memory where a parameter lies, in its shape."""
+        """Return the values of a parameter in flat memory, in its shape."""
         param, flat = self.params[place], self.flat(memory, place)
         return flat.as_strided(param.shape, param.stride()) if is_dense(param) else flat.view(param.shape)
 
     def flat(self, memory: Tensor, place: int) -> Tensor:
-        """The same, its elements in their order."""
+        """Return the values of a parameter in flat memory, in their order there."""
         start = self._starts[place]
         return memory[start : start + self._bytes_of(place)].view(self.params[place].dtype)
 
     def shaped(self, memory: Tensor) -> list[Tensor | None]:
-        """All parameters, each in its shape; None for those that have no room in it."""
+        """Return all parameters in their shapes, None for those without memory in the layout."""
         return [self.whole(memory, place) if place in self._starts else None for place in range(len(self.params))]
 
 
-def joined(
-    buckets: Iterable[Bucket], reached: Sequence[Sequence[int]], most_bytes: int = _BUCKET_BYTES
-) -> list[Bucket]:
-    """Neighbours of one type for which the same nodes have gradients as one bucket; without those that no node has.
+def joined(buckets: Iterable[Bucket], reached: Sequence[Sequence[int]], max_bytes: int = _BUCKET_BYTES) -> list[Bucket]:
+    """Join adjacent buckets of one type with gradients of the same nodes. Buckets without gradients are left out.
 
     Args:
         reached: for each node with samples and each parameter, whether it has a gradient.
     """
-    found: list[Bucket] = []
-    before: list[int] = []
+    result: list[Bucket] = []
+    previous: list[int] = []
     for bucket in buckets:
         operands = [number for number, flags in enumerate(reached) if flags[bucket.param]]
-        is_near = operands and before == operands and bucket.first - found[-1].last < _ALIGNED_BYTES
-        if is_near and found[-1].dtype == bucket.dtype and bucket.last - found[-1].first <= most_bytes:
-            found[-1] = found[-1]._replace(last=bucket.last)
+        is_near = operands and previous == operands and bucket.first - result[-1].last < _ALIGNED_BYTES
+        if is_near and result[-1].dtype == bucket.dtype and bucket.last - result[-1].first <= max_bytes:
+            result[-1] = result[-1]._replace(last=bucket.last)
         elif operands:
-            found.append(bucket)
-        before = operands
-    return found
-
-
-def extent(buckets: Sequence[Bucket]) -> range:
-    """The bytes from the first of these buckets to the last; nothing for none."""
-    return range(buckets[0].first, buckets[-1].last) if buckets else range(0)
+            result.append(bucket)
+        previous = operands
+    return result
 
 
 def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
-    """The elements of a gradient in the order in which those of the parameter lie in memory.
+    """Return the elements of a gradient in the order of the parameter's memory.
 
     Raises:
         TypeError: it is sparse.
@@ -138,7 +130,7 @@ def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
 
 
 def check_strided(grad: Tensor) -> None:
-    """Raises TypeError for a sparse one."""
+    """Raise TypeError for a sparse gradient."""
     if grad.layout is not torch.strided:
         raise TypeError(
             f"a parameter of shape {tuple(grad.shape)} got a {grad.layout} gradient, which several processes cannot "
@@ -147,12 +139,12 @@ def check_strided(grad: Tensor) -> None:
 
 
 def in_order(tensor: Tensor) -> Tensor:
-    """Its elements as they lie in memory, without a copy where they fill a range of it."""
+    """Return its elements in the order of its memory, without a copy if they fill a range of it."""
     return tensor.detach().as_strided((tensor.numel(),), (1,)) if is_dense(tensor) else tensor.detach().reshape(-1)
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a range of memory, in whatever order of the axes."""
+    """Return True if its elements fill a range of memory, in any order of the axes."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

@@ -1,10 +1,10 @@
 """Sleeping on a number in shared memory until another process changes it: Linux futexes, by ctypes.
 
     wait(address, seen, 0.05)      sleeps while the 32 bits at `address` are `seen`
-    wake(address)                  after a change: whoever sleeps on it looks again
+    wake(address)                  after a change, wakes the processes that sleep on it
 
-A wait may return early, and a wake that comes between the look and the sleep is seen by the kernel's own comparison,
-so the caller looks again in a loop. It sleeps no longer than its limit in any case. ctypes lets other threads run.
+Waits may return early, so the caller checks again in a loop. The kernel compares the number before it sleeps, so no
+wake-up is lost. ctypes releases the interpreter lock meanwhile.
 """
 
 import ctypes
@@ -59,16 +59,18 @@ def _membarrier(command: int) -> None:
         raise OSError(number, f"membarrier, which processes need to share memory here: {os.strerror(number)}")
 
 
-def wait(address: int, seen: int, within_s: float) -> None:
-    """Sleep until somebody wakes `address`, unless the number there is no longer `seen` (its low 32 bits)."""
+def wait(address: int, number: int, within_s: float) -> None:
+    """Sleep until `address` is woken, unless the low 32 bits there differ from those of `number`."""
     if _NUMBER is None or os.name != "posix":
         time.sleep(min(_POLLING_S, within_s))
         return
     limit = _Timespec(int(within_s), int(within_s % 1 * 1e9))
-    _syscall(_NUMBER, ctypes.c_void_p(address), _WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(limit), None, 0)
+    _syscall(
+        _NUMBER, ctypes.c_void_p(address), _WAIT, ctypes.c_uint32(number & 0xFFFFFFFF), ctypes.byref(limit), None, 0
+    )
 
 
 def wake(address: int) -> None:
-    """Wake everybody who sleeps on `address`."""
+    """Wake all processes that sleep on `address`."""
     if _NUMBER is not None:
         _syscall(_NUMBER, ctypes.c_void_p(address), _WAKE, ctypes.c_int(_ALL), None, None, 0)

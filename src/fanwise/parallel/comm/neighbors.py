@@ -1,4 +1,4 @@
-"""Which processes of this machine are late for an exchange, and what they are doing.
+"""Detection of processes of this machine that are late for an exchange, with their stacks.
 
 Each process publishes a `ProcessInfo` once, and writes the number of each exchange into a file in memory. Others read
 that file through /proc, which also works while the process is stopped. The state of processes on other machines is not
@@ -57,7 +57,7 @@ class Neighbors:
         self._own.write_progress(number)
 
     def late(self, number: int) -> tuple[list[str], list[str]]:
-        """Return the processes that have not come to this exchange, with what each does, and the unknown ones."""
+        """Return the processes that are not at this exchange yet, with their stacks, and those of unknown state."""
         late, unknown = [], []
         for place, process in enumerate(self._processes):
             if place == self._place:

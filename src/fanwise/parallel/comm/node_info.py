@@ -1,4 +1,4 @@
-"""What a process sends to the others about its nodes of the tree, besides the gradients.
+"""The data of a process's nodes of the tree besides the gradients, as it is sent to the others.
 
     nodes --encode_nodes--> plain tuples --pickle, another process--> decode_nodes --> a NodeInfo for each
 
@@ -95,7 +95,7 @@ def decode_nodes(nodes: Plain) -> list[NodeInfo]:
 
 
 def to_device(result: Partial, device: torch.device) -> Partial:
-    """Copy what was gathered back to the device. The gradients are there already."""
+    """Copy all values but the gradients back to the device."""
     if device.type != "cpu":
         result.loss = copy_to_device(result.loss, device)
         result.buffers = {

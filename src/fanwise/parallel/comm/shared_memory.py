@@ -4,7 +4,7 @@
     1 MiB ...   two boxes for each process, for messages             control_block.py
     1 TiB ...   gradients, as the steps of the run ask for them      shm_areas.py
 
-The file is 1 EiB long and empty: only what was written takes memory. It is made by the process that starts the others,
+The file is 1 EiB long and sparse: only written pages take memory. It is made by the process that starts the others,
 and they open it through that process's entry in /proc, which the system allows to the same user only. There is no name
 that could be left behind, and nothing to clean up after a kill.
 """
@@ -57,7 +57,7 @@ class SharedMemory:
             offset, view = offset + written, view[written:]
 
     def map(self, offset: int, size: int, *, private: bool = False) -> FileMap:
-        """Map a range that starts at a page. With `private`, what is written into it stays in this process.
+        """Map a range that starts at a page. With `private`, writes into it stay in this process.
 
         Raises:
             MemoryError: the range is beyond the end of the file.

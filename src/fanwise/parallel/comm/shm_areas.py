@@ -43,11 +43,11 @@ class MemoryTeam(Protocol):
 
     @property
     def next_turn(self) -> int:
-        """The turn of the next exchange. Nobody reads what was written for the last but one."""
+        """The turn of the next exchange. Nobody reads memory of the last but one any more."""
         ...
 
     def barrier(self) -> None:
-        """Block until all members have come to this call. They can then read each other's writes from before it."""
+        """Block until all members make this call. They can then read each other's writes from before it."""
         ...
 
 

@@ -56,7 +56,7 @@ class OneShot:
         if self._buckets.reached != reached:
             self._buckets = _Buckets(self._areas, self._sum, reached)
         nodes = [
-            Node(found.node.start, found.node.stop, self._buckets.operands(found, self._version)) for found in met.found
+            Node(each.node.start, each.node.stop, self._buckets.operands(each, self._version)) for each in met.found
         ]
         sums = total_into(self._buckets.sums, nodes, met.shards, changes=False)
         if met.count is not None:
@@ -84,13 +84,13 @@ class _Buckets:
         self._operands: dict[tuple[int, int, int, bytes], list[Tensor | None]] = {}
         self.sums = [bucket.of(total) for bucket in self._buckets]
 
-    def operands(self, found: Found, version: int) -> list[Tensor | None] | None:
+    def operands(self, node: Found, version: int) -> list[Tensor | None] | None:
         """Return the gradients of a node in each bucket, None where it has none. None: the node has no samples."""
-        flags, rank = found.node.reached, self._areas.team.members[found.place]
+        flags, rank = node.node.reached, self._areas.team.members[node.place]
         if not flags:
             return None
-        key = (rank, found.number, version, flags)
+        key = (rank, node.number, version, flags)
         if key not in self._operands:
-            memory = self._areas.whole_node(rank, found.number, version)
+            memory = self._areas.whole_node(rank, node.number, version)
             self._operands[key] = [bucket.of(memory) if flags[bucket.param] else None for bucket in self._buckets]
         return self._operands[key]

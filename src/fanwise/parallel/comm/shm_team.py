@@ -148,19 +148,19 @@ class SharedMemoryTeam:
         finally:
             self._is_within = False
 
-    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         assert self._is_within, "an exchange is part of an attempt"
         slot = self.next_turn % 2
-        self._control.put(self.rank, slot, pack((what, content)))
+        self._control.put(self.rank, slot, pack((operation, content)))
         self.barrier()
         contents = [unpack(self._control.get(rank, slot)) for rank in self._members]
-        error = divergence(self.rank, self._members, what, [operation for operation, _ in contents])
+        error = divergence(self.rank, self._members, operation, [other for other, _ in contents])
         if error is not None:
             raise error
         return [content for _, content in contents]
 
     def barrier(self) -> None:
-        """Block until all members have come to this call. They can then read each other's writes from before it."""
+        """Block until all members make this call. They can then read each other's writes from before it."""
         check_ending(self._control)
         if self._next is not None or self._control.view != self._view:
             self._leave_view()
@@ -309,6 +309,6 @@ def pack(content: Any) -> bytes:  # Any: anything that can be pickled
     return pickle.dumps(content, protocol=5)
 
 
-def unpack(data: bytes) -> Any:  # Any: what was packed
+def unpack(data: bytes) -> Any:  # Any: the content
     """Decode the content of a box."""
     return pickle.loads(data)

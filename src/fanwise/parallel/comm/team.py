@@ -83,11 +83,11 @@ class Team(Protocol):
         """
         ...
 
-    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         """Return the contents of all processes, by place. Blocks until all have given theirs. Only inside `together`.
 
         Args:
-            what: the operation, as "measures". It must be the same in all processes.
+            operation: as "measures". It must be the same in all processes.
         """
         ...
 
@@ -139,7 +139,7 @@ class Alone:
         yield Attempt()
         self.turns += 1
 
-    def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
+    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
 
     def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:

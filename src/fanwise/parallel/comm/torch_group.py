@@ -33,6 +33,7 @@ TorchBackend = Literal["gloo", "nccl"]
 
 _FIRST_BYTES = 4096  # most contents fit into the first message and need no second one
 _HEAD_BYTES = 8
+_SUPERVISED_LIMIT = datetime.timedelta(days=30)
 # An exchange that failed after this part of the time limit is taken for a timeout: torch's clock may be ahead of ours.
 _TIMEOUT_FRACTION = 0.9
 # Gloo raises plain RuntimeErrors.
@@ -48,11 +49,13 @@ class World:
     Attributes:
         make_store: returns the store in which the processes find each other. None if the program has initialized
             torch.distributed, whose processes then are those of the run.
+        has_supervisor: on this machine, which names processes that hang, so that exchanges have no limit in practice.
     """
 
     rank: int
     size: int
     make_store: Callable[[], Store] | None = None
+    has_supervisor: bool = False
 
 
 class TorchGroup:
@@ -65,7 +68,10 @@ class TorchGroup:
     Attributes:
         is_broken: an exchange has failed, so no other one can follow.
         has_stepped: the first step is done, which takes longer than others.
+        is_open: of the class: a run of this process has initialized torch.distributed.
     """
+
+    is_open = False
 
     def __init__(self, world: World, device: torch.device, backend: TorchBackend | None = None) -> None:
         self.place, self.size = world.rank, world.size
@@ -76,15 +82,17 @@ class TorchGroup:
         self._number = 0
         self._must_leak = False
         self._initialized_here = world.make_store is not None
+        self._timeout = _SUPERVISED_LIMIT if world.has_supervisor else None
         use_nccl = device.type == "cuda" and backend != "gloo"
         with self._exchanging("meets the others"):
             if world.make_store is not None:
                 backends = "cpu:gloo,cuda:nccl" if use_nccl else "gloo"
                 distributed.init_process_group(
-                    backends, store=world.make_store(), rank=world.rank, world_size=world.size
+                    backends, timeout=self._timeout, store=world.make_store(), rank=world.rank, world_size=world.size
                 )
+                TorchGroup.is_open = True
             try:
-                self._control = distributed.new_group(backend="gloo")
+                self._control = distributed.new_group(backend="gloo", timeout=self._timeout)
                 self._data = self._nccl_group(device) if use_nccl else self._control
             except BaseException:
                 self._undo()
@@ -94,14 +102,14 @@ class TorchGroup:
         """Raises ValueError in all processes if two have the same GPU, for which NCCL's own error comes late."""
         uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
         check_gpus(self.gather((socket.gethostname(), uuid or str(device))))
-        group: distributed.ProcessGroup = distributed.new_group(backend="nccl")
+        group: distributed.ProcessGroup = distributed.new_group(backend="nccl", timeout=self._timeout)
         distributed.all_reduce(torch.zeros(1, device=device), group=group)  # connects all of them
         return group
 
     def close(self) -> None:
         """Close the connections. Processes that wait for this one fail at once."""
         if self._must_leak:
-            # Destroying the groups would block until all processes have come, and so would the end of the program,
+            # Destroying the groups would block until all processes come, and so would the end of the program,
             # which drops all references but these. The launcher ends processes that hang once another one has ended.
             for group in (self._data, self._control):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
@@ -113,6 +121,7 @@ class TorchGroup:
 
     def _undo(self) -> None:
         if self._initialized_here:
+            TorchGroup.is_open = False
             distributed.destroy_process_group()
 
     def limit_exchanges(self, neighbors: Neighbors, limit_s: float) -> None:
@@ -129,7 +138,7 @@ class TorchGroup:
     # -- bytes -----------------------------------------------------------------------------------------------------
 
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: anything that can be pickled
-        """Return what all processes gave, by place. Blocks until all have.
+        """Return the contents of all processes, by place. Blocks until all have given theirs.
 
         Args:
             within_s: time to wait for the others. Those that come later still receive the content, as long as this
@@ -177,7 +186,7 @@ class TorchGroup:
             self._finish(works)
 
     def all_gather(self, memory: Tensor) -> None:
-        """Fill `memory`, which has an equal part for each process, of which this process has written its own."""
+        """Fill `memory`, which has a part of equal size for each process. This process has written its own part."""
         with self._exchanging("exchanges gradients"):
             parts = memory.view(self.size, -1)
             if not parts.numel():
@@ -207,7 +216,7 @@ class TorchGroup:
                 work.wait()
 
     @contextmanager
-    def _exchanging(self, what: str) -> Iterator[None]:
+    def _exchanging(self, operation: str) -> Iterator[None]:
         before, self.is_broken = self.is_broken, True
         self._number += 1
         self._on_exchange(self._number)
@@ -222,22 +231,22 @@ class TorchGroup:
             waited_s = time.monotonic() - began_s
             if limit is not None and waited_s >= _TIMEOUT_FRACTION * limit:
                 self._must_leak = True
-                raise WorkerLostError(self._describe_late(what, waited_s)) from error
+                raise WorkerLostError(self._describe_late(operation, waited_s)) from error
             raise WorkerLostError(
-                f"process {self.place} of {self.size} {what}, and torch.distributed says: {error}\n"
+                f"process {self.place} of {self.size} {operation}, and torch.distributed says: {error}\n"
                 f"Usually another process has ended: see what it printed last. If all are alive, one did not come "
                 f"within the timeout of the process group."
             ) from error
         self.is_broken = before
 
-    def _describe_late(self, what: str, waited_s: float) -> str:
+    def _describe_late(self, operation: str, waited_s: float) -> str:
         assert self._neighbors is not None and self._limit_s is not None, "there is a limit"
         late, unknown = self._neighbors.late(self._number)
-        text = "\n".join(late) or "All processes of this machine have come."
+        text = "\n".join(late) or "No process of this machine is late."
         if unknown:
             text += f"\nThese are gone or on another machine, so their state is unknown: {', '.join(unknown)}."
         return (
-            f"process {self.place} of {self.size} {what}, and has waited for {waited_s:.1f} s "
+            f"process {self.place} of {self.size} {operation}, and has waited for {waited_s:.1f} s "
             f"(step_timeout_s={self._limit_s:g}).\n{text}"
         )
 
@@ -257,9 +266,9 @@ def is_lost_peer(error: BaseException) -> bool:
 
 def check_gpus(gpus: Sequence[tuple[str, str]]) -> None:
     """Raise ValueError if two processes are on the same host and GPU. `gpus`: host and GPU of each, by place."""
-    seen: dict[tuple[str, str], int] = {}
+    places: dict[tuple[str, str], int] = {}
     for place, gpu in enumerate(gpus):
-        first = seen.setdefault(gpu, place)
+        first = places.setdefault(gpu, place)
         if first != place:
             raise ValueError(
                 f"processes {first} and {place} of {len(gpus)} are on the same GPU, {gpu[1]} of {gpu[0]}; "

@@ -30,7 +30,7 @@ from .torch_group import TorchBackend, TorchGroup, World
 
 T = TypeVar("T")
 
-# How long a process whose function has raised waits for the others to hear it, before it raises the error itself.
+# Time for which a process waits for the others to hear of its error before it raises it.
 _TELL_S = 10.0
 
 _FAILS = "has failed"
@@ -39,7 +39,7 @@ _LEAVES = "leaves the run"
 
 
 class Monitor(Protocol):
-    """What a process tells those who watch the run. The methods return at once, except `report`."""
+    """The interface of a supervisor to a process. The methods return at once, except `report`."""
 
     def report(self, number: int, values: Mapping[str, Any]) -> None:  # Any: numbers
         """Make a report for all processes. Blocks until it is decided. Raises TrialStopped if the run is to stop."""
@@ -103,16 +103,16 @@ class TorchTeam:
     def attempt(self) -> AbstractContextManager[Attempt]:
         return nullcontext(Attempt())
 
-    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         if self._end is not None:
             raise self._end
-        contents = self._group.gather((what, content))
+        contents = self._group.gather((operation, content))
         for place, (other, packed) in enumerate(contents):
             if other == _FAILS:
                 self._end = unpack_error(packed)
                 self._end.add_note(f"raised in process {place} of {self.size}")
                 raise self._end
-        self._end = divergence(self.place, range(self.size), what, [other for other, _ in contents])
+        self._end = divergence(self.place, range(self.size), operation, [other for other, _ in contents])
         if self._end is not None:  # all processes raise this, so nobody needs to be told
             raise self._end
         return [content for _, content in contents]
@@ -149,14 +149,14 @@ class TorchTeam:
     # -- beginning and end -----------------------------------------------------------------------------------------
 
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
-        """Use the seed of place 0 if none was given. `fixed`: names of what the user gave.
+        """Use the seed of place 0 if none was given. `fixed`: names of arguments that the user gave.
 
         Raises:
             ValueError: the processes were given different arguments or settings of torch.
         """
-        given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
-        given |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
-        contents = self.gather("begins a run", (given | torch_settings.comparable_settings(), plan.seed))
+        arguments = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
+        arguments |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
+        contents = self.gather("begins a run", (arguments | torch_settings.comparable_settings(), plan.seed))
         different = first_difference([facts for facts, _ in contents])
         if different is not None:
             raise ValueError(
@@ -167,7 +167,7 @@ class TorchTeam:
         self.limit_exchanges()
 
     def limit_exchanges(self) -> None:
-        """From now on an exchange that takes longer than `step_timeout_s` fails and names the late processes."""
+        """Let exchanges that take longer than `step_timeout_s` fail, and name the late processes."""
         if self._step_timeout_s is not None:
             processes = self.gather("says where it is", process_info())
             self._group.limit_exchanges(Neighbors(self.place, processes), self._step_timeout_s)
@@ -230,7 +230,7 @@ def joined(
 
     Args:
         step_timeout_s: limit of an exchange once the processes have agreed on a plan.
-        tell_s: how long to wait for the others to hear of an error, and again for what they still write.
+        tell_s: how long to wait for the others to hear of an error, and again for their checkpoints.
     """
     with opened(world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
         try:

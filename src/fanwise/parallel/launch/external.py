@@ -15,7 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from ...pool import LaunchedProcess, from_environment
-from ..comm.torch_group import World
+from ...pool.current import in_job
+from ..comm.torch_group import TorchGroup, World
 from ..devices import Devices, devices_of, gpus_here
 
 # The launcher's rendezvous, and how many runs have used it. The process of rank 0 may serve it, so it is kept open for
@@ -59,7 +60,8 @@ def launched() -> Launched | None:
     Raises:
         ValueError: the variables of a launcher are incomplete, contradict each other, or are no numbers.
     """
-    if distributed.is_available() and distributed.is_initialized():
+    is_own_rank = in_job() and TorchGroup.is_open  # a run inside a rank has processes of its own
+    if distributed.is_available() and distributed.is_initialized() and not is_own_rank:
         rank, size = distributed.get_rank(), distributed.get_world_size()
         local_rank = os.environ.get("LOCAL_RANK", "")
         return Launched(rank, size, int(local_rank) if local_rank.isdecimal() else None, True) if size > 1 else None
@@ -67,7 +69,7 @@ def launched() -> Launched | None:
 
 
 def launched_as(process: LaunchedProcess) -> Launched | None:
-    """What a launcher has started, if that is more than one process."""
+    """Return the place of this process in the launcher's world; None if it is alone in it."""
     if process.world_size == 1:
         return None
     # torchrun may serve the address itself, which torch reads from other variables.
@@ -91,9 +93,9 @@ def check_fits(
 
 
 def _contradict(wish: str, launched: Launched) -> None:
-    who = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
+    source = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
     raise ValueError(
-        f"{who} WORLD_SIZE={launched.size}, and each of these processes is one device of the run; {wish}.\n"
+        f"{source} WORLD_SIZE={launched.size}, and each of these processes is one device of the run; {wish}.\n"
         f"Leave it out, or start the program without the launcher. fanwise.here() trains in this process alone."
     )
 

@@ -13,7 +13,7 @@ _NUM_OUTPUT_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job ended: with its `value`, or with an error.
+    """The end of a job, with its `value` or an error.
 
     Attributes:
         text: how its process died. is_crash: by itself, as far as is known.
@@ -48,15 +48,15 @@ class RankJob:
             is_dead: its process is gone, so wait a moment for the pool to notice.
         """
         if self._ended is None:
-            self._ended = self._look(_POLL_S if is_dead else 0.0)
+            self._ended = self._poll(_POLL_S if is_dead else 0.0)
         return self._ended is not None
 
     def ended(self) -> Ended:
-        """How it ended. Only after `is_over`."""
+        """Return its end. Only after `is_over`."""
         assert self._ended is not None, "asked before it is over"
         return self._ended
 
-    def _look(self, within_s: float) -> Ended | None:
+    def _poll(self, within_s: float) -> Ended | None:
         handle, is_crash = self._handle, False
         try:
             if isinstance(handle, JobHandle):

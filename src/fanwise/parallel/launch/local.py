@@ -55,10 +55,10 @@ _GRACE_S = 2.0
 _SAVING_S = 30.0
 # Time for killed processes to end.
 _DYING_S = 10.0
-# After so many deaths without a finished step between them, the work kills the processes, and not chance.
+# Number of deaths without a finished step between them from which on they are blamed on the work.
 _MAX_DEATHS = {"crash": 2, "kill": 4, "hang": 2}
 
-# When to warn that processes wait for places of the pool; inside a job this can only be guessed.
+# Time until a warning that processes wait for places of the pool. Inside a job this can only be guessed.
 _QUEUED_S = 2.0
 _MAYBE_QUEUED_S = 20.0
 
@@ -69,7 +69,7 @@ _starting = threading.Lock()
 
 @dataclass(slots=True, eq=False)
 class _Failure:
-    """What a rank has raised. `is_lost_peer`: it has only lost the connection to another one."""
+    """An error of a rank. `is_lost_peer`: it has only lost the connection to another one."""
 
     is_lost_peer: bool
     at_s: float
@@ -104,7 +104,7 @@ class _Rank:
     failure: _Failure | None = None
 
     def is_gone(self) -> bool:
-        """Whether its process has ended, and the pool knows how."""
+        """Return True if its process has ended and the pool knows how."""
         if self.pidfd >= 0:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
@@ -133,7 +133,7 @@ class _Rank:
 class _Result(Exception):
     """The training function has returned in the first process."""
 
-    def __init__(self, value: Any) -> None:  # Any: what it returned
+    def __init__(self, value: Any) -> None:  # Any: the user's result
         super().__init__()
         self.value = value
 
@@ -184,17 +184,18 @@ class Supervisor:
                 f"Give fewer devices, or let several share a process: processes={max(1, cpus // threads)}."
             )
 
-    def run(self) -> Any:  # Any: what the training function returns
+    def run(self) -> Any:  # Any: the user's result
         """Block until the run is over.
 
         Raises:
-            What the training function raised first in any rank. WorkerLostError: processes were lost, and the run
-            cannot continue. TrialStopped: it was stopped.
+            WorkerLostError: processes were lost, and the run cannot continue. TrialStopped: it was stopped. The first
+            error of the training function in any rank.
         """
         grace_s = 0.0
         try:
             self._control.decide(self._views.view, self._views.members, 0)
-            self._control.set_view(self._views.view)
+            if self._store is None:
+                self._control.set_view(self._views.view)
             with _starting:
                 for number in range(self._count):
                     self._start(number)
@@ -283,6 +284,8 @@ class Supervisor:
         with suppress(ProcessLookupError):
             rank.pidfd, rank.pid = os.pidfd_open(pid), pid
             self._poll.register(rank.pidfd, select.POLLIN)
+        if len(self._ranks) == self._count and all(rank.pid for rank in self._ranks.values()):
+            self._control.set_view(self._views.view)  # lets ranks with a process group meet
 
     def _report(self, rank: _Rank, request: int, values: dict[str, Any]) -> None:  # Any: numbers
         """Report for all, once: a second request of the same number comes from a rank that took over for a lost one."""
@@ -328,7 +331,7 @@ class Supervisor:
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def _look_for_failures(self) -> None:
-        """Raise what a rank has raised; of several, the first."""
+        """Raise the error of a rank; of several, the first."""
         if not any(rank.failure for rank in self._ranks.values()):
             return
         until_s = time.monotonic() + _ECHO_S
@@ -347,9 +350,9 @@ class Supervisor:
         raise error
 
     def _first_failure(self) -> _Rank:
-        """Of several, one that is not the consequence of another's."""
+        """Prefer a rank whose error is not the consequence of a lost connection."""
         failed = [(rank.failure.is_lost_peer, rank.failure.at_s, rank) for rank in self._ranks.values() if rank.failure]
-        return min(failed, key=lambda each: each[:2])[2]
+        return min(failed, key=lambda failure: failure[:2])[2]
 
     def _find_lost_peer(self) -> None:
         """Raise WorkerLostError for the rank that is gone. Return if another one has failed or stopped, or none has."""
@@ -394,8 +397,9 @@ class Supervisor:
         if ended.error is not None and not ended.is_lost:
             ended.error.add_note(self._where(rank) + rank.job.output())
             raise ended.error
-        if any(other.is_stopped for other in self._ranks.values()):
-            if all(other.is_over for other in self._ranks.values()):
+        ranks = self._ranks.values()
+        if any(one.is_stopped for one in ranks):
+            if all(one.is_over for one in ranks):
                 raise TrialStopped("the run was stopped")
             return
         if rank.has_returned and ended.is_returned:
@@ -440,30 +444,19 @@ class Supervisor:
         """Warn once, at the beginning, if the run waits for others that use the pool."""
         if self._is_placed:
             return
-        missing = [rank for rank in self._ranks.values() if rank.pidfd < 0 and not rank.is_over]
+        missing = [rank for rank in self._living() if rank.pidfd < 0]
+        queued = [rank.job.is_queued() for rank in missing]  # inside a job, None: unknown
         waited_s = time.monotonic() - self._began_s
-        queued = [rank.job.is_queued() for rank in missing]
         self._is_placed = not missing
-        cpus = self._pool.machine.cpus
-        if True in queued and waited_s >= _QUEUED_S:
+        if (True in queued and waited_s >= _QUEUED_S) or (None in queued and waited_s >= _MAYBE_QUEUED_S):
             self._is_placed = True
             _log.warning(
-                "%d of %d processes of the run wait for a place: the pool has %d CPUs, and other jobs or runs hold "
-                "them.\nThe run begins when these end. For all at once: a pool with more cpus=, or fewer devices= for "
-                "each.",
-                queued.count(True),
+                "%d of %d processes of the run %s a place: the pool has %d CPUs, and other jobs or runs hold them.\n"
+                "The run begins when these end. For all at once: a pool with more cpus=, or fewer devices= for each.",
+                queued.count(True) or len(missing),
                 self._count,
-                cpus,
-            )
-        elif None in queued and waited_s >= _MAYBE_QUEUED_S:
-            self._is_placed = True
-            _log.warning(
-                "%d of %d processes of the run have not begun for %.0f s. Either other jobs of this job hold its %d "
-                "CPUs, and the run begins when these end; or processes are slow to start.",
-                len(missing),
-                self._count,
-                waited_s,
-                cpus,
+                "wait for" if True in queued else f"have not begun for {waited_s:.0f} s, perhaps for lack of",
+                self._pool.machine.cpus,
             )
 
     def _look_for_hangs(self) -> None:
@@ -491,7 +484,7 @@ class Supervisor:
         return limit_s(limit, has_stepped=self._ranks[number].has_stepped)
 
     def _places(self) -> tuple[int, dict[int, int], set[int]]:
-        """Return the view, how far each rank has come in it, and the ranks that wait for something else."""
+        """Return the view, the turn of each rank in it, and the ranks that wait for something else."""
         views, control = self._views, self._control
         ranks = [self._ranks[number] for number in views.living]
         # A rank that has not begun waits for a place in the pool. The others still wait for one that was killed
@@ -505,7 +498,7 @@ class Supervisor:
         places = {number: turn if view == views.view else -1 for number, (view, turn) in arrived.items()}
         if self._asked is not None and (place := places.pop(self._asked[1], None)) is not None:
             # It waits for a decision, and ranks that are further wait for it.
-            places = {number: other for number, other in places.items() if other <= place}
+            places = {number: turn for number, turn in places.items() if turn <= place}
         return views.view, places, {number for number in numbers if control.is_idle(number)}
 
     def _hang(self, hung: Sequence[int], late: Stragglers, limit: float) -> None:
@@ -515,8 +508,8 @@ class Supervisor:
         if not self._settings.survives_losses:
             self._end_as_lost("\n".join(f"{text}.\n{self._why_it_ends()}" for text in texts.values()))
         if set(hung) >= self._views.living:
-            each = "\n".join(f"{text}." for text in texts.values())
-            self._end_as_lost(f"{each}\nNo other process of the run is left.")
+            joined = "\n".join(f"{text}." for text in texts.values())
+            self._end_as_lost(f"{joined}\nNo other process of the run is left.")
         self._check_deaths("\n".join(texts.values()) + ".", "hang")
         for number, text in texts.items():
             rank = self._ranks[number]
@@ -525,12 +518,12 @@ class Supervisor:
 
     def _describe_hang(self, number: int, late: Stragglers) -> str:
         rank = self._ranks[number]
-        others = "no other process waits for it yet"
+        waiting = "no other process waits for it yet"
         if late.num_waiting:
-            others = "1 process waits for it" if late.num_waiting == 1 else f"{late.num_waiting} processes wait for it"
+            waiting = "1 process waits for it" if late.num_waiting == 1 else f"{late.num_waiting} processes wait for it"
         return (
             f"{self._describe(rank)} hangs: for {late.late_s:.1f} s it has not come to the next exchange of the run, "
-            f"and {others}.\n{describe_process(rank.pid, rank.stacks, rank.send)}"
+            f"and {waiting}.\n{describe_process(rank.pid, rank.stacks, rank.send)}"
         )
 
     def _obey(self, orders: list[Order]) -> None:

@@ -26,7 +26,7 @@ _making = threading.Lock()
 
 
 def own_pool(gpus: tuple[str, ...] = ()) -> Pool:
-    """Return the pool of this process; in a job, that of the job, whose lease is what a run may use.
+    """Return the pool of this process; in a job, the job's own, because a run may use only its lease.
 
     Args:
         gpus: that its jobs may lease, as CUDA_VISIBLE_DEVICES names them. Runs on the same GPUs wait for each other.
@@ -57,7 +57,7 @@ def close_own_pool() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Where the ranks of a run get their devices.
+    """The source of the devices of a run.
 
     Attributes:
         pool: whose jobs they are.
@@ -86,13 +86,13 @@ def lease_for(devices: Sequence[torch.device], *, is_named: bool, pool: Pool | N
         return Lease(own_pool() if pool is None else pool, names)
     if pool is not None and pool.cluster is not None:
         return Lease(pool, ("cuda:0",) * len(devices), 1)
-    here = gpus_here()
-    gpu_names = tuple((visible, f"cuda:{number}") for number, visible in enumerate(here))
+    visible_gpus = gpus_here()
+    gpu_names = tuple((visible, f"cuda:{number}") for number, visible in enumerate(visible_gpus))
     numbers = [device.index for device in devices]
     if pool is None and not in_job():
-        return Lease(own_pool(tuple(here[number] for number in numbers)), names, 1, gpu_names)
+        return Lease(own_pool(tuple(visible_gpus[number] for number in numbers)), names, 1, gpu_names)
     used = own_pool() if pool is None else pool
-    check_leased(numbers if is_named else None, len(numbers), len(here) if in_job() else len(used.machine.gpus))
+    check_leased(numbers if is_named else None, len(numbers), len(visible_gpus) if in_job() else len(used.machine.gpus))
     return Lease(used, ("cuda",) * len(devices), 1, gpu_names)
 
 
@@ -106,8 +106,8 @@ def check_leased(named: Sequence[int] | None, count: int, available: int) -> Non
     if count > available:
         raise LeaseError(f"{count} GPUs are needed at once, one for each process, and the pool has {available}")
     if named is not None and set(named) != set(range(available)):
-        asked = [f"cuda:{number}" for number in named]
+        names = [f"cuda:{number}" for number in named]
         raise ValueError(
-            f"devices={asked!r}: which of its {available} GPUs the processes get is decided by the pool, or the job, "
+            f"devices={names!r}: which of its {available} GPUs the processes get is decided by the pool, or the job, "
             f"whose GPUs others may use too.\nGive a number: devices={count}."
         )

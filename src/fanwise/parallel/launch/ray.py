@@ -81,7 +81,7 @@ class _Rank:
 class _Result(Exception):
     """The training function has returned in the first process."""
 
-    def __init__(self, value: Any) -> None:  # Any: what it returned
+    def __init__(self, value: Any) -> None:  # Any: the user's result
         super().__init__()
         self.value = value
 
@@ -99,7 +99,7 @@ class RaySupervisor:
         self.reports_made = settings.reports_made
         self._events: queue.SimpleQueue[tuple[_Rank, _Kind, Any]] = queue.SimpleQueue()  # Any: as the event
         self._ranks = [_Rank(number, self._events) for number in range(len(settings.devices))]
-        self._address: tuple[str, int] | None = None
+        self._address: list[str | int] = []  # of the store of rank 0
         self._check_fits()
         self._screen: Screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
 
@@ -117,11 +117,11 @@ class RaySupervisor:
                 f"{counted(len(capacity.machines), 'host')}.\nGive fewer devices{sharing}."
             )
 
-    def run(self) -> Any:  # Any: what the training function returns
+    def run(self) -> Any:  # Any: the user's result
         """Block until the run is over.
 
         Raises:
-            What the training function raised. WorkerLostError: a process was lost.
+            WorkerLostError: a process was lost. The first error of the training function.
         """
         try:
             self._submit()
@@ -205,10 +205,10 @@ class RaySupervisor:
                 host, port, rank.pid = content[0]
                 rank.question = report
                 if rank.number == 0:
-                    self._address = host, port
-                if self._address is not None:
-                    for each in self._ranks:
-                        self._answer(each, Reply("CONTINUE", {"address": list(self._address)}))
+                    self._address = [host, port]
+                if all(each.question is not None for each in self._ranks):  # some may wait for a place
+                    for waiting in self._ranks:
+                        self._answer(waiting, Reply("CONTINUE", {"address": self._address}))
                 return
             case "joined":
                 rank.has_joined = True
@@ -225,14 +225,14 @@ class RaySupervisor:
                 if number > self.reports_made:  # else an attempt before this one has made it
                     self.reports_made = number
                     begin_report(values)
-        self._tell(report, GO_ON)
+        self._reply(report, GO_ON)
 
     def _answer(self, rank: _Rank, reply: Reply) -> None:
         report, rank.question = rank.question, None
         if report is not None:
-            self._tell(report, reply)
+            self._reply(report, reply)
 
-    def _tell(self, report: Report, reply: Reply) -> None:
+    def _reply(self, report: Report, reply: Reply) -> None:
         self._engine.loop.call_soon(lambda: report.answer(reply))
 
     # -- ends ------------------------------------------------------------------------------------------------------

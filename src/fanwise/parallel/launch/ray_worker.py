@@ -1,4 +1,4 @@
-"""What runs in each process of a run on a Ray cluster, as a job of the cluster's pool.
+"""The main function of a rank on a Ray cluster, which is a job of the cluster's pool.
 
     supervisor --job--> main: the process at rank 0 opens a store, the others connect to it --> train_as_rank
 
@@ -29,9 +29,7 @@ from ..process_settings.environment import run_environment
 from .worker import RankTask, train_as_rank
 
 
-def main(
-    train: Callable[[Run], Any], task: RankTask, towards: str
-) -> tuple[Any, bool]:  # Any: what the user's function returns
+def main(train: Callable[[Run], Any], task: RankTask, towards: str) -> tuple[Any, bool]:  # Any: the user's result
     """Run a rank. Returns its result, in main memory, and whether it is that of the run.
 
     Args:
@@ -81,7 +79,7 @@ def _check_device(device: torch.device) -> None:
 def _use_interface(address: str) -> None:
     """Have Gloo and NCCL use the network interface of this address, unless the environment names one."""
     for name, addresses in psutil.net_if_addrs().items():
-        if address in [each.address for each in addresses]:
+        if address in [interface.address for interface in addresses]:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 

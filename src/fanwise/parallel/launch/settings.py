@@ -1,4 +1,4 @@
-"""What a run in several processes is told: by `fanwise.run` to its supervisor, and by that to each rank."""
+"""Settings of a run in several processes, for its supervisor and for each rank."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -50,7 +50,7 @@ class Settings:
 
     @property
     def survives_losses(self) -> bool:
-        """Whether the other processes continue if one is lost."""
+        """True if the other processes continue after a loss."""
         return self.backend == "shared memory" and self.on_loss == "continue"
 
 

@@ -1,26 +1,28 @@
-"""What runs in each process of a run: `main` as a job of a local pool, `train_as_rank` also as a job on a cluster.
+"""The main function of a rank on this machine, and `train_as_rank`, which ranks on a cluster share with it.
 
 The first process prints to the user's terminal, the output of the others stays with the pool. A report is made once
 for all processes, and all get its decision.
 """
 
+import io
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error
-from ...pool.current import current, enter
+from ...pool.contract import Reply
+from ...pool.current import CurrentJob, current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
 from ..comm.control_block import FIRST_VIEW, SUPERVISOR, ControlBlock
-from ..comm.pipes import MessageSender
+from ..comm.pipes import MessageSender, MessageSink
 from ..comm.shared_memory import SharedMemory
 from ..comm.shm_team import Over, SharedMemoryTeam, check_ending, unpack
 from ..comm.team import Team
@@ -34,7 +36,6 @@ from ..process_settings.environment import run_environment
 from ..process_settings.torch_settings import TorchSettings
 from ..progress import RemoteScreen, RunSnapshot
 from .settings import Settings
-from .speaking import Forwarding, OutputSink, ReportingJob
 
 # A part of torch's profiler is loaded by the first step of any optimizer: once, before the fork, and not by each rank.
 with torch.autograd.profiler.record_function("load"):
@@ -66,7 +67,7 @@ class RankTask:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Paths by which a rank reaches its supervisor, and the port of the store if there is a process group."""
+    """Paths of the supervisor's memory, pipe and stack file, and the port of the store of a process group."""
 
     memory: str
     pipe: str
@@ -102,8 +103,12 @@ def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any
             if settings.backend == "shared memory":
                 team = SharedMemoryTeam(memory, control, task.rank, size, sender, reduce=settings.reduce)
                 return _result(train, task, team, sender)
+            while not control.view:  # the supervisor shows it when all ranks are there: some may wait for a place
+                check_ending(control)
+                control.wait_view(0)
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            world = World(task.rank, size, lambda: TCPStore("127.0.0.1", channels.store_port or 0, size))
+            port = channels.store_port or 0
+            world = World(task.rank, size, lambda: TCPStore("127.0.0.1", port, size), has_supervisor=True)
             monitor = SupervisorMonitor(control, task.rank, sender)
             with opened(world, device, reduce=settings.reduce, backend=settings.backend, monitor=monitor) as torch_team:
                 return _result(train, task, torch_team, sender)
@@ -125,9 +130,9 @@ def _result(
 
 
 def train_as_rank(
-    train: Callable[[Run], Any], task: RankTask, team: RankTeam, sender: OutputSink
+    train: Callable[[Run], Any], task: RankTask, team: RankTeam, sender: MessageSink
 ) -> tuple[Any, bool]:  # Any: the user's result
-    """Return what the training function returns, and whether it is the result of the run."""
+    """Call the training function. Return its result, and whether that is the result of the run."""
     settings = task.settings
     seed_everything(settings.seed)
     run = Run(
@@ -169,7 +174,7 @@ def train_as_rank(
 
 
 class SupervisorMonitor:
-    """What a rank with a process group tells its supervisor. See `comm.torch_team.Monitor`."""
+    """The `comm.torch_team.Monitor` of a rank with a process group."""
 
     def __init__(self, control: ControlBlock, rank: int, sender: MessageSender) -> None:
         self._control = control
@@ -207,3 +212,63 @@ class SupervisorMonitor:
 
     def checkpoint_written(self, path: str) -> None:
         self._sender.say("checkpoint", path)
+
+
+class ReportingJob(CurrentJob):
+    """The current job of a rank. Its reports are made once for all ranks, which get the same decision."""
+
+    def __init__(self, job: CurrentJob, team: Team) -> None:
+        self.__dict__.update(job.__dict__)
+        self._team = team
+
+    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
+        assert isinstance(values, Mapping), "metrics by name"
+        return Reply(self._team.report(values))
+
+    def begin_report(self, values: object) -> "_Reported":
+        return _Reported(self.report(values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """A report that is decided already."""
+
+    decision: Reply
+
+    def reply(self, within_s: float) -> Reply:
+        return self.decision
+
+
+class Forwarding(io.TextIOBase):
+    """Standard output or error of a rank. `name`: "out" or "err"."""
+
+    def __init__(self, original: TextIO, name: str, team: Team, sender: MessageSink) -> None:
+        self._original = original
+        self._name = name
+        self._team = team
+        self._sender = sender
+        self._line = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._original.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
+        return self._original.encoding
+
+    def write(self, text: str) -> int:
+        if self._team.place != 0:
+            return self._original.write(text)
+        self._line += text
+        if "\n" in text or len(self._line) > 4096:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        line, self._line = self._line, ""
+        if line:
+            self._sender.say(self._name, line)
+        self._original.flush()

@@ -33,5 +33,5 @@ from .runs import Run as Run
 from .scaling import scale_lr as scale_lr
 from .scaling import warm_up as warm_up
 from .step.loss_scale import LossScale as LossScale
-from .step.manual import ManualStep as ManualStep
-from .step.stepping import Step as Step
+from .step.manual_step import ManualStep as ManualStep
+from .step.train_step import Step as Step

@@ -15,11 +15,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..teams.layout import Bucket
 from ..teams.node_info import NodeInfo
-
-# Write what becomes of the parameters in these buckets of our slice, whose mean gradients the function gives.
-Update = Callable[[Sequence[Bucket], Callable[[Bucket], Tensor]], None]
 
 
 class Found(NamedTuple):
@@ -32,18 +28,19 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """What all have told: their nodes, in the order of the shards, and what becomes of the sum.
+    """How one sum is computed, the same in every process.
 
-    `shards`: leaves of the tree. `reached`: for each parameter, whether a node has a gradient of it.
-    `count`: that the sum is divided by; None: it is not. `update`: owners of slices update them, and nobody needs the
-    sum as a whole; only of an `AllReduce` that was made for it.
+    Attributes:
+        found: the nodes of all processes, in the order of the shards.
+        shards: leaves of the tree.
+        reached: for each parameter, whether a node has a gradient of it.
+        count: the divisor of the sum; None if it is not divided.
     """
 
     found: Sequence[Found]
     shards: int
     reached: Sequence[bool]
-    count: float | None
-    update: Update | None = None
+    count: float | Tensor | None
 
     def flags(self) -> list[bytes]:
         """Of each node with samples, which parameters it has reached."""
@@ -72,10 +69,10 @@ class AllReduce(Protocol):
         ...
 
     def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        """The sum of all nodes along the tree, on every process; None for parameters that no node has reached.
+        """Return the sum of all nodes along the tree; None for parameters that no node has reached.
 
-        Blocks until all have theirs. It may lie in memory that all see: good until the next one begins, and what is
-        written into it stays in this process. With an update it is empty, and what was written is there everywhere.
+        Blocks until every process has the sum. It may lie in memory that all processes read: it is valid until the next
+        sum begins, and what is written into it stays in this process.
 
         Args:
             meet: called once, when what this process handed in can be had; blocks until all have called it.

@@ -13,7 +13,7 @@ import torch
 from ..shards import cut
 from .order import Pass
 from .reading import PassReader
-from .splitting import Content, arguments, joined, moved, part_of, samples_in
+from .splitting import Content, Rows, arguments, joined, moved, part_of, samples_in
 from .transfer import Transfer
 
 
@@ -25,13 +25,17 @@ class Batch:
     Attributes:
         sizes: samples of each shard.
         last: whether no other batch comes in this pass.
+        rows: its samples in a data set on the device, if it was read from one.
     """
 
-    __slots__ = ("_contents", "_read", "last", "sizes")
+    __slots__ = ("_contents", "_read", "last", "rows", "sizes")
 
-    def __init__(self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False, rows: Rows | None = None
+    ) -> None:
         self.sizes = sizes
         self.last = last
+        self.rows = rows
         self._read = read
         self._contents: dict[int, Content] = {}
 
@@ -110,6 +114,10 @@ class ShardFetch:
             return self._shards.pop(shard)()
         return self._transfer.now(self._source.read(places))
 
+    def rows(self, places: range) -> Rows | None:
+        """Return where samples are on the device; None if they are read elsewhere."""
+        return self._source.rows(places)
+
     def close(self) -> None:
         """The loop is over."""
         self._shards = {}
@@ -145,6 +153,7 @@ def batches(
             def read(index: int, number: int = number, ranges: tuple[range, ...] = ranges) -> Content:
                 return fetch.read(number, index, ranges[index])
 
-            yield Batch(tuple(map(len, ranges)), read, begun.is_last(places, batch_size, drop_last))
+            is_last = begun.is_last(places, batch_size, drop_last)
+            yield Batch(tuple(map(len, ranges)), read, is_last, fetch.rows(places))
     finally:
         fetch.close()

@@ -21,7 +21,7 @@ from ..checks.agreement import first_difference
 from ..checks.checksums import marks_of_batch
 from ..rng import begin, kept_streams
 from .arrays import is_array, tensor_of
-from .splitting import Content, aligned, samples_in
+from .splitting import Content, Rows, aligned, samples_in
 
 # Any: samples of the user's making
 Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any] | DataLoader[Any]
@@ -55,6 +55,10 @@ class TensorReader:
     def read(self, indices: Tensor, key: Key) -> Content:
         rows = tuple(tensor[indices] for tensor in self._tensors)
         return rows[0] if self._single else rows
+
+    def rows(self, indices: Tensor) -> Rows:
+        """Return where these samples are."""
+        return Rows(self._tensors, indices, self._single)
 
     def order(self, indices: Tensor) -> Tensor:
         # Tensors of a GPU that are asked for with indices of the host would wait for it, batch by batch.
@@ -167,6 +171,12 @@ class PassReader:
 
     def read(self, places: range) -> Content:
         return self._reader.read(self._order_N[places.start : places.stop], self._key)
+
+    def rows(self, places: range) -> Rows | None:
+        """Return where these samples are on an accelerator; None if they are elsewhere."""
+        if not isinstance(self._reader, TensorReader) or self._order_N.device.type == "cpu":
+            return None
+        return self._reader.rows(self._order_N[places.start : places.stop])
 
     def indices(self, places: range) -> list[int]:
         """The samples at these places."""

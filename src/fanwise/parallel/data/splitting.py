@@ -6,7 +6,7 @@ Knows nothing of models or steps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,20 @@ from torch import Tensor
 _ALIGNED_BYTES = 64
 
 Content = Any  # Any: a tree of tensors, of the user's own making
+
+
+class Rows(NamedTuple):
+    """Samples of a data set on the device. `indices` of the batch are there, too; `single`: content is one tensor."""
+
+    tensors: tuple[Tensor, ...]
+    indices: Tensor
+    single: bool
+
+    def content(self, places: range) -> Content:
+        """Return the samples at these places of the batch."""
+        indices = self.indices[places.start : places.stop]
+        rows = tuple(tensor[indices] for tensor in self.tensors)
+        return rows[0] if self.single else rows
 
 
 def samples_in(content: Content) -> int:

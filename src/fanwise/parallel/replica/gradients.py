@@ -36,7 +36,8 @@ class Partial:
     Attributes:
         grads: of the summed losses; those that are sparse are in `sparse`, by the place of their parameter.
         loss: the summed losses, without axes.
-        count: what `loss` is to be divided by: losses, or their weights.
+        count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor if it is known only to
+            the device.
         samples: of these shards.
         buffers: those that changed.
         executed: shards.
@@ -44,7 +45,7 @@ class Partial:
 
     grads: list[Tensor | None]
     loss: Tensor
-    count: float
+    count: float | Tensor
     samples: int
     buffers: dict[int, Changed]
     executed: int = 1
@@ -55,7 +56,7 @@ def add(left: Partial, right: Partial) -> Partial:
     """Their sum, in the memory of `left`; `right` is used up."""
     add_grads(left.grads, right.grads)
     left.loss = left.loss + right.loss
-    left.count += right.count
+    left.count = left.count + right.count
     left.samples += right.samples
     left.executed += right.executed
     for place, changed in right.buffers.items():
@@ -76,6 +77,14 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
             both_right.append(other)
     if both_left:
         torch._foreach_add_(both_left, both_right)
+
+
+def divided(value: Tensor, count: float | Tensor) -> Tensor:
+    """Return `value / count` in the type of `value`. A tensor gives the bits of the number that it holds."""
+    if not isinstance(count, Tensor):
+        return value / count
+    wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else value.dtype
+    return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
 
 
 def check_apart(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor | None]]) -> None:

@@ -37,7 +37,7 @@ class LossReader:
         self._wording = wording
         self._has_said = False
 
-    def read(self, result: Any, samples: int) -> tuple[Tensor, float]:  # Any: of the user's making
+    def read(self, result: Any, samples: int) -> tuple[Tensor, float | Tensor]:  # Any: of the user's making
         """The summed loss, with its graph, and what it counts.
 
         Raises:
@@ -113,10 +113,19 @@ def check_rows(values: Tensor, samples: int, of_samples: str) -> None:
         )
 
 
-def count_of(counts: Any, wording: Wording = RETURNED) -> float:  # Any: a number or a tensor
-    """The sum of counts, exact for whole numbers. Raises ValueError for what does not count."""
+def count_of(counts: Any, wording: Wording = RETURNED) -> float | Tensor:
+    """Return the sum of counts, exact for whole numbers.
+
+    The sum of a tensor on an accelerator stays there, unchecked, so that nothing waits for the device.
+
+    Raises:
+        ValueError: it is negative, NaN or no number.
+    """
     if isinstance(counts, Tensor):
-        counts = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64).item()
+        total = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64)
+        if total.device.type != "cpu":
+            return total
+        counts = total.item()
     if isinstance(counts, bool) or not isinstance(counts, int | float) or not counts >= 0:
         raise ValueError(f"{wording.got} losses with counts {counts!r}; they must be numbers of at least 0")
     return counts

@@ -41,7 +41,7 @@ class ShardWork:
     read: Callable[[int], Content | None]
     samples: int
     alone: bool
-    factor: float = 1.0
+    factor: float | Tensor = 1.0
 
 
 class Device(Protocol):
@@ -112,7 +112,25 @@ class Replica:
         scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         return self.taken(work, loss, count)
 
-    def taken(self, work: ShardWork, loss: Tensor, count: float) -> Partial:
+    def differentiate_apart(self, work: ShardWork) -> Partial:
+        """As `differentiate`, for shards that run at the same time: with buffers of their own, and nothing in `.grad`.
+
+        The caller seeds the random numbers. Buffers are those that earlier steps have changed.
+
+        Raises:
+            TypeError: a gradient is sparse.
+        """
+        with self.buffers.copied():
+            loss, count = self.loss(work)
+            trained = [param for param in self.params if param.requires_grad]
+            found = iter(torch.autograd.grad(scaled(loss, work), trained, allow_unused=True))
+            grads = [next(found) if param.requires_grad else None for param in self.params]
+            changed = self.buffers.collect(work.samples)
+        if any(grad is not None and grad.is_sparse for grad in grads):
+            raise TypeError("a gradient is sparse; make the layer with sparse=False")
+        return _partial(grads, loss, count, work.samples, changed)
+
+    def taken(self, work: ShardWork, loss: Tensor, count: float | Tensor) -> Partial:
         """What a shard brings that was just executed, moved out of the parameters; modules are as before it."""
         grads: list[Tensor | None] = []
         for param in self.params:
@@ -134,7 +152,7 @@ class Replica:
                 param.grad = None
                 self.dropped.add(id(param))
 
-    def loss(self, work: ShardWork) -> tuple[Tensor, float]:
+    def loss(self, work: ShardWork) -> tuple[Tensor, float | Tensor]:
         """The summed loss of one shard, with its graph, and what it counts."""
         content = work.read(work.index)
         assert content is not None, "a shard without samples is not executed"
@@ -167,7 +185,7 @@ class LocalDevice:
 
 
 def _partial(
-    grads: list[Tensor | None], loss: Tensor, count: float, samples: int, buffers: dict[int, Changed]
+    grads: list[Tensor | None], loss: Tensor, count: float | Tensor, samples: int, buffers: dict[int, Changed]
 ) -> Partial:
     """What one shard brings. Sparse gradients go apart: they are added and exchanged in another way."""
     sparse = {place: grad for place, grad in enumerate(grads) if grad is not None and grad.is_sparse}
@@ -178,7 +196,7 @@ def _partial(
 
 def scaled(loss: Tensor, work: ShardWork) -> Tensor:
     """What is differentiated. Without a factor the loss itself: its graph stays what it was."""
-    return loss if work.factor == 1 else loss * work.factor
+    return loss if not isinstance(work.factor, Tensor) and work.factor == 1 else loss * work.factor
 
 
 @contextmanager

@@ -66,7 +66,8 @@ def _told(start: int, stop: int, value: Partial | None) -> tuple[Any, ...]:  # A
     buffers = [(place, buffer.numpy(), *changed[1:]) for (place, changed), buffer in both]
     loss_type = str(value.loss.dtype).removeprefix("torch.")
     loss = value.loss.item()
-    told = start, stop, reached, loss, loss_type, value.count, value.samples, buffers, value.executed
+    count = value.count.item() if isinstance(value.count, Tensor) else value.count
+    told = start, stop, reached, loss, loss_type, count, value.samples, buffers, value.executed
     if not value.sparse:
         return told
     return *told, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]

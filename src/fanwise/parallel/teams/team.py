@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...pool.contract import Decision
 from ...pool.reporting import report
 from ..optimizers.placement import Placement
-from ..replica.gradients import Partial, add
+from ..replica.gradients import Partial, add, divided
 from ..shards import Node, total
 
 T = TypeVar("T")
@@ -38,25 +38,40 @@ class Stateful(Protocol):
 
 
 class Sums(Protocol):
-    """Adds up what the shards of one step brought, over all processes."""
+    """Adds the shards of one step over all processes. Call it only inside `together` or `attempt`."""
 
-    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
+    def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        """Add the nodes of all processes. Blocks until this process has its slice of the gradients.
+
+        Then call `gather` for the whole gradients, or `update_slices`.
 
         Args:
-            what: this process adds up, as "makes step 0 the 17th time"; all must do the same.
-            nodes: of the shards that this process executed; they are used up.
-            mean: the gradients are divided by the count, or there are none, where each process has updated its
-                slice of the parameters by them. They may then be in memory that all processes see: good
-                until the next call, and what is written into them stays in this process.
+            operation: of this process, as "makes step 0 of batch 17"; it must be the same in all processes.
+            nodes: of the shards that this process executed. They are used up.
+            mean: divide the gradients by the count.
+
+        Returns:
+            The sums over all shards, without gradients.
 
         Raises:
-            ValueError: the losses count nothing.
+            ValueError: the counts of the losses sum to 0.
         """
         ...
 
+    def gather(self) -> list[Tensor | None]:
+        """Return the whole sum of the gradients. Blocks until every process has it.
+
+        With `mean` they may lie in memory that all processes read: they are valid until the next `reduce`, and what is
+        written into them stays in this process.
+        """
+        ...
+
+    def update_slices(self) -> None:
+        """Update the slice of the parameters that this process owns, instead of `gather`. Blocks until all have."""
+        ...
+
     def settle(self) -> None:
-        """The gradients of the last `total` are not needed any more."""
+        """Release the gradients of the last `reduce`."""
         ...
 
 
@@ -163,17 +178,27 @@ class Alone:
 
 
 class OwnSums:
-    """All shards were executed here."""
+    """The sums of a single process."""
 
-    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        done = total(nodes, shards, add)
-        check_done(done)
+    def __init__(self) -> None:
+        self._grads: list[Tensor | None] = []
+
+    def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        result = total(nodes, shards, add)
+        check_done(result)
         if mean:
-            divide(done.grads, done.count)
-        return done
+            divide(result.grads, result.count)
+        self._grads = result.grads
+        return result
+
+    def gather(self) -> list[Tensor | None]:
+        return self._grads
+
+    def update_slices(self) -> None:
+        raise AssertionError("a single process owns all slices")
 
     def settle(self) -> None:
-        pass
+        self._grads = []
 
 
 class NotSame(ValueError):
@@ -197,16 +222,26 @@ def different_ways(own: int, ranks: Sequence[int], what: str, each: Sequence[str
 
 
 def check_done(done: Partial) -> None:
-    """Raises ValueError when there is nothing to divide by, NotSame for a buffer on which the shards do not agree."""
-    if not done.count > 0:
-        raise ValueError(f"the losses of this batch, {done.samples} samples, count {done.count}: nothing to mean")
+    """Raise ValueError if the count is 0, and NotSame for a buffer that differs between shards.
+
+    A count on an accelerator is not checked, because that would wait for the device.
+    """
+    if not isinstance(done.count, Tensor) and not done.count > 0:
+        raise ValueError(
+            f"the counts returned by loss_fn sum to {done.count:g} for this batch of {done.samples} samples, so its "
+            f"mean loss is undefined"
+        )
     for place, changed in done.buffers.items():
         if changed.rule == "same" and not (changed.is_same and changed.samples == done.samples):
             raise NotSame(place)
 
 
-def divide(grads: Sequence[Tensor | None], count: float) -> None:
-    """Each gradient by `count`, in place."""
-    found = [grad for grad in grads if grad is not None]
-    if found:
-        torch._foreach_div_(found, count)
+def divide(grads: Sequence[Tensor | None], count: float | Tensor) -> None:
+    """Divide each gradient by `count`, in place. A tensor gives the bits of the number that it holds."""
+    present = [grad for grad in grads if grad is not None]
+    if not isinstance(count, Tensor):
+        if present:
+            torch._foreach_div_(present, count)
+        return
+    for grad in present:
+        grad.copy_(divided(grad, count))

@@ -30,7 +30,7 @@ from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
 from ..shards import Node, TreeSum
 from ..teams.team import divide
-from .execution import Execution
+from .batch_execution import BatchExecution
 from .loss_scale import are_finite
 
 
@@ -40,7 +40,7 @@ class _Current:
 
     work: ShardWork
     loss: Tensor | None = None
-    count: float = 0
+    count: float | Tensor = 0
 
 
 class ManualStep:
@@ -58,7 +58,7 @@ class ManualStep:
     >>> step.update()
     """
 
-    def __init__(self, execution: Execution, placements: Sequence[Placement]) -> None:
+    def __init__(self, execution: BatchExecution, placements: Sequence[Placement]) -> None:
         self.updates = 0
         self._execution = execution
         self._replica = execution.replica
@@ -119,9 +119,9 @@ class ManualStep:
         """
         execution = self._execution
         self._check_usable()
-        made = execution.opened(batch)
-        repeats = execution.repeats()
-        with self._set_aside() as before, execution.loop.entered():
+        made = execution.prepare(batch)
+        repeats = execution.take_repeat_check()
+        with self._set_aside() as before, execution.guard.loop():
             while True:
                 with execution.team.attempt() as attempt:
                     done = yield from self._executed(made, repeats)
@@ -129,11 +129,11 @@ class ManualStep:
                     break
                 read_again(made)
             divide(done.grads, done.count)
-            execution.executed(made, done)
+            execution.record(made, done)
             if execution.loss_scale is not None:
                 self._is_finite = are_finite(done.grads) and self._is_finite
             add_grads(before, done.grads)
-        self._loss = execution.closed(made, done)
+        self._loss = execution.finish(made, done)
 
     def _check_usable(self) -> None:
         if self._was_left:
@@ -162,10 +162,10 @@ class ManualStep:
         execution, shards = self._execution, len(batch.sizes)
         tree: TreeSum[Partial] = TreeSum(shards, add)
         first: tuple[ShardWork, list[Tensor | None]] | None = None
-        with execution.begun():
-            with execution.passing():
-                for index in execution.own(batch):
-                    work, value = execution.by_itself(batch, index), None
+        with execution.transaction():
+            with execution.shard_context():
+                for index in execution.own_shards(batch):
+                    work, value = execution.isolated_work(batch, index), None
                     if work.samples:
                         value = yield from self._body(work, shards)
                         if self._replica.is_checked:
@@ -179,7 +179,9 @@ class ManualStep:
                     tree.put(Node(index, index + 1, value))
                 if first is not None:
                     yield from self._tried_again(*first, shards)
-            return execution.total(tree.nodes, batch, mean=False)
+            total = execution.reduce(tree.nodes, batch, mean=False)
+            execution.gather(total, mean=False)
+            return total
 
     def _body(self, work: ShardWork, shards: int) -> Generator[Any, None, Partial]:  # Any: of the batch
         replica, own = self._replica, self._execution.key.fold_in(work.index)
@@ -233,7 +235,7 @@ class ManualStep:
                 "  right:  for x, y in step.shards(batch): losses = ...; step.backward(losses)"
             )
         work = current.work
-        with noted(work, self._execution.shards):
+        with noted(work, self._execution.num_shards):
             loss, count = self._replica.reader.read(losses if counts is None else (losses, counts), work.samples)
             if current.loss is not None and count != current.count:
                 other = ValueError(
@@ -242,7 +244,7 @@ class ManualStep:
                     "  wrong:  step.backward(of_tokens, tokens); step.backward(of_samples)\n"
                     "  right:  step.backward(of_samples + of_tokens.sum(1) / tokens)     # one loss for each sample"
                 )
-                other.add_note(f"they count {current.count:g} and {count:g}")
+                other.add_note(f"they count {float(current.count):g} and {float(count):g}")
                 raise other
             scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         current.loss = loss.detach() if current.loss is None else current.loss + loss.detach()
@@ -263,7 +265,7 @@ class ManualStep:
             ValueError: there are no gradients; in the body of a loop.
         """
         self._check_usable()
-        self._execution.loop.check("step.update()")
+        self._execution.guard.check("step.update()")
         if closure is None and not self._has_gradients:
             raise ValueError(
                 "step.update() has nothing to update with: no parameter has a gradient. An update forgets the "

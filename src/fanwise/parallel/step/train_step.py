@@ -1,0 +1,247 @@
+"""`run.step(model, optimizer, loss_fn)`: one training step over all shards of a global batch.
+
+    batch -> shards -> forward, backward of each -> tree sum over all processes -> mean -> clip -> optimizer
+
+If a shard raises, parameters, buffers and random streams are as before the step. Gradients do not stay in `.grad`, so
+there is no `zero_grad` to call.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from ..checks.checking import check_no_gradients
+from ..checks.misuse import updating
+from ..data.batches import Batch, read_again
+from ..optimizers.placement import Placement
+from ..replica.gradients import Partial, add, add_grads, check_apart
+from ..replica.replicas import Device, noted
+from ..shards import Node, TreeSum, assign
+from ..teams.team import divide
+from .batch_execution import BatchExecution
+from .cuda_graph import LaunchProbe, StepGraphs
+
+
+@dataclass(slots=True)
+class AccumulatedGradients:
+    """Summed gradients of the batches since the last update."""
+
+    grads: list[Tensor | None]
+    count: float | Tensor
+    batches: int
+
+
+class Step:
+    """One training step, made by `run.step`. Call it with a batch of `run.batches`, or with a tree of tensors.
+
+    Attributes:
+        batches: number of batches seen.
+        updates: number of updates.
+        executions: number of executed shards in all processes: one per shard with samples and batch.
+    """
+
+    def __init__(
+        self,
+        execution: BatchExecution,
+        placement: Placement,
+        devices: Sequence[Device],
+        *,
+        clip_norm: float | None,
+        accumulate: int,
+        graphs: Callable[["Step"], StepGraphs] | None = None,
+    ) -> None:
+        self.updates = 0
+        self._execution = execution
+        self._replica = execution.replica
+        self._placement = placement
+        self._devices = devices
+        self._clip_norm = clip_norm
+        self._accumulate = accumulate
+        self._accumulated: AccumulatedGradients | None = None
+        self._grad_norm: Tensor | None = None
+        self._graphs = None if graphs is None else graphs(self)
+        self._probe = LaunchProbe(self._replica.device) if graphs is None else None
+
+    @property
+    def batches(self) -> int:
+        return self._execution.batches
+
+    @property
+    def executions(self) -> int:
+        return self._execution.executions
+
+    @property
+    def grad_norm(self) -> Tensor:
+        """The 2-norm of all gradients of the last update before clipping, with the same bits on any device.
+
+        Raises:
+            ValueError: the step was made without `clip_norm`; or there was no update yet.
+        """
+        if self._clip_norm is None:
+            raise ValueError(
+                "step.grad_norm is computed only on request, because every process then needs the whole gradients.\n"
+                "  wrong:  step = run.step(model, optimizer, loss_fn)\n"
+                "  right:  step = run.step(model, optimizer, loss_fn, clip_norm=math.inf)    # measured, never clipped"
+            )
+        if self._grad_norm is None:
+            raise ValueError("step.grad_norm is that of the last update, and there was none yet")
+        return self._grad_norm
+
+    def __call__(self, batch: Any) -> Tensor:
+        """Forward, backward and, unless more batches are to be accumulated, the update.
+
+        Returns:
+            The mean loss of the whole batch: a tensor on the device, without axes and without a graph. Nothing waits
+            for the device.
+
+        Raises:
+            ValueError: no samples, parts of different lengths, or counts that sum to 0; model or optimizer got other
+                parameters since the step was made, or the model has gradients.
+            TypeError: a part of the batch cannot be cut into samples.
+            What the model and `loss_fn` raise, with a note on the shard; the step has then changed nothing.
+        """
+        if any(param.grad is not None for param in self._replica.params):
+            check_no_gradients(self._replica.model)
+        execution = self._execution
+        prepared = execution.prepare(batch)
+        if execution.take_repeat_check():
+            self._check_repeats(prepared)
+        if self._graphs is not None:
+            total = self._graphs.train(prepared)
+        elif self._probe is not None and self._probe.is_active:
+            with self._probe.measured():
+                total = self.train(prepared)
+        else:
+            total = self.train(prepared)
+        loss = execution.finish(prepared, total)
+        execution.team.step_ends()
+        return loss
+
+    # -- the stages ------------------------------------------------------------------------------------------------
+
+    def train(self, batch: Batch) -> Partial:
+        """Execute all stages of the step. Return the sums over all shards."""
+        is_update = self._accumulated is None and (self._accumulate == 1 or batch.last)
+        while True:
+            with self._execution.team.attempt() as attempt, self._execution.transaction():
+                nodes = self._forward_backward(batch)
+                total = self._execution.reduce(nodes, batch, mean=is_update)
+                is_sliced = is_update and self._placement.how == "slices"
+                if is_sliced:
+                    self._execution.update_slices()
+                else:
+                    self._execution.gather(total, mean=is_update)
+            if not attempt.is_void:
+                break
+            read_again(batch)
+        self._execution.record(batch, total)
+        if is_sliced:
+            self.updates += 1
+        elif is_update:
+            self.update(total.grads)
+        else:
+            self._accumulate_grads(total, batch.last)
+        return total
+
+    def _forward_backward(self, batch: Batch) -> list[Node[Partial]]:
+        """Execute the shards of this process. Return the nodes of the tree that they form."""
+        execution, shards = self._execution, len(batch.sizes)
+        tree: TreeSum[Partial] = TreeSum(shards, add)
+        with execution.shard_context():
+            work = execution.shard_work(batch)
+            for device, share in zip(self._devices, assign(len(work), len(self._devices)), strict=True):
+                for node in device.execute(work[share.start : share.stop], execution.key, shards):
+                    tree.put(node)
+        return tree.nodes
+
+    def update(self, grads: Sequence[Tensor | None]) -> None:
+        """Clip these mean gradients and call the optimizer, unless a scaled loss has made them infinite."""
+        scale = self._execution.loss_scale
+        if scale is None or scale.update(grads):
+            self.clip_and_step(grads)
+            self.updates += 1
+
+    def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
+        """Clip these mean gradients and call the optimizer."""
+        for param, grad in zip(self._replica.params, grads, strict=True):
+            param.grad = grad
+        try:
+            if self._clip_norm is not None:
+                self._clip(self._clip_norm)
+            with updating():
+                self._placement.step()
+        finally:
+            self._replica.forget_grads()
+
+    def take_grad_norm(self) -> Tensor | None:
+        """Return the norm that the last `clip_and_step` has computed."""
+        return self._grad_norm
+
+    def set_grad_norm(self, norm: Tensor) -> None:
+        """Set `grad_norm`, for updates that a graph has made."""
+        self._grad_norm = norm
+
+    def _clip(self, clip_norm: float) -> None:
+        self._grad_norm = get_total_norm([param.grad for param in self._replica.params if param.grad is not None])
+        if clip_norm < math.inf:
+            clip_grads_with_norm_(self._replica.params, clip_norm, self._grad_norm)
+
+    def _accumulate_grads(self, total: Partial, last: bool) -> None:
+        """Add the gradients of a batch to those before it; update after the last of `accumulate` batches."""
+        if self._accumulated is None:
+            self._accumulated = AccumulatedGradients(total.grads, total.count, 1)
+        else:
+            if self._replica.is_checked:
+                check_apart(total.grads, [self._accumulated.grads])
+            add_grads(self._accumulated.grads, total.grads)
+            self._accumulated.count = self._accumulated.count + total.count
+            self._accumulated.batches += 1
+        if self._accumulated.batches >= self._accumulate or last:
+            accumulated, self._accumulated = self._accumulated, None
+            divide(accumulated.grads, accumulated.count)
+            self.update(accumulated.grads)
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_repeats(self, batch: Batch) -> None:
+        """Execute the first shard of this process that has samples twice. Its gradients must be the same."""
+        first = next((work.index for work in self._execution.shard_work(batch) if work.samples), None)
+        if first is None:
+            return
+        self._replica.buffers.keep()
+        try:
+            work = self._execution.isolated_work(batch, first)
+            with noted(work, len(batch.sizes)), self._execution.shard_context():
+                self._execution.verifier.check_repeats(work, self._execution.key, self.batches)
+        finally:
+            self._replica.buffers.put_back()
+            self._replica.forget_grads()
+
+    def check_end(self) -> None:
+        """After the training, with `verify=`: raise ValueError if the processes differ."""
+        self._execution.verifier.comparison.check_end(self.batches)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts, and accumulated gradients."""
+        accumulated = self._accumulated
+        window = (
+            None
+            if accumulated is None
+            else {"grads": accumulated.grads, "count": accumulated.count, "batches": accumulated.batches}
+        )
+        return self._execution.state_dict() | {"updates": self.updates, "window": window}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._execution.load_state_dict(state)
+        self.updates = state["updates"]
+        self._accumulated = None if state["window"] is None else AccumulatedGradients(**state["window"])
+        if self._accumulated is not None:  # a checkpoint is read into main memory
+            device = self._replica.device
+            self._accumulated.grads = [None if grad is None else grad.to(device) for grad in self._accumulated.grads]

@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Batch, Run, Step
-from fanwise.parallel.optimizers.placement import Placement
+from fanwise.parallel.optim.step_optimizer import StepOptimizer
 from fanwise.parallel.replica.gradients import Partial
 from fanwise.parallel.shards import Node
 
@@ -78,7 +78,7 @@ def sum_ms(run: Run, cpus: list[int], name: str, quick: bool, is_shared: bool) -
     with pinned(cpus[run.rank : run.rank + 1], run.threads):
         elements = torch.zeros(ELEMENTS[name])
         params = [nn.Parameter(elements)]
-        whole = Placement(params, torch.optim.SGD(params), in_parts=False)  # without an update: the sum itself
+        whole = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)  # without an update: the sum itself
         sums = run._team.sums(params, whole)
 
         def once() -> None:

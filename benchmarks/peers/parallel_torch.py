@@ -23,7 +23,7 @@ from parallel_measures import ELEMENTS, Blocks, Figures, Loop, Measure, median_m
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fanwise.parallel.process_settings.malloc_tuning import freed_memory_kept
+from fanwise.parallel.process_settings.malloc import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Rank:
 
 def other_rank(rank: int, cpus: list[int], meeting: str | None, kept: bool, orders: Connection) -> None:
     """Rank 1 and above: does what rank 0 does, until that one ends."""
-    with pinned(cpus[rank : rank + 1], 1), freed_memory_kept() if kept else nullcontext():
+    with pinned(cpus[rank : rank + 1], 1), keep_freed_memory() if kept else nullcontext():
         worker = Rank(rank, len(cpus), meeting)
         while True:
             try:
@@ -114,7 +114,7 @@ def main() -> None:
         threads = len(cpus) // processes
         with (
             pinned(cpus if args.together else cpus[:1], threads),
-            freed_memory_kept() if args.kept else nullcontext(),
+            keep_freed_memory() if args.kept else nullcontext(),
         ):
             ranks = Ranks(Rank(0, processes, meeting), others)
             measures: dict[str, Measure] = Blocks(lambda name, steps: ranks.do(Order(name, steps))).all()

@@ -62,7 +62,7 @@ print(json.dumps({
 # By extra, what ends with its name: statements, and commands.
 NEEDS = {
     "rpc": ["import fanwise.rpc", "fanwise.rpc.init_rpc", "import fanwise.links.security.certificates"],
-    "torch": ["fanwise.run", "import fanwise.parallel", "fanwise.parallel.runs", "fanwise.tensor.zeros(3)"],
+    "torch": ["fanwise.run", "import fanwise.parallel", "fanwise.parallel.context", "fanwise.tensor.zeros(3)"],
     "demo": ["fanwise.zoo.LeNet", "fanwise.zoo.digits()", "fanwise.zoo.fashion_mnist()", "fanwise demo"],
     "forest": [
         "fanwise.tune.ForestSearcher()",

@@ -457,7 +457,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (
             (*RUN, "--metric", "cost", "--scheduler", "asha", "--option", "max_t=9"),
             2,
-            "ASHA needs one metric, got ['loss', 'cost']. For several: MOASHA",
+            "ASHA needs one metric, got ['loss', 'cost']. For several metrics, use MOASHA",
         ),
         ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has a searcher of its own: leave out --searcher"),
         ((*RUN, "--searcher", "optuna:GridSampler"), 2, "missing 1 required positional argument: 'search_space'"),
@@ -502,7 +502,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "enqueue", "good", "z=1"), 1, "'z' is not in the space"),
         (("tune", "enqueue", "good", "x=3"), 1, "x = 3 is not in uniform(-1.0, 1.0)"),
         (("tune", "rm", "none", "--yes"), 1, "There is no experiment 'none'"),
-        (("tune", "rm", ".", "--yes"), 1, ". is no experiment's own folder: nothing was deleted."),
+        (("tune", "rm", ".", "--yes"), 1, ". is not the folder of an experiment: nothing was deleted."),
         (("tune", "resume", "none"), 1, "There is no experiment 'none'"),
         (("tune", "resume", "good"), 2, "--trials above 4: it has started 4 trials, and the limit is 4"),
         (

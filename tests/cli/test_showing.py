@@ -248,7 +248,7 @@ def test_what_an_experiment_does_not_own_stays_and_so_does_the_experiment(place:
         claim(f"{elsewhere}/b", "b", place.home / "b")
     (elsewhere / "b" / "0-0-1").mkdir()
     shutil.copytree(place.home / "b", place.home / "copy")
-    for name, why in (("a", "it has files that this experiment did not put there"), ("copy", "is a copy of that")):
+    for name, why in (("a", "it has files of other programs"), ("copy", "is a copy of that")):
         done = place.typed("rm", name, "--yes")
         assert done.status == 1
         assert why in done.err
@@ -295,7 +295,7 @@ def test_a_link_to_an_experiment_is_not_followed(place: Place) -> None:
     with place.searching("e"):
         pass
     (place.home / "link").symlink_to(place.home / "e")
-    assert "link is no experiment's own folder: nothing was deleted." in place.typed("rm", "link", "--yes").err
+    assert "link is not the folder of an experiment: nothing was deleted." in place.typed("rm", "link", "--yes").err
     assert (place.home / "e" / "events.jsonl").exists()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.checks.misuse import hooks
-from fanwise.parallel.process_settings.switches import switched, taken
+from fanwise.parallel.process_settings.torch_settings import apply_settings, read_settings
 from fanwise.parallel.replica.gradients import check_apart
 from fanwise.parallel.rng import begin, kept_streams, restored_streams
 from fanwise.tensor import Key
@@ -117,12 +117,12 @@ def test_streams_are_restored_exactly_with_the_cached_normal_number_of_numpy() -
 
 
 def test_settings_are_set_in_the_block_and_put_back() -> None:
-    before = taken()
+    before = read_settings()
     wanted = {**before, "default dtype": torch.float64, "oneDNN": False, "path of einsum": False, "gradients": False}
-    with switched(wanted):
-        assert taken() == wanted
+    with apply_settings(wanted):
+        assert read_settings() == wanted
         torch.set_default_dtype(torch.float16)
-    assert taken() == before
+    assert read_settings() == before
 
 
 # -- misuse -----------------------------------------------------------------------------------------------------------

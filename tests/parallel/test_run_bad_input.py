@@ -31,7 +31,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_what_is(devices: Any) -> None: 
         (5000, ValueError, "at most 1024, got 5000"),
         ([], ValueError, r'a run needs at least one, as \["cpu"\]'),
         ("gpu", ValueError, "there is no device 'gpu'; this machine has: cpu"),
-        ("meta", ValueError, "devices='meta': data-parallel runs execute on CPU devices"),
+        ("meta", ValueError, "devices='meta': a run uses CPU devices or GPUs"),
         (True, TypeError, "devices must be a number"),
         (1.5, TypeError, "got 1.5"),
         ([1], TypeError, "a device is named by text"),
@@ -147,7 +147,7 @@ def test_only_what_has_a_state_is_kept_and_once() -> None:
     with pytest.raises(TypeError, match=r"run.keep\(ema=...\): a int has no state_dict"):
         run.keep(ema=3)  # type: ignore[arg-type]  # wrong on purpose
     run.keep(ema=LINEAR)
-    with pytest.raises(ValueError, match=r"run.keep\(ema=...\): there is something kept under this name"):
+    with pytest.raises(ValueError, match=r"run.keep\(ema=...\): another object has this name"):
         run.keep(ema=LINEAR)
 
 

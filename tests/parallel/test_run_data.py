@@ -155,7 +155,7 @@ def test_a_data_set_that_changes_its_length_in_a_pass_is_refused() -> None:
     batches = fanwise.here().batches(data, 4)
     next(batches)
     data.length = 12
-    with pytest.raises(ValueError, match="the data set had 11 samples when this pass began, and has 12 now"):
+    with pytest.raises(ValueError, match="the length of the data set changed from 11 to 12 during a pass"):
         next(batches)
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_indexed_is_refused(data: Any, said: str) -> None:  # Any
     [
         pytest.param((NUMBERS,), 0, "batch_size must be at least 1, got 0", id="no batch"),
         pytest.param((NUMBERS[:0],), 2, "the data set has no samples", id="empty"),
-        pytest.param((NUMBERS, NUMBERS[1:]), 2, r"different lengths: batch\[0\] 11, batch\[1\] 10", id="lengths"),
+        pytest.param((NUMBERS, NUMBERS[1:]), 2, r"same length, got batch\[0\] 11, batch\[1\] 10", id="lengths"),
     ],
 )
 def test_wrong_sizes_are_refused(data: Any, size: int, said: str) -> None:  # Any: wrong on purpose
@@ -194,7 +194,7 @@ def test_wrong_sizes_are_refused(data: Any, size: int, said: str) -> None:  # An
         ((NUMBERS, NUMBERS[1:]), ValueError, r"batch\[0\] 11, batch\[1\] 10"),
         ({"x": NUMBERS, "y": object()}, TypeError, r"batch\['y'\] is a object, which cannot be cut"),
         ((NUMBERS, torch.tensor(3)), TypeError, r"batch\[1\] is a tensor without axes"),
-        ((), ValueError, "holds no tensor|no samples"),
+        ((), ValueError, "contains no tensor|no samples"),
         (NUMBERS[:0], ValueError, "the batch has no samples"),
     ],
     ids=["lengths", "object", "scalar", "nothing", "empty"],
@@ -222,7 +222,7 @@ def test_samples_that_depend_on_who_reads_them_are_refused(workers: int, devices
     def train(run: Run) -> None:
         next(run.batches(Counting(), 8, num_workers=workers)).shard(run.rank)
 
-    said = "samples of the data set were read twice, and are not the same: they depend on something besides their index"
+    said = "the data set returned different samples when the same indices were read twice"
     with pytest.raises(ValueError, match=said) as caught:
         fanwise.run(train, devices=["cpu"] * devices, processes=1)
     assert any(note.startswith("the shard[1] was int64 (2,) with checksum") for note in caught.value.__notes__)
@@ -250,7 +250,7 @@ class Reads(Squares):
 
 
 def test_tensors_by_name_are_no_data_set() -> None:
-    said = r"got a dict, which is indexed by its names.\n  wrong: .*\n  right:  run.batches\(\(images, labels\), 32\)"
+    said = r"got a dict, which is indexed by names.\n  wrong: .*\n  right:  run.batches\(\(images, labels\), 32\)"
     with pytest.raises(TypeError, match=said):
         fanwise.here().batches({"image": NUMBERS}, 4)  # type: ignore[arg-type]  # wrong
 

@@ -10,10 +10,10 @@ import torch
 import torch._dynamo  # the first optimizer loads it, which changes the environment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import LinearLR, LRScheduler, OneCycleLR
 
 import fanwise
-from fanwise.parallel import LossScale, Run, warm_up
+from fanwise.parallel import LossScale, Run
 
 # N: samples, B: samples of a global batch
 N, B, EPOCHS, SHARDS = 37, 16, 2, 8
@@ -126,7 +126,7 @@ def test_a_float16_model_is_refused_for_a_scaled_loss() -> None:
 
 
 def warming(optimizer: torch.optim.Optimizer) -> LRScheduler:
-    return warm_up(optimizer, 4, start_factor=0.25)
+    return LinearLR(optimizer, 0.25, total_iters=4)
 
 
 def one_cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:

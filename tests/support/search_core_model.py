@@ -340,7 +340,7 @@ class SearchModel:
                 self._fill(now_s)
 
     def _interrupt(self, event: events.Interrupt) -> None:
-        self._halt(event.who, event.now_s)
+        self._halt(event.reason, event.now_s)
         for trial in self.active():
             if self.is_interrupted and not trial.is_ended and not trial.is_killed:
                 self._kill(trial, "interrupted twice")
@@ -350,8 +350,8 @@ class SearchModel:
         trial = next((trial for trial in self.trials if trial.trial_id == event.trial_id), None)
         if trial is None or trial.place in ("finished", "suspended"):
             return
-        if event.what != "stop":
-            trial.hold = event.what == "pause"
+        if event.command != "stop":
+            trial.hold = event.command == "pause"
             if trial.hold and trial.place == "queued":
                 self.queue.remove(trial)
                 trial.place, trial.runs_for_scheduler = "paused", True

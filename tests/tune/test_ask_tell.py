@@ -124,7 +124,7 @@ def test_what_was_told_to_pause_is_in_flight_no_more() -> None:
     with open_search(SPACE, scheduler, name="asha") as search:
         first, _ = asked(search.ask()), asked(search.ask())
         assert search.report(first, loss=0.5) is Decision.PAUSE
-        with pytest.raises(ValueError, match=r"trial 0 is not in flight.*In flight: 1\."):
+        with pytest.raises(ValueError, match=r"trial 0 is not in flight.*Trials in flight: 1\."):
             search.tell(first, 0.5)
     assert list(load_experiment("asha").trials["status"]) == ["Paused", "Stopped"]
 

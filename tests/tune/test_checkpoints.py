@@ -93,7 +93,7 @@ def test_nothing_that_counts_is_left_of_a_save_that_did_not_end(root: str, scrat
         if (child := os.fork()) == 0:
             save_checkpoint(root, "3-0-1", dies, lambda: scratch)
         os.waitpid(child, 0)
-    with pytest.raises(CheckpointError, match="there is no whole checkpoint 3-0-1 in "):
+    with pytest.raises(CheckpointError, match="there is no complete checkpoint 3-0-1 in "):
         open_checkpoint(root, "3-0-1", lambda: scratch)
     sweep_checkpoints(root, ())
     if "://" not in root:
@@ -104,7 +104,7 @@ def test_a_checkpoint_without_its_mark_does_not_count(root: str, scratch: Path) 
     save(root, "3-0-1", scratch)
     filesystem, base = fsspec.core.url_to_fs(root)
     filesystem.rm(f"{base}/3-0-1/COMPLETE")
-    with pytest.raises(CheckpointError, match="there is no whole checkpoint 3-0-1 in "):
+    with pytest.raises(CheckpointError, match="there is no complete checkpoint 3-0-1 in "):
         open_checkpoint(root, "3-0-1", lambda: scratch)
 
 
@@ -184,8 +184,8 @@ def test_a_folder_that_was_not_claimed_is_not_deleted(root: str, experiment: Pat
     delete_owned(root)
     assert filesystem.exists(base)
     put(root, "2024-01-05/images")  # named like a checkpoint
-    assert conflict_in(root, "a1", experiment) == "it has files that this experiment did not put there."
-    with pytest.raises(CheckpointError, match="files that this experiment did not put there"):
+    assert conflict_in(root, "a1", experiment) == "it has files of other programs."
+    with pytest.raises(CheckpointError, match="files of other programs"):
         claim(root, "a1", experiment)
     assert files_in(root) == ["2024-01-05/images"]
 
@@ -234,7 +234,7 @@ def test_on_an_object_store_an_experiment_deletes_its_checkpoints_and_no_files_o
     assert conflict_in(root, "a1", experiment) is None
     delete_owned(root)
     assert files_in(root) == ["data/images"]
-    with pytest.raises(CheckpointError, match="files that this experiment did not put there"):
+    with pytest.raises(CheckpointError, match="files of other programs"):
         claim(root, "a1", experiment)
 
 

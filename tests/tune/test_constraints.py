@@ -21,7 +21,7 @@ from fanwise.tune import (
     SuccessiveHalving,
     constraints,
 )
-from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility
+from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility_of
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import Answer, Finish, Judged, Reject
 from fanwise.tune.core.events import Outcome
@@ -78,7 +78,7 @@ def test_a_report_is_infeasible_exactly_when_some_bound_is_not_kept(bounds: list
     them = [Constraint(f"m{i}", relation, bound) for i, (relation, bound, _) in enumerate(bounds)]
     violations = [one.violation(value) for one, (_, _, value) in zip(them, bounds, strict=True)]
     kept = all(value <= bound if relation == "<=" else value >= bound for relation, bound, value in bounds)
-    assert (infeasibility(them, violations) == 0.0) == kept
+    assert (infeasibility_of(them, violations) == 0.0) == kept
 
 
 # Schedulers: whoever violates a constraint is behind all who do not, however good its loss.
@@ -96,7 +96,7 @@ HALVING: dict[str, Make] = {
 def seen(trial_id: int, loss: float, latency_ms: float, *, iter: int = 1, losses: int = 1) -> Observation:
     bound = checked_constraints(BOUND)
     violations = tuple(one.violation(latency_ms) for one in bound)
-    beyond = infeasibility(bound, violations)
+    beyond = infeasibility_of(bound, violations)
     return Observation(trial_id, {"depth": 3}, iter, float(iter), (loss,) * losses, {}, violations, beyond)
 
 

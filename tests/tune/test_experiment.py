@@ -469,14 +469,16 @@ def test_an_experiment_is_found_by_name_by_path_and_by_its_file(
 
 def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    with pytest.raises(RecordError, match=r"no experiment 'lenet': .*home holds none yet"):
+    with pytest.raises(RecordError, match=r"no experiment 'lenet': .*home contains no experiments yet"):
         load_experiment("lenet")
     for name in ("lenet-one", "dropout"):
         with searching(tmp_path / "home" / name):
             pass
     with pytest.raises(RecordError, match=r"no experiment 'lenet-on': did you mean lenet-one\?"):
         load_experiment("lenet-on")
-    with pytest.raises(RecordError, match=r"no experiment 'zzz': .*home holds 2, for example dropout, lenet-one"):
+    with pytest.raises(
+        RecordError, match=r"no experiment 'zzz': .*home contains 2 experiments, for example dropout, lenet-one"
+    ):
         load_experiment("zzz")
     with pytest.raises(RecordError, match="no experiment"):
         load_experiment(tmp_path / "nowhere" / "e")

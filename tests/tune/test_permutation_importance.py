@@ -67,8 +67,8 @@ def test_what_decides_the_loss_is_the_most_important_and_noise_is_not() -> None:
     assert by_name["matters"].mean > 5 * max(abs(by_name["noise"].mean), by_name["noise"].deviation)
     assert by_name["only_b"].mean > by_name["noise"].mean
     assert found.correlation > 0.8
-    assert len(found.trials) == len(found.predicted) == len(found.seen) == 108, "failed trials are left out"
-    assert (min(found.seen), max(found.seen), found.num_stopped) == (0.0, 1.0, 0)
+    assert len(found.trials) == len(found.predicted) == len(found.actual) == 108, "failed trials are left out"
+    assert (min(found.actual), max(found.actual), found.num_stopped) == (0.0, 1.0, 0)
 
 
 def test_a_model_of_chance_says_that_it_knows_nothing() -> None:

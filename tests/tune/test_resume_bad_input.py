@@ -85,9 +85,15 @@ def unloadable(file: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (gone, r"holds no program\.pickle: hand in the objective and the scheduler: Tuner\.resume\('kept', objective="),
+        (
+            gone,
+            r"contains no program\.pickle: pass the objective and the scheduler to Tuner\.resume\('kept', objective=",
+        ),
         (open_to_others, r"others may write to it.*chmod 600"),
-        (unloadable, r"cannot be loaded here \(ModuleNotFoundError: No module named 'nowhere'\).*hand it in"),
+        (
+            unloadable,
+            r"cannot be loaded here \(ModuleNotFoundError: No module named 'nowhere'\).*pass objective and scheduler",
+        ),
     ],
 )
 def test_a_program_that_cannot_be_loaded_is_told_and_may_be_handed_in(
@@ -161,7 +167,7 @@ def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(
         (open_to_others, r"cluster\.json belongs to another user, or others may write to it"),
         (
             unloadable,
-            r"cluster\.json is damaged \(Expecting value.*\)\. Hand in the pool: Tuner\.resume\(\.\.\., pool=",
+            r"cluster\.json is damaged \(Expecting value.*\)\. Pass the pool: Tuner\.resume\(\.\.\., pool=",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_search_neither_uses_nor_deletes_a_folder_with_files_of_others(
     data = tmp_path / "data" / "lenet" / "2024-01-05"  # named like a checkpoint
     data.mkdir(parents=True)
     options: dict[str, Any] = {"pool": pool, "trials": 1, "name": "lenet", "checkpoints": tmp_path / "data"}
-    with pytest.raises(CheckpointError, match="it has files that this experiment did not put there"):
+    with pytest.raises(CheckpointError, match="it has files of other programs"):
         search(train, space(tmp_path), **options)
     assert not (tmp_path / "home" / "lenet").exists()
     assert os.listdir(tmp_path / "data" / "lenet") == ["2024-01-05"]
@@ -154,7 +154,7 @@ def test_a_broken_checkpoint_is_named_and_the_trial_may_begin_from_scratch(
         max_equal_failures=None,
     )
     said = (tmp_path / "said").read_text()
-    assert said.startswith("trial 0 cannot go on: there is no whole checkpoint 0-0-1 in ")
+    assert said.startswith("trial 0 cannot continue: there is no complete checkpoint 0-0-1 in ")
     assert "Catch CheckpointError to begin from scratch." in said
     assert list(experiment.trials["status"]) == ["Completed" if catches else "Failed"]
 

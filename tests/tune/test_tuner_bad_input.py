@@ -162,7 +162,7 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
         (
             {"scheduler": RandomSearcher()},
             TypeError,
-            "A searcher goes into FIFO(searcher, metric=...).",
+            "Pass a searcher to FIFO(searcher, metric=...).",
         ),
         (
             {"scheduler": "random", "metric": "loss"},
@@ -382,7 +382,7 @@ def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_pat
     (tmp_path / "photos").mkdir()
     with pytest.raises(RecordError, match=r"photos is not an experiment: the folder has no events\.jsonl\."):
         load_experiment(tmp_path / "photos")
-    with pytest.raises(RecordError, match=r"^There is no experiment 'lenett': .* holds none yet\."):
+    with pytest.raises(RecordError, match=r"^There is no experiment 'lenett': .* contains no experiments yet\."):
         load_experiment("lenett")
 
 

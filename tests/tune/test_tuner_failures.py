@@ -191,7 +191,7 @@ def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everyth
     assert text.startswith("the first 3 trials to finish all failed alike (exception): ValueError: no such layer\n")
     assert 'raise ValueError("no such layer")' in text
     assert text.count("Traceback") == text.count('raise ValueError("no such layer")') == 1
-    assert "last output:\nthis trial raises\nRepair the objective" in text
+    assert "last output:\nthis trial raises\nFix the objective" in text
     assert "set max_equal_failures=None to continue after any failure." in text
     assert "All reports are saved: load_experiment('alike')." in text
     experiment = load_experiment("alike")

@@ -291,7 +291,9 @@ def test_a_simulated_search_that_knows_more_is_better_sooner() -> None:
 
 def test_another_mode_is_an_error() -> None:
     earlier("old", mode="max")
-    with pytest.raises(ValueError, match=r"the experiment 'old' optimized 'loss' with mode 'max'.*learn the opposite"):
+    with pytest.raises(
+        ValueError, match=r"the experiment 'old' optimized 'loss' with mode 'max', but this search has mode 'min'"
+    ):
         begun("old")
 
 

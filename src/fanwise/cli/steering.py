@@ -44,7 +44,7 @@ def watch_search(name: str) -> None:
     reader.search.news.take()  # of before
     screen = screen_for(_PRINT_S, quiet=False)
     shown = printable_line(overview.name)
-    screen.say(f"watching {shown}: {footer(reader.snapshot())}; Ctrl-C ends the watching, not the search")
+    screen.print_lines(f"watching {shown}: {footer(reader.snapshot())}; Ctrl-C ends the watching, not the search")
     try:
         while reader.state in ("running", "unknown"):
             screen.show(reader.search.news.take(), reader.snapshot())

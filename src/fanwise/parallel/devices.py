@@ -1,11 +1,11 @@
-"""Which devices a run is given: names and numbers, checked against what there is.
+"""Devices of a run: names and numbers, checked against the available ones.
 
-    devices="auto"      all GPUs that this process may use; one CPU device where there is none
-    devices=2           two GPUs; two CPU devices where there is no GPU
-    devices="cuda:1", ["cuda:0", "cuda:1"], ["cpu"] * 4        these
+    devices="auto"      all GPUs that this process may use, or one CPU device if there is none
+    devices=2           two GPUs, or two CPU devices if there is no GPU
+    devices="cuda:1", ["cuda:0", "cuda:1"], ["cpu"] * 4        these devices
 
-A job of a pool has the GPUs of its lease, any other process those that CUDA_VISIBLE_DEVICES leaves of the machine. They
-are counted without a CUDA context: the processes that train are started later, and one context is one process's.
+A job of a pool may use the GPUs of its lease, and any other process those that CUDA_VISIBLE_DEVICES names. GPUs are
+counted without a CUDA context, because the processes that train are started later.
 """
 
 import os
@@ -17,7 +17,7 @@ from ..pool.contract import Capacity
 from ..pool.current import current, in_job
 from ..pool.devices import find_machine
 from ..pool.leases import Resources
-from .defaults import DEFAULT_SHARDS
+from .config import DEFAULT_SHARDS
 
 Devices = int | str | Sequence[str]
 
@@ -25,129 +25,109 @@ MAX_DEVICES = 1024
 
 
 def gpus_here() -> tuple[str, ...]:
-    """The GPUs that this process may use, cuda:0 first, as CUDA_VISIBLE_DEVICES names them.
+    """Return the GPUs that this process may use, cuda:0 first, as CUDA_VISIBLE_DEVICES names them.
 
-    None where this torch cannot use any. Makes no CUDA context.
+    Empty if this torch supports no GPU. Creates no CUDA context.
     """
     if torch.version.cuda is None and torch.version.hip is None:
         return ()
     if in_job():
         return current().gpus
-    found = tuple(gpu.visible for gpu in find_machine().gpus)
-    if found or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return found
-    return tuple(map(str, range(torch.cuda.device_count())))  # where NVML is missing torch may still know some
+    visible = tuple(gpu.visible for gpu in find_machine().gpus)
+    if visible or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return visible
+    return tuple(map(str, range(torch.cuda.device_count())))  # without NVML, torch may still find some
 
 
-def devices_of(wanted: Devices, gpus: int | None = None) -> tuple[torch.device, ...]:
-    """The devices of a run, at least one, all of one kind.
+def devices_of(wanted: Devices, num_gpus: int | None = None) -> tuple[torch.device, ...]:
+    """Return the devices of a run, at least one, all of one kind.
 
     Args:
-        gpus: how many there are; None: look.
+        num_gpus: number of available GPUs. None: count them.
 
     Raises:
-        ValueError: there are no such devices, they are of two kinds, or one GPU is named twice.
-        TypeError: `wanted` names no devices.
+        ValueError: a device does not exist, there are two kinds, or a GPU is named twice.
+        TypeError: `wanted` has another type.
     """
     if isinstance(wanted, bool) or not isinstance(wanted, int | str | Sequence):
         raise TypeError(f'devices must be a number, "auto" or names, as 2 or ["cpu"] * 2; got {wanted!r}')
-    if gpus is None:
-        gpus = len(gpus_here())
+    if num_gpus is None:
+        num_gpus = len(gpus_here())
     if wanted == "auto":
-        return _gpus(gpus) if gpus else _cpus(1)
+        return _gpus(num_gpus) if num_gpus else _cpus(1)
     if isinstance(wanted, int):
-        return _so_many(wanted, gpus)
+        if not 1 <= wanted <= MAX_DEVICES:
+            raise ValueError(f"devices must be at least 1 and at most {MAX_DEVICES}, got {wanted!r}")
+        if num_gpus and wanted > num_gpus:
+            raise ValueError(f"devices={wanted} asks for {wanted} GPUs; {_available(num_gpus)}.\n{_use_cpus(wanted)}")
+        return _gpus(wanted) if num_gpus else _cpus(wanted)
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     if not names:
         raise ValueError('devices is empty; a run needs at least one, as ["cpu"]')
-    devices = tuple(_device(name, gpus) for name in names)
-    _check_together(names, devices)
+    devices = tuple(_device(name, num_gpus) for name in names)
+    if len({device.type for device in devices}) > 1:
+        raise ValueError(
+            f"devices={list(map(str, names))!r} mixes CPU devices and GPUs, whose operators give different bits.\n"
+            f"Use devices of one kind."
+        )
+    for device in devices:
+        if device.type == "cuda" and devices.count(device) > 1:
+            raise ValueError(
+                f"devices={list(map(str, names))!r} names {device} twice; a GPU is one device of a run.\n"
+                f"To cut batches into more parts, set shards=."
+            )
     return devices
 
 
 def devices_on_hosts(
-    wanted: Devices, there: Capacity, threads: int = 1, shards: int | None = None
+    wanted: Devices, capacity: Capacity, threads: int = 1, shards: int | None = None
 ) -> tuple[torch.device, ...]:
-    """The devices of a run on the hosts of a cluster, at least one: GPUs where it has some, else CPU devices.
+    """Return the devices of a run on the hosts of a cluster: GPUs if it has some, else CPU devices.
 
-    "auto" is as many as there is room for with so many threads each: GPUs at most `shards`, if that was said, and CPU
-    devices at most one for each shard.
+    "auto" is as many as fit with `threads` CPUs each: at most `shards` GPUs, or one CPU device per shard.
 
     Raises:
-        ValueError: there are not so many, they are of two kinds, or GPUs are named by number. TypeError: as
-            `devices_of`.
+        ValueError: there are not enough, there are two kinds, or GPUs are named by number. TypeError: as `devices_of`.
     """
-    if wanted == "auto" and there.gpus:
-        room = there.fits(Resources(cpus=threads, gpus=1))
-        return _gpus(max(1, room if shards is None else min(room, shards)))
+    if wanted == "auto" and capacity.gpus:
+        num_places = capacity.fits(Resources(cpus=threads, gpus=1))
+        return _gpus(max(1, num_places if shards is None else min(num_places, shards)))
     if wanted == "auto":
-        return _cpus(max(1, min(there.fits(Resources(cpus=threads)), shards or DEFAULT_SHARDS)))
-    named = [wanted] if isinstance(wanted, str) else wanted
-    if isinstance(named, Sequence) and named and all(name == "cuda" for name in named):
-        wanted = len(named)
-        if not there.gpus:
-            raise ValueError(f"devices={named!r} means GPUs, and the cluster has none.\n{_cpus_instead(wanted)}")
-    elif isinstance(named, Sequence) and any(str(name).startswith("cuda:") for name in named):
+        return _cpus(max(1, min(capacity.fits(Resources(cpus=threads)), shards or DEFAULT_SHARDS)))
+    names = [wanted] if isinstance(wanted, str) else wanted
+    if isinstance(names, Sequence) and names and all(name == "cuda" for name in names):
+        wanted = len(names)
+        if not capacity.gpus:
+            raise ValueError(f"devices={names!r} means GPUs, and the cluster has none.\n{_use_cpus(wanted)}")
+    elif isinstance(names, Sequence) and any(str(name).startswith("cuda:") for name in names):
         raise ValueError(
-            f"devices={named!r} names GPUs by number, and which ones of its {there.gpus} a run gets is decided by the "
-            f"cluster.\nGive a number: devices={len(named)}."
+            f"devices={names!r} names GPUs by number, but which of its {capacity.gpus} GPUs a run gets is decided by "
+            f"the cluster.\nGive a number: devices={len(names)}."
         )
-    if isinstance(wanted, int) and not isinstance(wanted, bool) and there.gpus and wanted > there.gpus:
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and capacity.gpus and wanted > capacity.gpus:
         raise ValueError(
-            f"devices={wanted} asks for {wanted} GPUs, and the cluster has {there.gpus}.\n{_cpus_instead(wanted)}"
+            f"devices={wanted} asks for {wanted} GPUs, and the cluster has {capacity.gpus}.\n{_use_cpus(wanted)}"
         )
-    return devices_of(wanted, there.gpus)
+    return devices_of(wanted, capacity.gpus)
 
 
-def _cpus_instead(number: int) -> str:
-    return f'Give fewer, or devices=["cpu"] * {number} for CPU devices.'
-
-
-def _so_many(number: int, gpus: int) -> tuple[torch.device, ...]:
-    if not 1 <= number <= MAX_DEVICES:
-        raise ValueError(f"devices must be at least 1 and at most {MAX_DEVICES}, got {number!r}")
-    if not gpus:
-        return _cpus(number)
-    if number > gpus:
-        raise ValueError(
-            f"devices={number} asks for {number} GPUs; {_what_there_is(gpus)}.\n"
-            f'Give fewer, or devices=["cpu"] * {number} for CPU devices.'
-        )
-    return _gpus(number)
-
-
-def _device(name: object, gpus: int) -> torch.device:
+def _device(name: object, num_gpus: int) -> torch.device:
     if not isinstance(name, str | torch.device):
         raise TypeError(f'a device is named by text, as "cpu" or "cuda:0"; got {name!r}')
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"there is no device {name!r}; {_what_there_is(gpus)}") from None
+        raise ValueError(f"there is no device {name!r}; {_available(num_gpus)}") from None
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
         raise ValueError(
-            f"devices={str(name)!r}: data-parallel runs execute on CPU devices and on GPUs, as devices=2, "
-            f'["cpu"] * 2 or ["cuda:0", "cuda:1"].'
+            f'devices={str(name)!r}: a run uses CPU devices or GPUs, as devices=2, ["cpu"] * 2 or ["cuda:0", "cuda:1"].'
         )
     index = device.index or 0
-    if index >= gpus:
-        raise ValueError(f"there is no device {str(name)!r}; {_what_there_is(gpus)}")
+    if index >= num_gpus:
+        raise ValueError(f"there is no device {str(name)!r}; {_available(num_gpus)}")
     return torch.device("cuda", index)
-
-
-def _check_together(names: Sequence[str], devices: Sequence[torch.device]) -> None:
-    if len({device.type for device in devices}) > 1:
-        raise ValueError(
-            f"devices={list(map(str, names))!r} mixes CPU devices and GPUs, whose operators give other bits.\n"
-            f"Give devices of one kind."
-        )
-    twice = [device for device in devices if device.type == "cuda" and devices.count(device) > 1]
-    if twice:
-        raise ValueError(
-            f"devices={list(map(str, names))!r} names {twice[0]} twice; a GPU is one device of a run.\n"
-            f"Cut the batches into more parts with shards=, which one GPU executes one after another."
-        )
 
 
 def _cpus(number: int) -> tuple[torch.device, ...]:
@@ -158,6 +138,10 @@ def _gpus(number: int) -> tuple[torch.device, ...]:
     return tuple(torch.device("cuda", index) for index in range(number))
 
 
-def _what_there_is(gpus: int) -> str:
-    where = "this job" if in_job() else "this machine"
-    return f"{where} has: cpu" + "".join(f", cuda:{number}" for number in range(gpus))
+def _available(num_gpus: int) -> str:
+    owner = "this job" if in_job() else "this machine"
+    return f"{owner} has: cpu" + "".join(f", cuda:{index}" for index in range(num_gpus))
+
+
+def _use_cpus(number: int) -> str:
+    return f'Give fewer, or devices=["cpu"] * {number} for CPU devices.'

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
-from .data.batches import ShardFetch
-from .data.splitting import arguments
+from .data.batch import as_arguments
+from .data.loader import ShardFetch
 from .replica.losses import check_rows
 from .rng import begin, kept_streams
 from .shards import assign
@@ -58,10 +58,10 @@ def sums(
             for number in own:
                 watch((number - own.start) / len(own))
                 places = chunks[number]
-                fetched.reach(number)
+                fetched.start_batch(number)
                 content = fetched.read(number, 0, places)
                 begin(key.fold_in(places.start), generators)
-                mine.append(measured(fn(model, *arguments(content)), len(places)))
+                mine.append(measured(fn(model, *as_arguments(content)), len(places)))
         return team.gather("measures", mine)
 
     each = [found for theirs in team.together(measure) for found in theirs]

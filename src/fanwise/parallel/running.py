@@ -20,19 +20,18 @@ from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
-from .checkpoints.places import StrPath, is_of_this_process, place_of
+from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checks.checking import check_name, seconds, whole_number
-from .data.arguments import spare_cpus
-from .data.order import Progress
-from .defaults import DEFAULT_SHARDS, default_shards, notice_of
+from .config import DEFAULT_SHARDS, Plan, Reduce, default_notice, default_shards
+from .context import Run
+from .data.loader import spare_cpus
+from .data.position import DataPosition
 from .devices import Devices, devices_of, devices_on_hosts
 from .hangs.watchdog import watched
-from .plans import Plan, Reduce
-from .process_settings.applied import surroundings
-from .progress.line import NoScreen, Screen, name_of, screen_for
-from .progress.published import Published, PublishedRank
+from .process_settings.environment import run_environment
+from .progress import NoScreen, Screen, function_name, open_screen
 from .ranks import copy_of_result
-from .runs import Run
+from .run_status import RankStatus, StatusScreen
 from .shards import cut
 from .supervisor.gpus import places_for
 from .supervisor.settings import Settings
@@ -151,7 +150,7 @@ def run(
             line = "" if resume is not None else _notice(plan, others.size, own, fixed)
 
             def screen_of_first() -> Screen:
-                return _published(screen_for(progress, notice=line), made) if team.place == 0 else NoScreen()
+                return _published(open_screen(progress, notice=line), made) if team.place == 0 else NoScreen()
 
             return _train_here(train, made, resume, screen_of_first, exact=reduce != "fast")
     cluster = None if pool is None else pool.cluster
@@ -192,16 +191,16 @@ def run(
     with watched(alone, step_timeout_s):
 
         def screen() -> Screen:
-            return _published(screen_for(progress, notice=line), made)
+            return _published(open_screen(progress, notice=line), made)
 
         result = _train_here(train, made, resume, screen, exact=reduce != "fast")
-    return copy_of_result(result, name_of(train))
+    return copy_of_result(result, function_name(train))
 
 
 def _seen_by_all(resume: StrPath) -> str:
     """Where the checkpoint is, for other processes."""
-    place = place_of(resume, "resume")
-    if is_of_this_process(place):
+    place = location_of(resume, "resume")
+    if is_in_process_memory(place):
         raise ValueError(
             f"resume={resume!r} is in the memory of this process, and the run has others, which do not see it.\n"
             f"Name a file or another URL, or say processes=1."
@@ -209,17 +208,17 @@ def _seen_by_all(resume: StrPath) -> str:
     return os.fspath(place)
 
 
-def _published(screen: Screen, made: Run) -> Published:
+def _published(screen: Screen, made: Run) -> StatusScreen:
     """Also for the board. Of other processes of a launcher no more is known than that they are there."""
     devices = tuple(map(str, made.devices))
 
-    def ranks() -> list[PublishedRank]:
+    def ranks() -> list[RankStatus]:
         me = made.rank
         return [
-            PublishedRank(rank, os.getpid() if rank == me else 0, devices, "running") for rank in range(made.world_size)
+            RankStatus(rank, os.getpid() if rank == me else 0, devices, "running") for rank in range(made.world_size)
         ]
 
-    return Published(screen, ranks)
+    return StatusScreen(screen, ranks)
 
 
 def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> "Supervisor | ClusterSupervisor":
@@ -244,7 +243,7 @@ def _entered(
 
 
 def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:
-    return notice_of(devices, on_cpu=device.type == "cpu", shards=plan.shards, said=said, cpus=usable_cpus())
+    return default_notice(devices, on_cpu=device.type == "cpu", shards=plan.shards, given=said, cpus=usable_cpus())
 
 
 def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named: bool = True) -> tuple[range, ...]:
@@ -262,11 +261,11 @@ def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named
 def _train_here(
     train: Callable[[Run], R], made: Run, resume: StrPath | None, screen: Callable[[], Screen], *, exact: bool
 ) -> R:
-    with surroundings(made.threads, made.device, exact=exact):
+    with run_environment(made.threads, made.device, exact=exact):
         seed_everything(made.seed)
         if resume is not None:
             made.restore(resume)
-        with made.shown(screen(), name_of(train)), made.writer, made.watched():
+        with made.show_progress(screen(), function_name(train)), made.writer, made.training():
             return train(made)
 
 
@@ -316,4 +315,4 @@ def _plan(shards: int, threads: int, seed: int | None, reduce: Reduce | None = N
     if seed >= 2**64:
         raise ValueError(f"seed must be below 2**64, got {seed}")
     shards, threads = whole_number("shards", shards, least=1), whole_number("threads", threads, least=1)
-    return Plan(shards, threads, Progress(seed), reduce)
+    return Plan(shards, threads, DataPosition(seed), reduce)

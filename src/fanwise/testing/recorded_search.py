@@ -38,7 +38,7 @@ class RecordedSearch:
         self.action(t_s, action | ({"config": dict(config)} if attempt == 0 else {}))
 
     def ready(self, t_s: float, trial_id: int, *, attempt: int = 0) -> None:
-        body = {"attempt": attempt, "pid": 1, "process_started_s": 0.0, "how": "fork"}
+        body = {"attempt": attempt, "pid": 1, "process_started_s": 0.0, "start_method": "fork"}
         self.add(t_s, "ready", trial_id, body)
 
     def report(

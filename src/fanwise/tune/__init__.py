@@ -1,12 +1,14 @@
 """Asynchronous hyperparameter search.
 
-    space, searchers, schedulers, stopping    what is tried, which trials continue, when a search ends
-    core                                      the state machine of a search
-    objective                                 functions that objectives call
-    search_settings, tuner, ask_tell          settings and the ways to start a search
-    runtime, display, callbacks               running searches and showing them
-    record, experiment                        writing and reading events
-    simulate                                  searches on a virtual clock
+    space, searchers     search spaces and the choice of configurations
+    schedulers           decisions about trials, such as early stopping
+    stopping             limits of a search
+    core                 the state machine of a search
+    objective            functions that objectives call
+    tuner, ask_tell      functions and classes that run a search
+    runtime, display, callbacks       used while a search runs
+    record, experiment   writing and reading events
+    simulate             searches on a virtual clock
 
 Names load on first use (PEP 562), so that a trial that only reports loads neither searchers nor schedulers.
 """

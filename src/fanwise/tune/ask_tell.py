@@ -1,7 +1,7 @@
 """The ask-and-tell interface: a search for programs that run trials in their own loop.
 
     ask()    -> TrialRequested             -> Start   -> a trial
-    report() -> Reported          -> Answer  -> CONTINUE, STOP or PAUSE; the latter two end this run of the trial
+    report() -> Reported          -> Answer  -> CONTINUE, STOP or PAUSE; STOP and PAUSE end the attempt
     tell()   -> Reported, Ended, Free
     fail()   -> Ended, Free
 
@@ -60,13 +60,13 @@ class AskedTrial:
     Args:
         config: the configuration, including constants.
         attempt: number of earlier attempts of this trial.
-        from_iter: number of the report from which this attempt continues; its first report has number from_iter + 1.
-        checkpoint: the `checkpoint=` that was passed with report number `from_iter`; for a clone, by the cloned trial.
-            None: start from scratch.
+        from_iter: number of the report after which this attempt continues. The next report has number from_iter + 1.
+        checkpoint: the argument `checkpoint` of report number `from_iter` of this trial, or of the trial that it
+            clones. None: start from scratch.
     """
 
     trial_id: int
-    config: Mapping[str, Any]  # Any: values of the space
+    config: Mapping[str, Any]
     attempt: int = 0
     from_iter: int = 0
     checkpoint: str | None = None
@@ -74,7 +74,7 @@ class AskedTrial:
 
 @dataclass(slots=True)
 class _InFlight:
-    """A trial that `ask` has returned and that has not ended. `began_s`: time of the call of `ask`."""
+    """A trial that `ask` has returned and that has not ended. `began_s`: the time when `ask` returned it."""
 
     trial: AskedTrial
     began_s: float
@@ -174,8 +174,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
     def ask(self) -> AskedTrial | None:
         """Return the next trial to run, new or resumed. Several trials may be in flight at a time.
 
-        Return None if there is no trial to run now: the search is over or about to end, or the scheduler waits for a
-        trial in flight. If no trial is in flight, None means that the search is over.
+        Return None if there is no trial to run now, because the search is over or about to end, or because the
+        scheduler waits for a trial in flight. If no trial is in flight, None means that the search is over.
 
         Raises:
             SearchFailedError: `suggest` of the searcher raised an exception; the message contains it.
@@ -195,7 +195,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
         Args:
             trial: the trial returned by `ask`, or its id.
-            checkpoint: a name or path of your choice to resume from. `ask` returns it when the trial is resumed.
+            checkpoint: any name or path from which you can resume. `ask` returns it when the trial is resumed.
             metrics: names and numbers, including the scheduler's metric. Strings are kept as notes.
 
         Raises:
@@ -205,14 +205,14 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         values = plain_metrics(metrics)
         self._check_open()
         with self._lock, Uninterrupted():
-            in_flight = self._checked(trial, values)
+            in_flight = self._checked_in_flight(trial, values)
             decision = self._report(in_flight, values, checkpoint)
             if decision is not Decision.CONTINUE:
                 self._end(in_flight, Outcome("stopped"))
             self._record.commit()
             return decision
 
-    def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
+    def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:
         """Finish a trial that ran to its end.
 
         Return its status: COMPLETED, or STOPPED or PAUSED if the scheduler decided so on the last report.
@@ -229,13 +229,13 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
         self._check_open()
         with self._lock, Uninterrupted():
-            in_flight = self._checked(trial, values)
+            in_flight = self._checked_in_flight(trial, values)
             if values is not None:
                 self._report(in_flight, values)
             elif not in_flight.trial.from_iter and not in_flight.has_reported:
                 raise ValueError(
                     f"trial {in_flight.trial.trial_id} has reported nothing: tell(trial, value), "
-                    f"or fail(trial, why) if it failed"
+                    f"or fail(trial, error) if it failed"
                 )
             status = self._end(in_flight, Outcome("returned"))
             self._record.commit()
@@ -250,7 +250,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
         self._check_open()
         with self._lock, Uninterrupted():
-            self._end(self._checked(trial, None), outcome)
+            self._end(self._checked_in_flight(trial, None), outcome)
             self._record.commit()
 
     def enqueue(self, config: Mapping[str, object]) -> None:
@@ -266,7 +266,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             self._record.commit()
 
     def close(self) -> None:
-        """Suspend the search and close its record. Reopening it returns the trials in flight again. Idempotent."""
+        """Suspend the search and close its record. A reopened search returns the trials in flight again. Idempotent."""
         if self._is_closed:
             return
         self._check_open()
@@ -310,11 +310,11 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         """Apply the event and the resulting suggestions, record them, and return all their actions."""
         all_actions: list[Action] = []
 
-        def note(event: Event, actions: list[Action]) -> None:
+        def on_event(event: Event, actions: list[Action]) -> None:
             self._recorder.write(event, actions)
             all_actions.extend(actions)
 
-        handle_and_suggest(self._core, event, self._scheduler.searcher, note)
+        handle_and_suggest(self._core, event, self._scheduler.searcher, on_event)
         self._finish = next((action for action in all_actions if isinstance(action, Finish)), self._finish)
         return all_actions
 
@@ -353,17 +353,17 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
         return next(action.status for action in actions if isinstance(action, Judged))
 
-    def _checked(self, trial: object, values: Mapping[str, object] | None) -> _InFlight:
+    def _checked_in_flight(self, trial: object, values: Mapping[str, object] | None) -> _InFlight:
         """Return the trial in flight, or raise TypeError or ValueError if the trial or the values are invalid."""
         if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
             raise TypeError(f"trial must be an AskedTrial or its id, got {trial!r}")
         trial_id = trial if isinstance(trial, int) else trial.trial_id
         in_flight = self._in_flight.get(trial_id)
         if in_flight is None or trial not in (in_flight.trial, trial_id):
-            known = ", ".join(map(str, self._in_flight)) or "none"
+            trial_ids = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
                 f"trial {trial_id} is not in flight: it has ended or paused, or `ask` has returned it again, "
-                f"and this is the earlier attempt. In flight: {known}."
+                f"and this is the earlier attempt. Trials in flight: {trial_ids}."
             )
         if values is not None:
             scheduler, constraints = self._scheduler, self._settings.constraints
@@ -375,7 +375,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
 
 def open_search(
-    space: Space | Mapping[str, Any],  # Any: domains and constants
+    space: Space | Mapping[str, Any],
     scheduler: Scheduler | str | Sequence[str],
     *,
     mode: Mode | Sequence[Mode] = "min",
@@ -388,7 +388,7 @@ def open_search(
     warm_start: WarmStart | None = None,
     callbacks: Sequence[object] = (),
 ) -> OpenSearch:
-    """Open a search whose trials run in your own loop: ask for a trial, run it, tell its result.
+    """Open a search whose trials run in your own loop. Ask for a trial, run it, and tell its result.
 
     If an ask-and-tell experiment of this name exists, it is resumed; `ask` first returns the trials that were in
     flight. A resumed experiment keeps its searcher and seed, and ignores `warm_start`. The other arguments are as for
@@ -396,7 +396,7 @@ def open_search(
 
     Args:
         scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
-            trial runs to its end. Only then, pass mode, searcher and points_to_evaluate.
+            trial runs to its end, and mode, searcher and points_to_evaluate apply.
         name: name of the experiment. None: derived from the time.
         stop: the stopping criterion. None: no limit.
 
@@ -428,7 +428,7 @@ def open_search(
         random_seed=random_seed,
         n_workers=0,
         max_equal_failures=None,  # the program decides what to do about failures
-        keep_checkpoints=True,  # they belong to the program
+        keep_checkpoints=True,  # the program deletes its own checkpoints
     )
     return OpenSearch(path, settings, stop=stop, seed=random_seed, warm_start=warm_start, callbacks=callbacks)
 

@@ -36,17 +36,17 @@ class Constraint:
         return f"{self.metric} {self.relation} {self.bound!r}"
 
     def violation(self, value: float) -> float:
-        """Return the excess over the bound in the unit of the metric; at most 0 if the constraint is satisfied."""
+        """Return the excess over the bound in the unit of the metric, at most 0 if the constraint is satisfied."""
         return value - self.bound if self.relation == "<=" else self.bound - value
 
 
-def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]) -> float:
-    """Return the sum of the positive violations, each divided by the absolute value of its bound, or by 1 if that is 0.
+def infeasibility_of(constraints: Iterable[Constraint], violations: Iterable[float]) -> float:
+    """Return the sum of the positive violations, each divided by the absolute value of its bound.
 
-    NaN if a violation is NaN.
+    A violation of a bound of 0 is not divided. The sum is NaN if a violation is NaN.
 
     >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.8"])
-    >>> infeasibility(constraints, [5.0, 0.4]), infeasibility(constraints, [-5.0, 0.0])
+    >>> infeasibility_of(constraints, [5.0, 0.4]), infeasibility_of(constraints, [-5.0, 0.0])
     (0.75, 0.0)
     """
     total = 0.0
@@ -57,13 +57,13 @@ def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]
 
 
 def violations_of(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the violation of each constraint by a report; NaN if the value is missing."""
+    """Return the violation of each constraint by a report, NaN if the value is missing."""
     pairs = [(constraint, values.get(constraint.metric)) for constraint in constraints]
     return tuple([constraint.violation(value) if is_number(value) else math.nan for constraint, value in pairs])
 
 
 def violated_constraints(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the violations of a report by the text of the violated constraint.
+    """Return text of a violated constraint -> violation by the report.
 
     >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"])
     >>> violated_constraints(constraints, {"latency_ms": 25, "accuracy": 0.5})
@@ -114,12 +114,12 @@ def _number(text: str) -> float | None:
 
 
 def constraints_of(scheduler: Any, texts: Sequence[str] = ()) -> tuple[Constraint, ...]:
-    """Return the constraints of a search, given either to its scheduler or as texts.
+    """Return the constraints of a search, which are the scheduler's or `texts`.
 
-    Raises TypeError or ValueError if a constraint is invalid or both are given.
+    Raises TypeError or ValueError if a constraint is invalid or if both have constraints.
     """
     constraints = checked_constraints(texts)
     if scheduler.constraints and constraints:
-        listed = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
-        raise ValueError(f"constraints were given twice: the scheduler has {listed}. Pass all of them in one place")
+        names = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
+        raise ValueError(f"constraints were given twice: the scheduler has {names}. Pass all of them in one place")
     return scheduler.constraints or constraints

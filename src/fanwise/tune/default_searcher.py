@@ -1,10 +1,10 @@
-"""Chooses the searcher if the user names none. For the measurements see docs/guides/searchers.md.
+"""Chooses a searcher if the user names none. See docs/guides/searchers.md for the benchmarks.
 
-    several objectives                                       tpe      ranks trials by non-dominated sorting
-    a space with conditions                                  tpe      handles conditional hyperparameters
-    no more trials than start before the first has a result  sobol    there is nothing to learn from
-    otherwise, with scikit-learn                             forest   best mean rank on the tables up to 40 trials
-    otherwise                                                tpe      next best without extra dependencies
+    several objectives                           tpe      ranks trials by non-dominated sorting
+    a space with conditions                      tpe      handles conditional hyperparameters
+    all trials start before the first result     sobol    there are no results for a model
+    otherwise, with scikit-learn                 forest   best mean rank with up to 40 trials in the benchmarks
+    otherwise                                    tpe      next best without extra dependencies
 
 The choice is recorded like a user's choice, so resume and replay do not depend on later versions of the rule.
 """
@@ -12,18 +12,18 @@ The choice is recorded like a user's choice, so resume and replay do not depend 
 from dataclasses import dataclass
 
 GUIDE = "fanwise explain searchers"
-MIN_TRIALS = 5  # results before the forest is used; see `ForestSearcher`
+MIN_TRIALS = 5  # number of results before `ForestSearcher` uses its model
 
 
 @dataclass(frozen=True, slots=True)
 class SearcherChoice:
-    """The name of a searcher (see `searchers.SEARCHERS`) and why it was chosen."""
+    """The name of a searcher (see `searchers.SEARCHERS`) and the reason for its choice."""
 
     name: str
     reason: str
 
     def line(self) -> str:
-        """Return the text displayed after the name of the searcher's class."""
+        """Return the reason as text, which is displayed after the class of the searcher."""
         return f"chosen because {self.reason} (searcher={self.name!r}; {GUIDE})"
 
 
@@ -35,7 +35,7 @@ def choose_searcher(
     n_workers: int,
     has_sklearn: bool = True,
 ) -> SearcherChoice:
-    """Choose a searcher by the table of the module. `max_trials`: maximum number of trials; None if unknown."""
+    """Choose a searcher by the table above. `max_trials`: maximum number of trials, or None if unknown."""
     if num_objectives > 1:
         return SearcherChoice("tpe", f"there are {num_objectives} objectives")
     if has_conditions:

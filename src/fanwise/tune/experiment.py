@@ -3,7 +3,7 @@
 Every property first reads the events that are new since the last read, so one object can follow a running search.
 Nothing here writes to the record. An `Experiment` must be used from one thread only.
 
-Reports that became void because their trial restarted from an earlier checkpoint are left out everywhere.
+Void reports, whose trial restarted from an earlier checkpoint, are left out.
 """
 
 import difflib
@@ -44,8 +44,7 @@ class Best:
     Args:
         value: value of the first metric, as reported.
         iter: number of the report in its trial, from 1.
-        violations: the violated constraints, each with its excess in the unit of the metric. Empty if the report is
-            feasible. If no report is feasible, this is the report closest to meeting all constraints.
+        violations: violated constraint -> excess in the unit of the metric. Empty if the report is feasible.
     """
 
     trial_id: int
@@ -72,7 +71,7 @@ class Experiment:
         path: the experiment's folder.
 
     Raises:
-        RecordError: the record is missing, damaged, foreign or of another version. All properties may raise it.
+        RecordError: the record is missing, damaged or has another format. All properties may raise it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -84,7 +83,7 @@ class Experiment:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
 
     def _repr_html_(self) -> str | None:
-        """Return HTML for notebooks; None in the cell that has just displayed this search."""
+        """Return HTML for notebooks, or None in the cell that has just displayed this search."""
         if is_shown(self.path):
             return None
         state = self.state if self.end_reason is None else f"ended: {self.end_reason}"
@@ -128,8 +127,8 @@ class Experiment:
     def best(self) -> Best | None:
         """The best report so far, the earliest on ties. None if no finite value has been reported.
 
-        With constraints, the best feasible report. As long as no report is feasible, the report closest to meeting all
-        constraints, with `violations`.
+        With constraints, this is the best feasible report, or the report with the smallest infeasibility if there is
+        none.
         """
         best = self._history().best()
         if best is None:
@@ -137,7 +136,7 @@ class Experiment:
         return Best(best.trial_id, best.value, dict(best.config), best.iter, best.violations)
 
     def pareto(self) -> list[ParetoPoint]:
-        """Return the Pareto front of all feasible reports, sorted by the first objective, the best first.
+        """Return the Pareto front of all feasible reports, sorted by the first objective, best first.
 
         All reports are considered, not only the last one of each trial. With one objective, the front is the best
         report.
@@ -151,8 +150,8 @@ class Experiment:
         """Return the exact hypervolume dominated by all reports, up to a reference point.
 
         Args:
-            reference_point: dict of objective names to the worst acceptable values. None: the worst values of the
-                Pareto front, each extended by a tenth of the front's range. Pass a point to compare searches.
+            reference_point: {objective: worst acceptable value}. None: the worst values of the Pareto front, each
+                extended by a tenth of the front's range. Pass a point to compare searches.
 
         Raises:
             ValueError: the point does not have a finite number for each objective.
@@ -161,7 +160,7 @@ class Experiment:
 
     @property
     def utilization(self) -> float | None:
-        """Fraction of the worker time spent in the objective, 0 to 1. None before the first objective has begun.
+        """Fraction of the worker time spent in the objective, from 0 to 1. None before the first objective has begun.
 
         The worker time is n_workers times the time from the start of the first objective until no more trials were
         started (in a running search, until the last event). Start-up and shutdown are excluded. A worker removed by
@@ -175,11 +174,9 @@ class Experiment:
         """State of the search.
 
         - `"running"`: its tuner is running.
-        - `"finished"`: a limit, an error or Ctrl-C ended it; see `end_reason`.
-        - `"broken-off"`: its tuner ended before the search did: it was killed, crashed, or could not write.
+        - `"finished"`: a limit, an error or Ctrl-C ended it (see `end_reason`).
+        - `"broken-off"`: its tuner was killed, crashed, or could not write.
         - `"unknown"`: it has not finished, and the file system has no locks to tell whether its tuner is running.
-
-        The state is derived from a lock that the tuner holds, not from a process id, which could be reused.
         """
         self._reader.refresh()
         return self._reader.state
@@ -198,8 +195,8 @@ class Experiment:
         """
         trials = self._history().trials
         if trial_id not in trials:
-            known = f"its trials are {min(trials)} to {max(trials)}" if trials else "it has no trials"
-            raise ValueError(f"experiment {self.name!r} has no trial {trial_id!r}; {known}")
+            hint = f"its trials are {min(trials)} to {max(trials)}" if trials else "it has no trials"
+            raise ValueError(f"experiment {self.name!r} has no trial {trial_id!r}; {hint}")
         return trials[trial_id].last.failure
 
     def export(self, path: str | os.PathLike[str]) -> None:
@@ -218,7 +215,7 @@ class Experiment:
         The value of a trial is its last report. Stopped trials become pruned trials.
 
         Raises:
-            NotInstalled: Optuna is not installed: `fanwise[optuna]`.
+            NotInstalled: Optuna is not installed.
             ValueError: a part of the space has no counterpart in Optuna; the message names it.
         """
         from .with_optuna_study import study_of
@@ -242,7 +239,7 @@ class Experiment:
         return workers(self.search_data())
 
     def plot_rungs(self) -> "Figure":
-        """The trials that reached each rung, and those that were promoted from it, as a matplotlib figure."""
+        """The trials that reached each rung, and the trials that were promoted, as a matplotlib figure."""
         return rungs(self.search_data())
 
     def plot_pareto_front(self) -> "Figure":
@@ -271,10 +268,10 @@ class Experiment:
         return importances_of(self._history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
-        """Importances and predicted against actual values, as a matplotlib figure. Arguments as `importances`."""
+        """Importances, and predicted values over actual ones, as a matplotlib figure. Arguments as `importances`."""
         result = self.importances(metric)
         bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
-        return importance(self.name, result.metric, bars, result.predicted, result.seen, result.correlation)
+        return importance(self.name, result.metric, bars, result.predicted, result.actual, result.correlation)
 
     def _history(self) -> SearchState:
         """Read the new events, and return the state of the search after all events."""
@@ -308,14 +305,14 @@ def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def _hint(name: str) -> str:
-    """Return a hint for an unknown name: similar names, or the contents of the folder of experiments."""
+    """Return a hint for an unknown name, with similar or existing names."""
     names, folder = list_experiments(), experiments_folder()
     if not names:
-        return f"{folder} holds none yet. Give the path of its folder if it is somewhere else."
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}? (in {folder})"
-    return f"{folder} holds {len(names)}, for example {', '.join(names[-3:])}."
+        return f"{folder} contains no experiments yet. Pass the path of its folder if it is elsewhere."
+    similar_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if similar_names:
+        return f"did you mean {' or '.join(similar_names)}? (in {folder})"
+    return f"{folder} contains {len(names)} experiments, for example {', '.join(names[-3:])}."
 
 
 def remove_experiment(folder: Path) -> None:
@@ -328,7 +325,7 @@ def remove_experiment(folder: Path) -> None:
         OSError: the file system failed. The remaining files may have no record.
     """
     if folder.is_symlink() or not (folder / FILE_NAME).is_file():
-        raise RecordError(f"{folder} is no experiment's own folder: nothing was deleted.")
+        raise RecordError(f"{folder} is not the folder of an experiment: nothing was deleted.")
     try:
         meta = read_meta(folder)
     except RecordError:
@@ -341,11 +338,11 @@ def remove_experiment(folder: Path) -> None:
         ) from None
     try:
         _delete_checkpoints(folder, meta)
-        # Renaming frees the name, and the folder no longer counts as an experiment.
-        renamed = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
-        os.rename(folder, renamed)
-        (renamed / FILE_NAME).unlink()
-        shutil.rmtree(renamed)
+        # The renamed folder does not count as an experiment, and its name can be used again.
+        deleted_folder = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
+        os.rename(folder, deleted_folder)
+        (deleted_folder / FILE_NAME).unlink()
+        shutil.rmtree(deleted_folder)
     finally:
         release(lock)
 

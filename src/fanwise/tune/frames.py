@@ -1,6 +1,6 @@
 """The tables of an experiment as pandas data frames, and as CSV, JSON, Parquet and SQLite files.
 
-A reported value that has the name of another column is renamed to `reported_<name>`. pandas is imported inside the
+If a reported value has the name of another column, its column is named `reported_<name>`. pandas is imported inside the
 functions, because the import takes a third of a second and a search does not need it.
 """
 
@@ -34,7 +34,7 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     trial_ids = np.array(reports.trial_ids, np.int64)[mask]
     ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
     order = np.argsort(ids_of_trials)
-    # For each report, the index of its trial in `trials`.
+    # One index into `trials` per report.
     trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
     statuses = [history.status_of(trial, dead=dead) for trial in trials]
     columns: dict[str, Any] = {
@@ -63,7 +63,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
 
     trials, reports = list(history.trials.values()), history.reports
     bests, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
-    first: dict[str, list[Any]] = {
+    leading: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
@@ -71,26 +71,28 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         "source": [trial.source for trial in trials],
         **_configs(trials),
     }
-    last: dict[str, list[Any]] = {
+    trailing: dict[str, list[Any]] = {
         f"best_{history.metric}": [math.nan if best is None else best.value for best in bests]
     }
     if history.constraints:
-        last["feasible"] = [None if best is None else not best.infeasibility for best in bests]
-    last["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
-    last["started_s"] = [trial.attempts[0].started_s for trial in trials]
-    last["ended_s"] = [math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials]
-    last["reason"] = [failure.kind if failure else None for failure in failures]
-    last["reason_text"] = [failure.text if failure else None for failure in failures]
+        trailing["feasible"] = [None if best is None else not best.infeasibility for best in bests]
+    trailing["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
+    trailing["started_s"] = [trial.attempts[0].started_s for trial in trials]
+    trailing["ended_s"] = [
+        math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials
+    ]
+    trailing["reason"] = [failure.kind if failure else None for failure in failures]
+    trailing["reason_text"] = [failure.text if failure else None for failure in failures]
     last_rows = [trial.last.last_row for trial in trials]
     reported = {
-        _column_name(name, {*first, *last}): [None if row is None else values[row] for row in last_rows]
+        _column_name(name, {*leading, *trailing}): [None if row is None else values[row] for row in last_rows]
         for name, values in reports.values.items()
     }
-    return pd.DataFrame({name: _series(values) for name, values in {**first, **reported, **last}.items()})
+    return pd.DataFrame({name: _series(values) for name, values in {**leading, **reported, **trailing}.items()})
 
 
 def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
-    """Return a column for every name in a configuration; None for trials that do not have it."""
+    """Return a column for every name in a configuration. Values are None for trials without the name."""
     configs = [trial.config for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     return {f"config_{name}": [config.get(name) for config in configs] for name in names}
@@ -109,8 +111,8 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
     """Write the results to a .csv, .json or .parquet file, or the tables `results` and `trials` to an .sqlite file.
 
-    An existing file is replaced atomically. Missing values are `nan` in CSV and null in JSON, which is a list with one
-    object per row. Lists and dicts are JSON text in SQLite, and columns of several types are text in Parquet.
+    An existing file is replaced atomically. JSON is a list with one object per row. Missing values are `nan` in CSV and
+    null in JSON. Lists and dicts are JSON text in SQLite. Columns with several types are text in Parquet.
 
     Raises:
         ValueError: the path has another suffix.
@@ -123,7 +125,7 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
         raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {target.name!r}")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.touch()  # raises with an errno, unlike pandas and SQLite
+        partial.touch()  # raises an OSError with an errno, unlike pandas and SQLite
         if suffix == ".csv":
             results.to_csv(partial, index=False, na_rep="nan")
         elif suffix == ".json":  # with all digits, unlike the JSON writer of pandas

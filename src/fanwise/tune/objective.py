@@ -1,7 +1,7 @@
 """Functions for use inside an objective: reports, checkpoints, and the trial's id and folder.
 
     report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> the tuner keeps the name with the report
-    load_checkpoint() -------------------------> the folder of those files, in the process that resumes the trial
+    load_checkpoint() -------------------------> the folder with these files, in the process that resumes the trial
 
 Outside a tuner, there is no checkpoint to load, and saved files are deleted.
 """
@@ -31,17 +31,17 @@ from .values import with_objects
 _last_checkpoint: tuple[int, int] = (-1, 0)
 
 
-def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **dict[str, float] would not be typed
+def report(*, checkpoint: Any = None, **metrics: Any) -> None:
     """Report values of this trial and block until the tuner has decided whether it continues.
 
     Args:
-        checkpoint: a function that writes files into the folder it is given. It is called before the report is sent.
+        checkpoint: a function that writes files into a folder, its argument. It is called before the report is sent.
             The trial resumes from these files after a pause, a crash or the end of its tuner.
         metrics: names and numbers, including the scheduler's metric. Strings are kept as notes of the trial. Notes
             longer than 1,000 characters are truncated and end with "...".
 
     Raises:
-        TrialStopped: the trial must stop or pause. A BaseException: clean up if necessary, and let it propagate.
+        TrialStopped: the trial must stop or pause. Clean up if necessary, and let it propagate. It is a BaseException.
         TypeError: a value is neither a number nor a string.
         ValueError: there are no values, a name is reserved, or the metric is missing or not a number.
         CheckpointError: the checkpoint cannot be written.
@@ -87,7 +87,7 @@ def load_checkpoint() -> Path | None:
         return open_checkpoint(context["checkpoints"], name, trial_folder)
     except CheckpointError as error:
         raise CheckpointError(
-            f"trial {current().number} cannot go on: {error.message} Catch CheckpointError to begin from scratch."
+            f"trial {current().number} cannot continue: {error.message} Catch CheckpointError to begin from scratch."
         ) from error
 
 
@@ -97,7 +97,7 @@ def trial_id() -> int | None:
 
 
 def from_iter() -> int:
-    """Return the number of the report from which this attempt continues. 0: it starts from scratch."""
+    """Return the number of the report after which this attempt continues, or 0 if it starts from scratch."""
     return int(_context().get("from_iter", 0))
 
 
@@ -116,22 +116,22 @@ def trial_folder() -> Path:
 
 
 def run_objective(
-    objective: Callable[..., Any],  # Any: the user's objective
+    objective: Callable[..., Any],
     metric: str,
-    objects: Mapping[str, Mapping[Any, Any]] = MappingProxyType({}),  # Any: categories of the user's
+    objects: Mapping[str, Mapping[Any, Any]] = MappingProxyType({}),
     /,
     **config: Any,
 ) -> None:
-    """Call the objective in a worker. A number or dict that it returns becomes its last report.
+    """Call the objective in a worker, and report the number or dict that it returns.
 
     Any other value, such as a trained model, is ignored if the objective has reported.
 
     Args:
-        metric: name under which a number that the objective returns is reported.
+        metric: name for a returned number.
         objects: the objects of the space (`space_objects`), which replace their names in the configuration.
 
     Raises:
-        TypeError: the objective has not reported and returned a value that is not a metric.
+        TypeError: the objective reported nothing and returned a value that is not a metric.
         CheckpointError: this machine cannot access the checkpoint root.
     """
     forget_reports()
@@ -159,13 +159,13 @@ def _check_folders() -> None:
     if not is_url(root) and not os.path.isdir(root):
         raise CheckpointError(
             f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
-            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
-            f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
+            f"Set FANWISE_HOME to a folder on a file system that all nodes share, or store only the checkpoints in a "
+            f"shared place: Tuner(..., checkpoints='s3://...')"
         )
 
 
-def _describe(value: Any) -> str:  # Any: return value of an objective
-    """Return the type and, on one line, the beginning of the value."""
+def _describe(value: Any) -> str:
+    """Return the beginning of the value and its type, on one line."""
     if is_array(value):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
     return f"{' '.join(reprlib.repr(value).split())}, a {type(value).__name__}"
@@ -176,8 +176,8 @@ def _experiment() -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def _context() -> Mapping[str, Any]:  # Any: JSON
-    """Return the context that `runtime.runner` passes with the job of a trial; empty outside a tuner."""
+def _context() -> Mapping[str, Any]:
+    """Return the context that `runtime.runner` passes with the job of a trial. It is empty outside a tuner."""
     return current().context if in_job() else {}
 
 

@@ -1,11 +1,11 @@
 """Pareto dominance and hypervolume of points with several losses.
 
 A point dominates another if no loss is larger and at least one is smaller. Points that are not better than the
-reference in every loss add no hypervolume. The hypervolume of one or two losses is a sum of boxes; for more, the
+reference in every loss add no hypervolume. The hypervolume of one or two losses is a sum of boxes. For more losses, the
 algorithm is WFG (While, Bradstreet and Barone, 2012), which is exponential in the number of losses. Sums have a fixed
 order, so all results are bit-identical on every machine.
 
-Functions take an array or a sequence of points, one per row, with a column per loss.
+Functions take an array or a sequence of points, with one row per point and one column per loss.
 """
 
 import math
@@ -15,11 +15,11 @@ from typing import Any, TypeAlias, final
 
 Points: TypeAlias = Any  # array or sequence of rows; NumPy is imported on first use
 
-_REFERENCE_MARGIN = 0.1  # times the extent of the front, as in BoTorch's infer_reference_point
+_REFERENCE_MARGIN = 0.1  # as a fraction of the extent of the front, as in BoTorch's infer_reference_point
 
 
 def non_dominated_sort(losses: Points) -> list[int]:
-    """Return the rank of each point's front, 0 for non-dominated points (Deb et al. 2002, NSGA-II, section III.A).
+    """Return the rank of the front of each point (NSGA-II, Deb et al. 2002, section III.A). The first front has rank 0.
 
     >>> non_dominated_sort([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 0, 1, 0, 2]
@@ -49,7 +49,7 @@ def _fronts(points: Any) -> Iterator[list[int]]:
 def _sort_2d(points: list[list[float]]) -> list[int]:
     """Return the ranks of points with two losses in O(N log N), by a sweep over the first loss."""
     ranks = [0] * len(points)
-    lows: list[float] = []  # the smallest second loss in each front so far, which increases with the rank
+    lows: list[float] = []  # smallest second loss in each front so far, in increasing order
     previous: list[float] | None = None
     rank = 0
     for index in sorted(range(len(points)), key=points.__getitem__):
@@ -62,7 +62,7 @@ def _sort_2d(points: list[list[float]]) -> list[int]:
 
 
 def _peel(points: Any) -> Iterator[list[int]]:
-    """Yield the indices of the points of each front, by removing one front after another."""
+    """Yield the indices of the points of each front. Remove one front after another."""
     import numpy as np
 
     remaining = np.arange(len(points))
@@ -100,9 +100,9 @@ def first_front(losses: Points) -> list[int]:
 def best_of(losses: Points, number: int) -> list[int]:
     """Return the indices of the `number` best points, best first.
 
-    Points are ordered by front. Within a front, the first point has the smallest first loss, and the next
-    point is always the farthest from those chosen so far, with losses scaled to the extent of the front (epsilon-net;
-    Schmucker et al., arXiv 2106.12639, section 3). Points with infinite losses are last; ties are broken by index.
+    Points are ordered by front. Within a front, the first point has the smallest first loss. Each next point is the
+    farthest from the points before it, with losses scaled to the extent of the front (epsilon-net, Schmucker et al.,
+    arXiv 2106.12639, section 3). Points with infinite losses are last. Ties are broken by index.
 
     >>> best_of([(1, 4), (2, 2), (3, 3), (4, 1), (1.1, 3.9)], 4)
     [0, 3, 1, 4]
@@ -112,13 +112,13 @@ def best_of(losses: Points, number: int) -> list[int]:
     points = _matrix(losses)
     finite = np.isfinite(points).all(axis=1)
     finite_indices = np.flatnonzero(finite)
-    chosen: list[int] = []
+    indices: list[int] = []
     for members in _fronts(points[finite_indices]):
         front = finite_indices[members]
-        chosen += [int(front[i]) for i in _epsilon_net(points[front], number - len(chosen))]
-        if len(chosen) >= number:
+        indices += [int(front[i]) for i in _epsilon_net(points[front], number - len(indices))]
+        if len(indices) >= number:
             break
-    return (chosen + np.flatnonzero(~finite).tolist())[:number]
+    return (indices + np.flatnonzero(~finite).tolist())[:number]
 
 
 def _epsilon_net(points: Any, number: int) -> list[int]:
@@ -126,13 +126,13 @@ def _epsilon_net(points: Any, number: int) -> list[int]:
 
     extent = points.max(axis=0) - points.min(axis=0)
     scaled = points / np.where(extent > 0, extent, 1.0)
-    chosen = [int(np.argmin(points[:, 0]))]
-    nearest = _squared_distances(scaled, chosen[0])
-    while len(chosen) < min(number, len(points)):
-        nearest[chosen[-1]] = -1.0  # already chosen
-        chosen.append(int(np.argmax(nearest)))
-        nearest = np.minimum(nearest, _squared_distances(scaled, chosen[-1]))
-    return chosen
+    indices = [int(np.argmin(points[:, 0]))]
+    nearest = _squared_distances(scaled, indices[0])
+    while len(indices) < min(number, len(points)):
+        nearest[indices[-1]] = -1.0  # already chosen
+        indices.append(int(np.argmax(nearest)))
+        nearest = np.minimum(nearest, _squared_distances(scaled, indices[-1]))
+    return indices
 
 
 def _squared_distances(points: Any, index: int) -> Any:
@@ -145,7 +145,7 @@ def _squared_distances(points: Any, index: int) -> Any:
 def crowding_distances(losses: Points) -> list[float]:
     """Return the crowding distances of the points of one front (Deb et al. 2002, NSGA-II, section III.B).
 
-    Losses must be finite. The distance of the extreme points is infinite.
+    Losses must be finite. The crowding distance of the extreme points is infinite.
 
     >>> crowding_distances([(0, 4), (1, 2), (4, 0)])
     [inf, 2.0, inf]
@@ -190,7 +190,7 @@ class ParetoFront:
         self.points: list[tuple[float, ...]] = []
 
     def add(self, losses: Sequence[float]) -> bool:
-        """Add a point. Return True if it joins the front; points with infinite or NaN losses never do."""
+        """Add a point. Return True if it joins the front. Points with infinite or NaN losses never join it."""
         point = tuple(losses)
         if not all(map(math.isfinite, point)) or any(_weakly_dominates(p, point) for p in self.points):
             return False
@@ -213,7 +213,7 @@ class HypervolumeFront:
         self._front = ParetoFront()
 
     def add(self, losses: Sequence[float]) -> bool:
-        """Add a point. Return True if the volume has grown; points with infinite or NaN losses add nothing."""
+        """Add a point. Return True if the volume has grown. Points with infinite or NaN losses add nothing."""
         point, previous = tuple(losses), self._front.points  # `ParetoFront.add` replaces the list
         if not _is_inside(point, self.reference) or not self._front.add(point):
             return False
@@ -222,9 +222,9 @@ class HypervolumeFront:
 
 
 def default_reference(front: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Return a default reference point: the worst loss of the front plus a tenth of its extent, for each objective.
+    """Return a default reference point, which is slightly worse than the worst losses of the front.
 
-    If the extent is 0, a tenth of the loss is added instead. The front must not be empty.
+    The distance is a tenth of the extent of the front or, if the extent is 0, of the loss. `front` must not be empty.
 
     >>> default_reference([(1.0, 30.0), (2.0, 10.0)])
     (2.1, 32.0)
@@ -251,7 +251,7 @@ def _exclusive_volume(point: Sequence[float], points: Sequence[Sequence[float]],
 
 
 def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> float:
-    """Return the volume dominated by points of which none dominates another."""
+    """Return the volume dominated by the points, which must be non-dominated."""
     if len(reference) == 1:
         return reference[0] - points[0][0] if points else 0.0
     if len(reference) == 2:

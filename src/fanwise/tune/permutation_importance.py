@@ -2,11 +2,11 @@
 
 A random forest predicts the ranks of the trials, 0 for the best and 1 for the worst, so that outliers have bounded
 influence. Importances are computed by 5-fold cross-validation. The values of a hyperparameter are permuted among the
-trials that have it. All configurations stay valid: conditional hyperparameters that begin to exist are sampled, and
-those that cease to exist are removed. (fANOVA, in contrast, integrates over the whole space.)
+trials that have it. To keep configurations valid, conditional hyperparameters that no longer exist are removed, and new
+ones are sampled. (fANOVA, in contrast, integrates over the whole space.)
 
 The value of a trial is its best feasible report. Failed trials and trials without a feasible report are ignored. If
-many trials were stopped early, values at different resources are compared; see `num_stopped`.
+many trials were stopped early (`num_stopped`), values at different resources are compared.
 """
 
 import math
@@ -49,8 +49,8 @@ class Importances:
         metric: name of the objective.
         hyperparameters: importances, largest first.
         trials: ids of the trials.
-        predicted, seen: cross-validated predictions and true ranks of these trials, from 0 (best) to 1 (worst).
-        correlation: correlation of `predicted` and `seen`. Near or below 0, the importances are meaningless.
+        predicted, actual: cross-validated predictions and true ranks of these trials, from 0 (best) to 1 (worst).
+        correlation: correlation of `predicted` and `actual`. Near or below 0, the importances are meaningless.
         num_stopped: number of these trials that were stopped or paused before their end.
     """
 
@@ -58,15 +58,15 @@ class Importances:
     hyperparameters: Sequence[Importance]
     trials: Sequence[int]
     predicted: Sequence[float]
-    seen: Sequence[float]
+    actual: Sequence[float]
     correlation: float
     num_stopped: int
 
 
 def importances_of(history: SearchState, metric: str | None = None) -> Importances:
-    """Compute permutation importances; see `Experiment.importances`. Takes about a second for a few hundred trials.
+    """Compute permutation importances (see `Experiment.importances`). Takes about a second for a few hundred trials.
 
-    Raises NotInstalled if scikit-learn is missing; the extra is `fanwise[forest]`.
+    Raises NotInstalled if scikit-learn is missing.
     """
     import numpy as np
     from scipy.stats import rankdata
@@ -79,7 +79,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
         raise ValueError(f"the search has no objective {metric!r}; it has {names}")
     objective = history.objectives[0] if metric is None else objectives[metric]
     encoder = Encoder(space_from_json(history.meta["space"]))
-    losses: dict[int, float] = {}  # of the best feasible report of each trial
+    losses: dict[int, float] = {}  # trial id -> loss of its best feasible report
     for row, infeasibility, (value,) in history.counted_reports(objective.metric):
         if not infeasibility and isinstance(value, (int, float)) and math.isfinite(value):
             trial_id, loss = history.reports.trial_ids[row], objective.loss(float(value))
@@ -95,7 +95,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     check_sklearn("importances need")
     ranks = (rankdata([losses[trial_id] for trial_id in trial_ids]) - 1.0) / max(1, len(trial_ids) - 1)
     rows = encoder.rows([history.trials[trial_id].config for trial_id in trial_ids])
-    predicted, increases = _cross_validated(encoder, rows, ranks)
+    predicted, increases = _cross_validate(encoder, rows, ranks)
     importances = [
         Importance(name, float(np.mean(column)), float(np.std(column)))
         for name, column in zip(encoder.names, increases.T, strict=True)
@@ -112,16 +112,16 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     )
 
 
-def _cross_validated(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":
-    """Predict the rank of each trial by a model that was fitted without it.
+def _cross_validate(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":
+    """Predict the rank of each trial by a model that was fitted to other trials.
 
     Args:
         rows: encoded configurations, one row per trial.
         ranks: true ranks of the trials.
 
     Returns:
-        The predictions, and an array with a column per hyperparameter and a row per fold and repetition: the increase
-        of the prediction error when the hyperparameter is permuted.
+        The predictions, and the increases of the prediction error when a hyperparameter is permuted, as an array with a
+        column per hyperparameter and a row per fold and repetition.
     """
     import numpy as np
 
@@ -131,7 +131,7 @@ def _cross_validated(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tupl
     for train, test in k_fold(_FOLDS, rows):
         inputs = [rows[test]]
         for _ in range(_REPEATS):
-            inputs += [_permuted(encoder, rows[test], column, rng) for column in range(encoder.num_dims)]
+            inputs += [_permute(encoder, rows[test], column, rng) for column in range(encoder.num_dims)]
         forest = random_forest(_TREES, min_samples_leaf=2).fit(encoder.features(rows[train]), ranks[train])
         predictions = forest.predict(encoder.features(np.concatenate(inputs))).reshape(len(inputs), len(test))
         predicted[test] = predictions[0]
@@ -140,8 +140,8 @@ def _cross_validated(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tupl
     return predicted, np.array(increases)
 
 
-def _permuted(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows":
-    """Permute the values of one hyperparameter among the rows that have it, and make the rows valid configurations."""
+def _permute(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows":
+    """Permute the values of one hyperparameter among the rows that have it. Keep all rows valid."""
     import numpy as np
 
     permuted = rows.copy()
@@ -151,5 +151,5 @@ def _permuted(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows"
     absent = np.isnan(changed)
     if absent.any():
         changed[absent] = rng.random(int(absent.sum()))
-    permuted[present] = encoder.snapped(changed)
+    permuted[present] = encoder.snap(changed)
     return permuted

@@ -57,12 +57,13 @@ def search_without_reports(history: SearchState) -> SearchData:
     meta = history.meta
     resource_attr = meta.get("resource_attr")
     windows = history.utilization.windows(history.last_s)
-    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # workers may be added
+    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # a user may add workers
     return SearchData(
         name=history.name,
         metric=history.metric,
         mode=history.mode,
-        n_workers=n_workers or 1 + max((a.slot for _, a in history.attempts()), default=0),  # 0: ask-and-tell
+        # n_workers is 0 in ask-and-tell searches.
+        n_workers=n_workers or 1 + max((attempt.slot for _, attempt in history.attempts()), default=0),
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=(),
         spans=[
@@ -91,7 +92,7 @@ def front_data(history: SearchState) -> FrontData:
 
 
 def hyperparameter_axes(history: SearchState) -> list[HyperparameterAxis]:
-    """Return an axis for each hyperparameter. Values outside of the domain have no position."""
+    """Return an axis for each hyperparameter. Values outside the domain have no position."""
     return [
         HyperparameterAxis(
             name,

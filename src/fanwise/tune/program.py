@@ -34,7 +34,7 @@ def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: 
     _write(folder / PROGRAM_FILE_NAME, dumps_whole((objective, scheduler, space)))
 
 
-def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:  # Any: the user's
+def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:
     """Return objective, scheduler and space. Imports the modules that they refer to.
 
     Raises:
@@ -43,29 +43,29 @@ def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:  # Any: the user
     content = _read(folder / PROGRAM_FILE_NAME)
     if content is None:
         raise RecordError(
-            f"{folder} holds no {PROGRAM_FILE_NAME}: hand in the objective and the scheduler: "
+            f"{folder} contains no {PROGRAM_FILE_NAME}: pass the objective and the scheduler to "
             f"Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
         )
     try:
         objective, scheduler, space = loads(content)
     except Exception as error:  # unpickling user code may raise any exception
         raise RecordError(
-            f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Start where "
-            f"it was started, or hand it in: Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
+            f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Start in its "
+            f"folder, or pass objective and scheduler: Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
         ) from error
     return objective, scheduler, space
 
 
 def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
-    """Write the arguments of the pool as `save_program` does. Delete the file if they are empty (this machine)."""
+    """Write the arguments of a pool on a cluster atomically. If they are empty, delete the file of an earlier pool."""
     if arguments:
         _write(folder / CLUSTER_FILE_NAME, json.dumps(dict(arguments)).encode())
     else:
         (folder / CLUSTER_FILE_NAME).unlink(missing_ok=True)
 
 
-def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
-    """Return the arguments of the last pool, empty for this machine.
+def load_cluster(folder: Path) -> dict[str, Any]:
+    """Return the arguments of the last pool. They are empty if it was not on a cluster.
 
     Raises:
         RecordError: another user may have written the file, or it is damaged.
@@ -75,7 +75,7 @@ def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
     try:
         return {} if content is None else dict(json.loads(content))
     except ValueError as error:
-        raise RecordError(f"{file} is damaged ({error}). Hand in the pool: Tuner.resume(..., pool=...).") from error
+        raise RecordError(f"{file} is damaged ({error}). Pass the pool: Tuner.resume(..., pool=...).") from error
 
 
 def _write(file: Path, content: bytes) -> None:

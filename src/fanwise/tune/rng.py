@@ -2,9 +2,9 @@
 
     KeyedRandom("7/suggest/17").random()      seed 7, suggestion 17
 
-Each key has its own stream of 64-bit words, the hashes BLAKE2b(block number + key), so the numbers for suggestion 17 do
-not depend on how many numbers were drawn for other suggestions. The methods are a subset of `random.Random`,
-implemented here because Python changes its algorithms between versions, and because initializing
+Each key has a separate stream of 64-bit words, which are the hashes BLAKE2b(block number + key). So the numbers for
+suggestion 17 do not depend on how many numbers were drawn for other suggestions. The methods are a subset of
+`random.Random`, which is not used because its algorithms change between versions of Python, and because initializing
 `random.Random("text")` is slow.
 """
 
@@ -31,7 +31,7 @@ class RandomSource(Protocol):
 class KeyedRandom:
     """A random number generator with a text as its seed. Use a different key for each decision.
 
-    A deep or pickled copy continues where the original was.
+    A deep or pickled copy continues with the same numbers as the original.
 
     >>> rng = KeyedRandom("0/suggest/17")
     >>> rng.random() == KeyedRandom("0/suggest/17").random()
@@ -45,7 +45,7 @@ class KeyedRandom:
     def __init__(self, key: str) -> None:
         self._key = key.encode()
         self._block = 0
-        self._words: list[int] = []  # rest of the current block, in reverse order
+        self._words: list[int] = []  # unused words of the current block, in reverse order
 
     def _word(self) -> int:
         """Return the next 64 random bits."""

@@ -1,4 +1,4 @@
-"""Settings of a search: validated once, stored in the record, and used by every way to start a search.
+"""Settings of a search, which are validated once and stored in the record.
 
 Tuner(), search(), open_search(), simulate() --create()--> SearchSettings --new_metadata()--> meta.json
 Tuner.resume(), replay_experiment()          <--from_json()-----------------------------------'
@@ -47,17 +47,17 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """Everything that determines the decisions of a search and how its trials run. See `Tuner` for the options.
+    """The settings of a search. See `Tuner` for the options.
 
     Args:
         scheduler: a scheduler whose `begin` has not been called. Searches run copies of it; see `copy_scheduler`.
         n_workers: number of trials that run at a time. 0: trials start only when a program asks for them.
         divides_machine: `devices_per_trial` was computed from `n_workers`, and changes when `n_workers` changes.
-        searcher_choice: the searcher that `create` chose, and why. None: the user passed a searcher or scheduler, or
-            the settings come from a record.
+        searcher_choice: the searcher that `create` chose. None: the user passed a searcher or scheduler, or the
+            settings come from a record.
 
     Raises:
-        TypeError, ValueError: an option of the wrong type or size.
+        TypeError, ValueError: an option has the wrong type or value.
     """
 
     space: Space
@@ -110,12 +110,12 @@ class SearchSettings:
         constraints: Sequence[str] = (),
         random_seed: int | None = None,
         default_seed: int | None = None,
-        **options: Any,  # Any: the other fields
+        **options: Any,
     ) -> "SearchSettings":
         """Return validated settings. Choose a searcher if neither a scheduler nor a searcher is given.
 
         Args:
-            default_seed: used if neither `random_seed` nor the scheduler has a seed. None: a random one.
+            default_seed: seed to use if neither `random_seed` nor the scheduler sets one. None: a random one.
 
         Raises:
             TypeError, ValueError: invalid settings, or both a scheduler and settings that belong to it.
@@ -160,8 +160,8 @@ class SearchSettings:
         Args:
             meta: JSON from `new_metadata`.
             scheduler: the experiment's scheduler, whose `begin` has not been called.
-            space: the experiment's space. None: the recorded space, in which categories that are Python objects
-                (functions, lists, ...) are only their names.
+            space: the experiment's space. None: the recorded space, which has only the names of categories that are
+                Python objects (functions, lists, ...).
 
         Raises:
             ValueError: the scheduler has another random seed than the experiment.
@@ -201,7 +201,7 @@ class SearchSettings:
         }
 
     def start_event(self, name: str, folder: Path, *, is_resumed: bool) -> SearchStarted:
-        """Return the event that tells callbacks that the search in this folder starts or is resumed."""
+        """Return the event that callbacks receive when the search in this folder starts or is resumed."""
         return SearchStarted(
             name,
             folder,
@@ -238,12 +238,12 @@ class SearchSettings:
             keep_checkpoints=self.keep_checkpoints,
         )
 
-    def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:  # Any: JSON
+    def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:
         """Check that these settings can continue a recorded search.
 
         Args:
             objective: name of the objective.
-            seed: the random seed that the user gave. None: no seed was given.
+            seed: the random seed that the user passed. None: do not check the seed.
 
         Raises:
             ValueError: objective, space, scheduler, constraints or seed differ. The message lists the differences.
@@ -275,8 +275,8 @@ class SearchSettings:
         return versions
 
 
-def as_space(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and constants
-    """Return the argument if it is a Space, or else a new Space of it."""
+def as_space(space: Space | Mapping[str, Any]) -> Space:
+    """Return the space, or a new Space if the argument is a dict."""
     return space if isinstance(space, Space) else Space(space)
 
 
@@ -288,7 +288,7 @@ def check_scheduler(scheduler: object) -> None:
             f"  right:  {scheduler.__name__}(metric=...)"
         )
     if not isinstance(scheduler, Scheduler):
-        hint = "A searcher goes into FIFO(searcher, metric=...)."
+        hint = "Pass a searcher to FIFO(searcher, metric=...)."
         if isinstance(scheduler, str) and (scheduler in SEARCHERS or scheduler.startswith(OPTUNA_PREFIX)):
             hint = f"To name a searcher, write searcher={scheduler!r}."
         raise TypeError(
@@ -297,7 +297,7 @@ def check_scheduler(scheduler: object) -> None:
 
 
 def _copy(scheduler: Scheduler) -> Scheduler:
-    """Return a deep copy, so that one scheduler can be passed to several searches. Raise TypeError if copying fails."""
+    """Return a deep copy, so that one scheduler can be used in several searches. Raise TypeError if copying fails."""
     try:
         return copy.deepcopy(scheduler)
     except Exception as error:  # copying user code may raise any exception

@@ -1,7 +1,7 @@
-"""Stopping criteria of a search. The names of the limits and their meanings are those of Syne Tune.
+"""Stopping criteria of a search. Names and meanings of the limits are those of Syne Tune.
 
-The search updates `Counts`, and `verdict` compares them with the limits, without reading a clock. `Counts` has a
-constant size, except for the Pareto front of several objectives.
+The search updates `Counts`, and `verdict` compares them with the limits. `Counts` has a constant size, except for the
+Pareto front of several objectives.
 """
 
 import math
@@ -23,23 +23,23 @@ class StoppingCriterion:
     running trials finish and paused ones resume.
 
     Args:
-        max_wallclock_time: seconds since the search began; `math.inf` to run until Ctrl-C.
+        max_wallclock_time: seconds since the search began. `math.inf`: run until Ctrl-C.
         max_num_trials_started: number of trials started.
         max_num_trials_without_improvement: number of trials that ended since the last improvement. An improvement is a
             better metric or a smaller infeasibility. With several objectives, it is a non-dominated report, or, with
             `reference_point`, an increase of the hypervolume.
         max_num_trials_completed: number of trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: number of reports of all trials.
-        max_metric_value: stop if the metric is at or above this; a number for the scheduler's metric, or {name:
-            number}. Infinite values are ignored.
-        min_metric_value: stop if the metric is at or below this; same format as `max_metric_value`.
-        max_hypervolume: stop if the hypervolume of the feasible reports is at or above this; for several objectives.
-        reference_point: {objective: value} for all objectives; reference point of the hypervolume. Requires
+        max_metric_value: stop if the scheduler's metric is at or above this number. A dict {metric: number} sets limits
+            of several metrics. Infinite values are ignored.
+        min_metric_value: stop if the scheduler's metric is at or below this number, or a dict as above.
+        max_hypervolume: stop if the hypervolume of the feasible reports is at or above this. For several objectives.
+        reference_point: reference point of the hypervolume, {objective: value} for all objectives. Requires
             `max_hypervolume` or `max_num_trials_without_improvement`.
 
     Raises:
-        TypeError: a limit of the wrong type, or an unknown one (the message names the closest).
-        ValueError: no limit, or one that is NaN or not above 0 (metric values may be negative).
+        TypeError: a limit has the wrong type or is unknown (the message names the closest one).
+        ValueError: no limit is set, or a limit is NaN or not above 0 (metric values may be negative).
 
     >>> StoppingCriterion(max_time=720)
     Traceback (most recent call last):
@@ -88,19 +88,19 @@ StoppingCriterion.__init__ = names_nearest_option(StoppingCriterion.__init__)  #
 
 @dataclass(slots=True)
 class Counts:
-    """Progress of a search, including reports that were discarded later.
+    """Progress of a search. Reports that were discarded later are included.
 
     Args:
-        metric: metric of the scheduler, used for limits given as a number.
-        num_trials_without_improvement: trials that ended since the last improvement, except the improving trial.
+        metric: metric of the scheduler. Limits that are numbers apply to it.
+        num_trials_without_improvement: number of other trials that ended since the last improvement.
         best_rank: infeasibility and first loss of the best finite report.
         best_trial_id: trial of the last improvement.
         limited_metrics: metrics with a limit, whose extremes are tracked.
         smallest, largest: the extremes of these metrics.
         unreported: limited metrics that no report has contained.
-        last_names: names in the last report; updated only while some metrics are unreported.
+        last_names: names in the last report. Updated only while `unreported` is not empty.
         pareto_front: feasible non-dominated reports, for several objectives.
-        hypervolume_front: feasible reports that increased the hypervolume; None without a reference point.
+        hypervolume_front: feasible reports that increased the hypervolume. None without a reference point.
     """
 
     metric: str
@@ -122,9 +122,9 @@ class Counts:
     hypervolume_front: HypervolumeFront | None = None
 
     def track(self, criterion: StoppingCriterion, reference_point: Sequence[float] | None) -> None:
-        """Track the values that the criterion needs from now on. `reference_point`: the result of `reference_losses`.
+        """From now on, track the values that the criterion needs. `reference_point`: the result of `reference_losses`.
 
-        Extremes and fronts include the earlier reports, except for metrics that had no limit.
+        Earlier reports are included, except for metrics that had no limit.
         """
         limits = (criterion.max_metric_value, criterion.min_metric_value)
         metrics = frozenset(name for limit in limits for name in _metric_limits(limit, self.metric))
@@ -173,7 +173,7 @@ class Counts:
         self.num_trials_without_improvement += trial_id != self.best_trial_id
 
     def missing_metric(self) -> str | None:
-        """Return an error message if a limited metric was never reported. Called when a trial has completed."""
+        """Return an error message if a limited metric was never reported, or None. Call this when a trial completes."""
         if not self.unreported:
             return None
         name = min(self.unreported)
@@ -207,7 +207,7 @@ def verdict(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool =
 
 
 def _limit_for_running(criterion: StoppingCriterion, counts: Counts) -> str | None:
-    """Return the reason if a limit that stops running trials was reached. Called at every event."""
+    """Return the reason if a limit that stops running trials was reached, or None."""
     limit_s = criterion.max_wallclock_time
     if limit_s is not None and counts.wallclock_s >= limit_s:
         return f"max_wallclock_time={limit_s:g} s is over"
@@ -242,7 +242,7 @@ def limits_of(criterion: StoppingCriterion) -> dict[str, object]:
 
 
 def max_trials(criterion: StoppingCriterion) -> int | None:
-    """Return an upper bound on the number of trials that can complete; None if there is no such limit."""
+    """Return an upper bound on the number of trials that can complete, or None."""
     limits = (criterion.max_num_trials_started, criterion.max_num_trials_completed, criterion.max_num_evaluations)
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -1,9 +1,9 @@
-"""Stand-in for the part of Syne Tune that sections 19.3 and 19.5 of "Dive into Deep Learning" use.
+"""Replacement for the part of Syne Tune that sections 19.3 and 19.5 of "Dive into Deep Learning" use.
 
-    python -m fanwise.tune.syne_tune program.py     run a program that imports syne_tune, unchanged
+    python -m fanwise.tune.syne_tune program.py     run an unchanged program that imports syne_tune
 
-`install` registers this module under Syne Tune's module names (release 0.3), so all names are found in each of them.
-The guide "Coming from Syne Tune" lists the counterparts of other names, options and modules in `fanwise.tune`.
+`install` registers this module under the names of Syne Tune's modules (release 0.3), so each of them has all names. The
+guide "Coming from Syne Tune" lists the counterparts of other names, options and modules in `fanwise.tune`.
 """
 
 import argparse
@@ -39,14 +39,14 @@ syne_tune.stopping_criterion syne_tune.tuner
 
 
 class Reporter:
-    """Reports metrics from inside an objective; blocks and raises as `fanwise.tune.report`."""
+    """Reports metrics from inside an objective. Blocks and raises as `fanwise.tune.report`."""
 
     def __call__(self, **metrics: Any) -> None:
         report(**metrics)
 
 
 class _Objective:
-    """The user's function. Registers Syne Tune's module names in the trial's process if they are registered here."""
+    """The user's function. If Syne Tune's module names are registered here, they are registered in each trial, too."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.needs_install = "syne_tune" in sys.modules
@@ -59,7 +59,7 @@ class _Objective:
 
 
 def PythonBackend(tune_function: Callable[..., Any], config_space: Mapping[str, Any]) -> tuple[_Objective, Space]:
-    """Return an objective, to be called with a configuration as keyword arguments, and its space."""
+    """Return the objective and its space."""
     return _Objective(tune_function), Space(config_space)
 
 
@@ -89,8 +89,8 @@ def Tuner(
     """Return a tuner with `run()` and `name`. Options as in `fanwise.tune.Tuner`.
 
     Args:
-        trial_backend, scheduler: made by functions of this module, with the same space.
-        stop_criterion: when the search ends.
+        trial_backend, scheduler: results of functions of this module, with the same space.
+        stop_criterion: the stopping criterion.
     """
     objective, space = trial_backend
     if space != scheduler[1]:
@@ -130,7 +130,7 @@ class LoadedExperiment:
 
 
 def load_experiment(tuner_name: str) -> LoadedExperiment:
-    """Load an experiment by name, also while it runs. Raises as `fanwise.tune.load_experiment`."""
+    """Load an experiment by name, even while it runs. Raises as `fanwise.tune.load_experiment`."""
     return LoadedExperiment(_load_experiment(tuner_name))
 
 
@@ -147,7 +147,7 @@ def install() -> None:
 
 
 def main() -> None:
-    """Run the program named on the command line as `python program.py ...` would. Usage errors exit with status 2."""
+    """Run the program on the command line as `python program.py ...` would. Usage errors exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="python -m fanwise.tune.syne_tune",
         description="Run a Syne Tune program with fanwise in place of syne_tune.",

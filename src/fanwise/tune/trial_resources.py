@@ -1,4 +1,4 @@
-"""Devices of a trial and number of workers, with defaults for what the user does not choose.
+"""Number of workers and devices per trial, with default values.
 
     n_workers   devices_per_trial   without GPU                           with GPUs
     not given   not given           one trial per core, one core each     one trial per GPU
@@ -6,8 +6,8 @@
     not given   d                   as many trials as fit                 as many trials as fit
     w           d                   as given                              as given
 
-A search on a pool that the user passes does not divide it, because other searches may share it: without
-`devices_per_trial`, its trials have one core or one GPU each.
+If the user passes a pool, other searches may share it, so it is not divided. Then the default of `devices_per_trial` is
+one core or one GPU.
 
 On a machine with GPUs, the cores are divided among the trials that fit on its GPUs. The thread pools of a trial
 (torch, BLAS, OpenMP) have as many threads as the trial has cores.
@@ -22,13 +22,13 @@ from .values import checked_int, is_number
 def resolve_devices(
     capacity: Capacity, devices_per_trial: int | float | None, n_workers: int | None, *, is_shared: bool = False
 ) -> tuple[int | float, int]:
-    """Return `devices_per_trial` and `n_workers`, with the defaults of the module's table in place of None.
+    """Return `devices_per_trial` and `n_workers`, with defaults in place of None.
 
     Args:
         is_shared: True if other searches may use the machines.
 
     Raises:
-        TypeError, ValueError: a value of the wrong type or size, or a share of a device, but there is no GPU.
+        TypeError, ValueError: a value has the wrong type or size, or it is a share of a device and there is no GPU.
     """
     if n_workers is not None:
         checked_int("n_workers", n_workers, 1)
@@ -38,13 +38,13 @@ def resolve_devices(
         if not 0 <= devices_per_trial < math.inf:
             raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices_per_trial!r}")
     else:
-        devices_per_trial = 1 if n_workers is None or is_shared else divided(capacity, n_workers)
+        devices_per_trial = 1 if n_workers is None or is_shared else devices_per_worker(capacity, n_workers)
     if n_workers is None:
         n_workers = max_workers(capacity, trial_resources(capacity, devices_per_trial))
     return devices_per_trial, n_workers
 
 
-def divided(capacity: Capacity, n_workers: int) -> int | float:
+def devices_per_worker(capacity: Capacity, n_workers: int) -> int | float:
     """Return the devices of a trial if the machines are divided among the workers."""
     if capacity.gpus:
         return 1 if n_workers <= capacity.gpus else 1 / math.ceil(n_workers / capacity.gpus)
@@ -58,7 +58,7 @@ def trial_resources(capacity: Capacity, devices_per_trial: int | float) -> Resou
     """Return the resources of one trial on these machines.
 
     Raises:
-        ValueError: a share of a device, but there is no GPU.
+        ValueError: `devices_per_trial` is a share of a device, but there is no GPU.
     """
     devices = devices_per_trial
     if capacity.gpus and devices:

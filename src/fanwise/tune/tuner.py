@@ -34,7 +34,7 @@ from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Searcher
 from .space import Space, space_from_json, space_objects
 from .stopping import StoppingCriterion
-from .trial_resources import divided, resolve_devices
+from .trial_resources import devices_per_worker, resolve_devices
 from .values import checked_bool, checked_int
 from .warm_start import WarmStart, read_warm_start
 
@@ -47,7 +47,7 @@ class Tuner:
             arguments. It calls `report(**metrics)` and may return a number or dict as its last report.
         space: dict of names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
         scheduler: chooses configurations and decides about reports, e.g. `ASHA(metric="loss", max_t=81)`. The tuner
-            runs a copy. None: every trial runs to its end. Only then, pass metric, mode, searcher, points_to_evaluate.
+            runs a copy. None: every trial runs to its end, and metric, mode, searcher and points_to_evaluate apply.
         stop: the stopping criterion. Required.
         metric: name of the reported value to optimize, or several names.
         mode: "min" or "max", one for all metrics or one per metric.
@@ -69,9 +69,9 @@ class Tuner:
             may be resumed.
         name: name of the experiment and its folder. None: derived from the objective's name and the time.
         print_update_interval: seconds between two tables if the output is not a terminal.
-        asynchronous: False: run trials in batches, and start a batch only when the last one has finished.
+        asynchronous: if False, run trials in batches, and start a batch only when the last one has finished.
         reuse: run trials in processes that have run other trials. Starts faster, but isolates less.
-        random_seed: seed of the scheduler, the searcher and every trial. None: the scheduler's, else a random one.
+        random_seed: seed of the scheduler, the searcher and every trial. None: the scheduler's seed, or a random one.
         pool: pool to run on, which is left open. None: create one.
         warm_start: earlier experiments (names, paths or `Experiment`), data frames with one row per report, or a list
             of these, from which the searcher learns first. Trials that do not fit the space are skipped with a notice.
@@ -84,22 +84,22 @@ class Tuner:
     Raises:
         TypeError, ValueError: invalid settings, an objective whose arguments do not match the space, or a warm start
             without the metric or with another mode.
-        ExperimentExistsError: an experiment of this name exists, a FileExistsError.
+        ExperimentExistsError: an experiment of this name exists. It is a FileExistsError.
         LeaseError: a trial needs more devices than there are.
         NotInstalled: a library for the checkpoint URL or for the board is missing.
 
     Attributes:
         name: name of the experiment. `load_experiment(name)` reads the experiment, even while the search runs.
         path: the experiment's folder.
-        scheduler: the copy that the tuner runs.
+        scheduler: the tuner's copy of the scheduler.
         settings: the validated settings. `settings.seed` is the random seed in use.
     """
 
     @names_nearest_option
     def __init__(
         self,
-        objective: Callable[..., Any],  # Any: the user's objective
-        space: Space | Mapping[str, Any],  # Any: domains and constants
+        objective: Callable[..., Any],
+        space: Space | Mapping[str, Any],
         scheduler: Scheduler | None = None,
         stop: StoppingCriterion | None = None,
         *,
@@ -195,8 +195,8 @@ class Tuner:
         cls,
         name_or_path: str | os.PathLike[str],
         *,
-        objective: Callable[..., Any] | None = None,  # Any: the user's objective
-        space: Space | Mapping[str, Any] | None = None,  # Any: domains and constants
+        objective: Callable[..., Any] | None = None,
+        space: Space | Mapping[str, Any] | None = None,
         scheduler: Scheduler | None = None,
         stop: StoppingCriterion | None = None,
         n_workers: int | None = None,
@@ -208,7 +208,7 @@ class Tuner:
     ) -> "Tuner":
         """Return a tuner whose `run()` resumes an experiment that finished, was interrupted, or was killed.
 
-        Interrupted trials run first, each from its last checkpoint. The time between the runs does not count.
+        Interrupted trials run first, each from its last checkpoint. Time limits exclude the time between the runs.
 
         Args:
             objective, space, scheduler: must equal the original ones. None: load them from the experiment's folder.
@@ -244,10 +244,10 @@ class Tuner:
         n_workers = last_n_workers if n_workers is None else checked_int("n_workers", n_workers, 1)
         settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)
         cluster = load_cluster(folder) if pool is None else None
-        with Pool(**cluster) if cluster else nullcontext(pool) as temporary_pool:  # `run` may never be called
+        with Pool(**cluster) if cluster else nullcontext(pool) as temporary_pool:  # only to find the machines
             capacity = _capacity_of(temporary_pool)
         if settings.divides_machine and pool is None and n_workers != meta["n_workers"]:
-            settings = replace(settings, devices_per_trial=divided(capacity, n_workers))
+            settings = replace(settings, devices_per_trial=devices_per_worker(capacity, n_workers))
         tuner = cls.__new__(cls)
         tuner._init(
             SearchRun(
@@ -287,10 +287,10 @@ class Tuner:
             SearchFailedError: the first trials all failed in the same way, or every trial failed.
             ValueError: no trial reports the scheduler's metric, or this tuner has run before.
             RecordError: the record cannot be written, or another tuner writes to the experiment.
-            ExperimentExistsError: an experiment of this name has been created since the Tuner was.
+            ExperimentExistsError: an experiment of this name was created after this Tuner.
             CheckpointError: the checkpoint folder contains other files or cannot be written.
             ClosedError: the pool is closed, or `run` was called inside a job of a pool.
-            SearchInterrupted: Ctrl-C was pressed. A KeyboardInterrupt that carries the experiment.
+            SearchInterrupted: Ctrl-C was pressed. It is a KeyboardInterrupt with the attribute `experiment`.
             Exception: an exception of the scheduler or its searcher, in its original type.
         """
         checked_bool("block", block)
@@ -301,7 +301,7 @@ class Tuner:
     # -- commands; each can be called from any thread ----------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the search and stop the running trials. A second call kills them. Does not block; `run()` returns later.
+        """End the search and ask the running trials to stop. A second call kills them. Does not wait for `run()`.
 
         Raises:
             ClosedError: the search is not running.
@@ -320,7 +320,7 @@ class Tuner:
         self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Let a trial that was paused by `pause` resume. Does not block. Raises as `pause`."""
+        """Undo `pause`, so that the trial can resume. Does not block. Raises as `pause`."""
         self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
@@ -359,8 +359,8 @@ class Tuner:
 
 
 def search(
-    objective: Callable[..., Any],  # Any: the user's objective
-    space: Space | Mapping[str, Any],  # Any: domains and constants
+    objective: Callable[..., Any],
+    space: Space | Mapping[str, Any],
     *,
     metric: str | Sequence[str] | None = None,
     mode: Mode | Sequence[Mode] = "min",
@@ -369,7 +369,7 @@ def search(
     n_workers: int | None = None,
     searcher: Searcher | str | None = None,
     scheduler: Scheduler | None = None,
-    **options: Any,  # Any: the other arguments of Tuner
+    **options: Any,
 ) -> Experiment:
     """Search the hyperparameters of an objective. Shorthand for `Tuner(...).run()`; see `Tuner` for other arguments.
 
@@ -385,9 +385,9 @@ def search(
     >>> experiment.best.config
     {'learning_rate': 0.0123}
     """
-    known = {*inspect.signature(search).parameters, *inspect.signature(Tuner).parameters} - {"options", "stop"}
-    for name in options.keys() - known:
-        raise TypeError(f"search has no option {name!r}{did_you_mean(name, sorted(known))}")
+    names = {*inspect.signature(search).parameters, *inspect.signature(Tuner).parameters} - {"options", "stop"}
+    for name in options.keys() - names:
+        raise TypeError(f"search has no option {name!r}{did_you_mean(name, sorted(names))}")
     if n_trials is None and seconds is None:
         raise ValueError("search() needs an end: n_trials=20, seconds=600, or both")
     stop = StoppingCriterion(max_num_trials_started=n_trials, max_wallclock_time=seconds)

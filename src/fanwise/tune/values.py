@@ -1,7 +1,7 @@
 """Validation and conversion of values in configurations, reports and settings.
 
-NumPy scalars are recognized without importing NumPy: they are registered as `numbers.Real`, and booleans are identified
-by name.
+NumPy scalars are recognized without importing NumPy, because they are registered as `numbers.Real`. NumPy booleans are
+recognized by the name of their type.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ def copy_containers(value: Any) -> Any:
 
 
 def name_of(value: Any) -> str:
-    """Return a name for an object that is identical in every process: no addresses, sorted sets.
+    """Return a name for an object, which is identical in every process.
 
     >>> name_of(max), name_of([64, 64]), name_of((3, 3)), name_of({"b", "a"})
     ('max', '[64, 64]', '(3, 3)', "{'a', 'b'}")

@@ -1,11 +1,12 @@
-"""Warm start: trials of earlier experiments and data frames as observations of a new search.
+"""Warm start of a search with trials of earlier experiments and data frames.
 
-An experiment contributes its trials with their valid reports. A data frame has one row per report, with columns <name>
-or config_<name>, the metrics, and optionally trial_id and st_status.
+An experiment provides its trials and their valid reports. A data frame has one row per report, with columns <name> or
+config_<name>, the metrics, and optionally trial_id and st_status.
 
 An earlier trial is used if it has a value in the domain of every hyperparameter of the new space. Other names in its
-configuration are dropped. The trials become `Earlier` events, the first rows of the new record, so resume and replay
-do not need the earlier experiments. Schedulers do not see them, because rungs compare the trials of one search.
+configuration are dropped. The trials become `EarlierTrial` events, the first rows of the new record, so resume and
+replay do not need the earlier experiments. Only the searcher receives them, because schedulers compare the trials of
+one search.
 """
 
 import math
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from ..base.text import counted
-from .core.events import Earlier
+from .core.events import EarlierTrial
 from .experiment import Experiment, load_experiment
 from .record.overview import read_search
 from .search_settings import SearchSettings
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 WarmStartSource: TypeAlias = Union[str, "os.PathLike[str]", Experiment, "pd.DataFrame"]
 WarmStart: TypeAlias = WarmStartSource | Sequence[WarmStartSource]
-# JSON object with the name of a source, the numbers of trials and reports that are used, and remarks on skipped data.
+# JSON object with the name of a source, the numbers of used trials and reports, and remarks on skipped data.
 Summary: TypeAlias = dict[str, Any]
 
 _EXAMPLE = 'right:  warm_start="earlier-experiment", a path, an Experiment, a DataFrame, or a list of these'
@@ -39,26 +40,26 @@ _MAX_EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """An earlier search. Its trials have the id 0 and unchecked configurations. `modes`: mode by metric."""
+    """An earlier search. Its trials have id 0 and configurations that are not validated. `modes`: metric -> mode."""
 
     name: str
-    trials: list[Earlier]
+    trials: list[EarlierTrial]
     modes: Mapping[str, str]
 
 
-def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[Earlier], list[Summary]]:
-    """Return the trials of all sources as the first events of a search, and a summary of each source. Reads from disk.
+def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> tuple[list[EarlierTrial], list[Summary]]:
+    """Return the trials of all sources as events, and a summary of each source. Reads from disk.
 
     Raises:
-        TypeError: a source of the wrong type.
-        ValueError: an earlier search optimized a metric in the opposite mode, none of its reports has a required
-            value, or none of its trials fits the space.
+        TypeError: a source has the wrong type.
+        ValueError: a source has the opposite mode for a metric, lacks a required value, or has no trial that fits the
+            space.
         RecordError: an experiment does not exist.
     """
     if warm_start is None:
         return [], []
     items = warm_start if isinstance(warm_start, list | tuple) else [warm_start]
-    trials: list[Earlier] = []
+    trials: list[EarlierTrial] = []
     summaries: list[Summary] = []
     for index, item in enumerate(items):
         source = _read_source(item, index, settings.space)
@@ -99,7 +100,7 @@ def _from_experiment(experiment: Experiment) -> _Source:
         for trial_id, rows in history.counted_rows().items()
     }
     trials = [
-        _trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))
+        _new_trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))
         for trial_id, trial in history.trials.items()
     ]
     modes = {objective.metric: str(objective.mode) for objective in history.objectives}
@@ -114,7 +115,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
             config_columns.setdefault(name, columns[name])
     skipped = {*config_columns.values(), *(columns.get(name) for name in _RESERVED_COLUMNS)}
     value_columns = {name: column for name, column in columns.items() if column not in skipped}
-    trials: dict[object, Earlier] = {}
+    trials: dict[object, EarlierTrial] = {}
     reports: dict[object, list[Mapping[str, object]]] = {}
     for row_number, row in enumerate(frame.to_dict("records")):
         key = row[columns["trial_id"]] if "trial_id" in columns else row_number
@@ -125,7 +126,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
                     config[name] = plain_json(f"column {column!r}", row[column])
                 elif name in space.domains and space.domains[name].contains(None):
                     config[name] = None
-            trials[key] = _trial(config, reports.setdefault(key, []), row.get("st_status", "Completed"))
+            trials[key] = _new_trial(config, reports.setdefault(key, []), row.get("st_status", "Completed"))
         reports[key].append(
             {
                 name: plain_json(f"column {column!r}", row[column])
@@ -136,19 +137,19 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
     return _Source(f"the data frame warm_start[{index}]", list(trials.values()), {})
 
 
-def _trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> Earlier:
-    """Return a trial whose id is set later. Running, paused and lost trials count as stopped."""
-    return Earlier(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
+def _new_trial(config: Mapping[str, object], reports: Sequence[Mapping[str, object]], status: object) -> EarlierTrial:
+    """Return a trial with the temporary id 0. Running, paused and lost trials count as stopped."""
+    return EarlierTrial(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
 
 
 def _is_empty(value: object) -> bool:
     return value is None or (is_number(value) and math.isnan(value))
 
 
-# -- selecting what fits the search ------------------------------------------------------------------------------------
+# -- selecting trials --------------------------------------------------------------------------------------------------
 
 
-def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earlier], list[str]]:
+def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[EarlierTrial], list[str]]:
     """Return the trials that fit the search, with their complete reports, and remarks on skipped data."""
     space = settings.space
     required = _required_values(source, settings)
@@ -195,8 +196,8 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
         mode = source.modes.get(objective.metric, objective.mode)
         if mode != objective.mode:
             raise ValueError(
-                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, and this search does with "
-                f"{objective.mode!r}: it would learn the opposite. Use the same mode, or leave it out of warm_start."
+                f"{source.name} optimized {objective.metric!r} with mode {mode!r}, but this search has mode "
+                f"{objective.mode!r}. Use the same mode, or leave it out of warm_start."
             )
     required = [objective.metric for objective in scheduler.objectives]
     required += [constraint.metric for constraint in settings.constraints]
@@ -214,8 +215,8 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
 
 def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, object]:
     """Return the part of a configuration that is in the space. Raise ValueError if a value is missing or invalid."""
-    known: dict[str, object] = {}
+    existing: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
-        if name in space.domains and name in config and exists(name, known, space.conditions):
-            known[name] = config[name]
-    return space.check(known)
+        if name in space.domains and name in config and exists(name, existing, space.conditions):
+            existing[name] = config[name]
+    return space.check(existing)

@@ -1,7 +1,7 @@
 """Conversion of an experiment to an Optuna study.
 
-Completed trials become COMPLETE, stopped ones PRUNED and failed ones FAIL; running and paused trials are omitted. The
-last report of a trial is its value; with one objective, all reports are intermediate values.
+Completed trials become COMPLETE, stopped ones PRUNED and failed ones FAIL. Running and paused trials are omitted. The
+value of a trial is its last report. With one objective, all reports are intermediate values.
 """
 
 from datetime import datetime, timedelta
@@ -43,19 +43,19 @@ def study_of(history: SearchState) -> "optuna.Study":
         curve = {history.reports.iters[row]: float(columns[0][row]) for row in rows}
         failure = trial.last.failure
         reason = {} if failure is None else {"reason": f"{failure.kind}: {failure.text.partition(chr(10))[0]}"}
-        frozen = optuna.trial.create_trial(
+        frozen_trial = optuna.trial.create_trial(
             state=optuna.trial.TrialState[_STATES[status]],
             params={name: value for name, value in trial.config.items() if name in space},
             distributions={name: space[name] for name in trial.config if name in space},
             values=[float(column[rows[-1]]) for column in columns] if status == "Completed" else None,
-            intermediate_values=curve if len(metrics) == 1 else {},  # Optuna has none for several
+            intermediate_values=curve if len(metrics) == 1 else {},  # Optuna allows them for one objective only
             user_attrs={"trial_id": trial.trial_id} | reason,
             system_attrs=_constraints(history, rows),
         )
-        frozen.datetime_start = start + timedelta(seconds=trial.attempts[0].started_s)
+        frozen_trial.datetime_start = start + timedelta(seconds=trial.attempts[0].started_s)
         if trial.last.ended_s is not None:
-            frozen.datetime_complete = start + timedelta(seconds=trial.last.ended_s)
-        study.add_trial(frozen)
+            frozen_trial.datetime_complete = start + timedelta(seconds=trial.last.ended_s)
+        study.add_trial(frozen_trial)
     return study
 
 

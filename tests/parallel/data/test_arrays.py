@@ -68,7 +68,7 @@ class Foreign:
 
 @pytest.mark.parametrize("data", [Foreign(), (Foreign(), Y)], ids=["alone", "in a tuple"])
 def test_arrays_of_other_libraries_are_refused(data: Any) -> None:
-    with pytest.raises(TypeError, match=r"(?s)a Foreign: give tensors, or NumPy arrays.*np\.asarray"):
+    with pytest.raises(TypeError, match=r"(?s)tensors or NumPy arrays of numbers, got Foreign.*np\.asarray"):
         fanwise.here().batches(data, 5)
 
 

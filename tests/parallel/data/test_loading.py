@@ -49,76 +49,44 @@ def test_a_loader_means_its_data_set_and_its_arguments(loader: Any, args: Any, o
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "name"),
     [
-        pytest.param(
-            lambda: DataLoader(Squares(), 4, sampler=WeightedRandomSampler([1.0] * N, N)),
-            "a DataLoader with a WeightedRandomSampler is not supported: the order is made here",
-            id="sampler",
-        ),
-        pytest.param(
-            lambda: DataLoader(Squares(), 4, sampler=RandomSampler(Squares(), replacement=True)),
-            "a DataLoader with a RandomSampler is not supported",
-            id="replacement",
-        ),
-        pytest.param(
-            lambda: DataLoader(Squares(), 4, sampler=RandomSampler(Squares(), num_samples=5)),
-            "a DataLoader with a RandomSampler is not supported",
-            id="num_samples",
-        ),
-        pytest.param(
+        (lambda: DataLoader(Squares(), 4, sampler=WeightedRandomSampler([1.0] * N, N)), "sampler"),
+        (lambda: DataLoader(Squares(), 4, sampler=RandomSampler(Squares(), replacement=True)), "sampler"),
+        (lambda: DataLoader(Squares(), 4, sampler=RandomSampler(Squares(), num_samples=5)), "sampler"),
+        (
             lambda: DataLoader(Squares(), batch_sampler=BatchSampler(SequentialSampler(Squares()), 4, False)),
-            "a DataLoader with batches of its own is not supported: batches are cut here",
-            id="batch_sampler",
+            "batch_sampler",
         ),
-        pytest.param(
-            lambda: DataLoader(Squares(), batch_size=None), "a DataLoader with batches of its own", id="no batches"
-        ),
-        pytest.param(
-            lambda: DataLoader(Squares(), 4, shuffle=True, generator=torch.Generator()),
-            "a DataLoader with generator= is not supported: .* come from the seed of the run",
-            id="generator",
-        ),
-        pytest.param(
-            lambda: DataLoader(Squares(), 4, num_workers=1, multiprocessing_context="spawn"),
-            "a DataLoader with multiprocessing_context= is not supported",
-            id="context",
-        ),
-        pytest.param(
-            lambda: DataLoader(Squares(), 4, num_workers=1, in_order=False),
-            "in_order=False is not supported",
-            id="order",
-        ),
+        (lambda: DataLoader(Squares(), batch_size=None), "batch_sampler"),
+        (lambda: DataLoader(Squares(), 4, shuffle=True, generator=torch.Generator()), "generator"),
+        (lambda: DataLoader(Squares(), 4, num_workers=1, multiprocessing_context="spawn"), "multiprocessing_context"),
+        (lambda: DataLoader(Squares(), 4, num_workers=1, in_order=False), "in_order"),
     ],
 )
-def test_a_loader_with_an_order_of_its_own_is_refused(make: Callable[[], DataLoader[Any]], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_loader_that_determines_the_order_is_refused(make: Callable[[], DataLoader[Any]], name: str) -> None:
+    with pytest.raises(ValueError, match=f"does not support a DataLoader with {name}"):
         fanwise.here().batches(make())
 
 
-def test_arguments_beside_a_loader_are_refused() -> None:
-    loader = DataLoader(Squares(), 4)
-    with pytest.raises(ValueError, match="batch_size, shuffle and drop_last of a DataLoader are its own"):
-        fanwise.here().batches(loader, 4)
-    with pytest.raises(ValueError, match="the arguments of a DataLoader are its own"):
-        fanwise.here().batches(loader, num_workers=2)
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"shuffle": False}, {"num_workers": 2}], ids=str)
+def test_options_beside_a_loader_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match="takes all options from the DataLoader"):
+        fanwise.here().batches(DataLoader(Squares(), 4), **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    "options",
     [
-        ({"sampler": [1, 2]}, TypeError, "unexpected keyword argument 'sampler'"),
-        ({"num_workers": -1}, ValueError, "num_workers must be at least 0"),
-        ({"num_workers": 1, "prefetch_factor": 0}, ValueError, "prefetch_factor must be at least 1"),
-        ({"prefetch_factor": 2}, ValueError, "prefetch_factor=2 is about workers, and num_workers is 0"),
-        ({"persistent_workers": True}, ValueError, "persistent_workers=True is about workers"),
-        ({"timeout": 1}, ValueError, "timeout=1 is about workers"),
-        ({"num_workers": 1, "timeout": -1}, ValueError, "timeout is a number of seconds"),
-        ({"num_workers": 1, "persistent_workers": "yes"}, TypeError, "persistent_workers is True or False"),
+        {"num_workers": -1},
+        {"prefetch_factor": 2},
+        {"persistent_workers": True},
+        {"num_workers": 1, "timeout": -1},
     ],
+    ids=str,
 )
-def test_arguments_that_make_no_sense_are_refused(options: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_options_that_dataloader_refuses_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match=r"num_workers|prefetch_factor|timeout"):
         fanwise.here().batches(Squares(), 4, **options)
 
 

@@ -29,10 +29,10 @@ from torch.utils.data import Dataset
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.cluster.supervisor import ClusterSupervisor
-from fanwise.parallel.data.order import Progress
-from fanwise.parallel.data.reading import Data
-from fanwise.parallel.plans import Plan
-from fanwise.parallel.process_settings.applied import surroundings
+from fanwise.parallel.config import Plan
+from fanwise.parallel.data.dataset import Data
+from fanwise.parallel.data.position import DataPosition
+from fanwise.parallel.process_settings.environment import run_environment
 from fanwise.parallel.supervisor.pools import own_pool
 from fanwise.parallel.supervisor.settings import Settings
 from fanwise.parallel.supervisor.supervisor import Supervisor
@@ -299,8 +299,8 @@ def train(
 
 def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume: Path | None = None) -> Any:
     register()
-    made = Run(Plan(shards, 1, Progress(0)), (torch.device("far:0"),))
-    with surroundings(1, made.device), made.writer:
+    made = Run(Plan(shards, 1, DataPosition(0)), (torch.device("far:0"),))
+    with run_environment(1, made.device), made.writer:
         torch.manual_seed(0)
         if resume is not None:
             made.restore(resume)
@@ -328,8 +328,8 @@ class OnlyGroup:
 def as_guest(training: Callable[[Run], Any], reduce: str) -> Any:  # Any: what it returns
     groups: Any = OnlyGroup()  # Any: in the place of Groups
     device = torch.device("far:0")
-    made = Run(Plan(SHARDS, 1, Progress(0)), (device,), team=TorchDistributedTeam(groups, device, reduce))
-    with surroundings(1, device):
+    made = Run(Plan(SHARDS, 1, DataPosition(0)), (device,), team=TorchDistributedTeam(groups, device, reduce))
+    with run_environment(1, device):
         torch.manual_seed(0)
         return training(made)
 

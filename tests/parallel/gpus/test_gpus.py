@@ -134,7 +134,7 @@ def test_the_workspace_of_cublas_is_one_with_which_results_repeat(monkeypatch: p
         assert os.environ[WORKSPACE] == ":16:8"
     assert os.environ[WORKSPACE] == ":16:8"
     monkeypatch.setenv(WORKSPACE, ":0:0")
-    with pytest.raises(ValueError, match="CUBLAS_WORKSPACE_CONFIG=':0:0': matrix products on a GPU"), _workspace():
+    with pytest.raises(ValueError, match="CUBLAS_WORKSPACE_CONFIG=':0:0' makes matrix products on a GPU"), _workspace():
         pass
 
 

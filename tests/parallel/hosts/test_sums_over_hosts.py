@@ -11,11 +11,11 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.links import Hub, Link, memory_links
 from fanwise.links.codec import pack_error
 from fanwise.parallel.all_reduce.contract import AllReduce
+from fanwise.parallel.config import Reduce
 from fanwise.parallel.hosts import by_hosts
 from fanwise.parallel.hosts.main_memory import ThroughMainMemory
 from fanwise.parallel.hosts.mesh import Mesh
 from fanwise.parallel.hosts.team import HostsTeam
-from fanwise.parallel.plans import Reduce
 from fanwise.testing.all_reduce_contract import CHECKS, Case, Check, Peer, check_sum, params_of, summed
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.base.errors import CheckpointError
 from fanwise.parallel import Run
-from fanwise.parallel.checkpoints import files
-from fanwise.parallel.checkpoints.files import Writer
-from fanwise.parallel.checkpoints.places import place_of
+from fanwise.parallel.checkpoint import file as checkpoint_file
+from fanwise.parallel.checkpoint.file import Writer
+from fanwise.parallel.checkpoint.location import location_of
 from fanwise.pool import Pool
 from fanwise.testing.within import within
 
@@ -49,7 +49,7 @@ def content(number: float) -> dict[str, Any]:  # Any: as of a run
 
 
 def number_at(url: str) -> float:
-    number: float = files.read(url, weights_only=True)["run"]["number"]
+    number: float = checkpoint_file.read(url, weights_only=True)["run"]["number"]
     return number
 
 
@@ -98,7 +98,7 @@ def test_a_training_goes_on_from_a_url_with_the_same_bits(memory: MemoryFileSyst
 
 
 def test_a_file_url_is_a_file(tmp_path: Path) -> None:
-    assert place_of(f"file://{tmp_path}/run.pt") == tmp_path / "run.pt"
+    assert location_of(f"file://{tmp_path}/run.pt") == tmp_path / "run.pt"
     with pytest.raises(Ended):
         fanwise.run(functools.partial(train, path=f"file://{tmp_path}/run.pt", end_after=2), devices=1)
     assert set(torch.load(tmp_path / "run.pt", weights_only=True)) >= {"model", "optimizer", "run"}
@@ -112,10 +112,10 @@ def test_an_upload_that_breaks_off_leaves_the_older_checkpoint_and_says_so(break
         breaks_off.left = 1000
         writer.write(url, content(2))
         with pytest.raises(
-            CheckpointError, match=r"breaks-off://bucket/run.pt cannot be written, on .*TimeoutError"
+            CheckpointError, match=r"breaks-off://bucket/run.pt cannot be written on .*TimeoutError"
         ) as said:
             writer.wait()
-        assert "What was under the name before is as it was." in str(said.value)
+        assert "The previous content of the URL is unchanged." in str(said.value)
         assert number_at(url) == 1
         breaks_off.left = None
         writer.write(url, content(3))
@@ -125,7 +125,7 @@ def test_an_upload_that_breaks_off_leaves_the_older_checkpoint_and_says_so(break
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
 def test_a_part_of_a_checkpoint_is_never_taken_for_one(part: float, memory: MemoryFileSystem) -> None:
-    files.write("memory://bucket/run.pt", content(1))
+    checkpoint_file.write("memory://bucket/run.pt", content(1))
     whole = memory.cat_file("/bucket/run.pt")
     memory.pipe_file("/bucket/run.pt", whole[: int(part * len(whole))])
     with pytest.raises(ValueError, match=r"memory://bucket/run\.pt cannot be read as a checkpoint"):
@@ -133,7 +133,7 @@ def test_a_part_of_a_checkpoint_is_never_taken_for_one(part: float, memory: Memo
 
 
 def test_what_is_not_there_is_named_with_who_looked(memory: MemoryFileSystem) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no memory://bucket/run.pt, as .* sees it"):
+    with pytest.raises(FileNotFoundError, match=r"memory://bucket/run\.pt does not exist, as seen from"):
         fanwise.run(lambda run: None, devices=1, resume="memory://bucket/run.pt")
 
 
@@ -141,7 +141,7 @@ def test_what_is_not_there_is_named_with_who_looked(memory: MemoryFileSystem) ->
     ("path", "text"),
     [
         ("gcss://bucket/run.pt", r"path='gcss://bucket/run.pt': fsspec knows no gcss://; did you mean 'gcs'"),
-        (Path("s3://bucket/run.pt"), r"(?s)has one of the slashes of a URL only.*path='s3://bucket/run.pt'"),
+        (Path("s3://bucket/run.pt"), r"(?s)a Path cannot hold a URL.*path='s3://bucket/run.pt'"),
     ],
 )
 def test_what_is_no_place_is_refused_at_once(path: str | Path, text: str) -> None:
@@ -179,27 +179,27 @@ def test_processes_save_and_resume_in_an_object_store(object_store: Any, fresh_p
 def test_a_bucket_that_is_not_there_and_keys_that_are_missing_are_said(
     object_store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(CheckpointError, match=r"s3://fanwize/run\.pt cannot be written, on "):
-        files.write("s3://fanwize/run.pt", content(1))
+    with pytest.raises(CheckpointError, match=r"s3://fanwize/run\.pt cannot be written on "):
+        checkpoint_file.write("s3://fanwize/run.pt", content(1))
     assert not object_store.exists("fanwize"), "a mistake makes no bucket"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(CheckpointError, match=r"NoCredentialsError: .*\n.*runtime_env"):
-        files.write("s3://fanwise/other.pt", content(1))
+        checkpoint_file.write("s3://fanwise/other.pt", content(1))
 
 
 KILLED = """
 import torch
-from fanwise.parallel.checkpoints import files
-files.write("s3://fanwise/killed.pt", {"run": {"number": 2}, "model": torch.zeros(40_000_000)})
+from fanwise.parallel.checkpoint import file as checkpoint_file
+checkpoint_file.write("s3://fanwise/killed.pt", {"run": {"number": 2}, "model": torch.zeros(40_000_000)})
 """
 
 
 @pytest.mark.soak
 def test_a_kill_in_the_middle_of_an_upload_leaves_the_older_checkpoint(object_store: Any) -> None:
-    files.write("s3://fanwise/killed.pt", content(1))
+    checkpoint_file.write("s3://fanwise/killed.pt", content(1))
     child = subprocess.Popen([sys.executable, "-c", KILLED])
     try:
         within(60, lambda: bool(uploads(object_store)), "the upload in parts has begun")

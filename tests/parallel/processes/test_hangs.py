@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.hangs import stalls
+from fanwise.parallel.hangs import stragglers
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
 
@@ -85,7 +85,7 @@ HANGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "native code": (computes_in_native_code, "in computes_in_native_code"),
     "uninterruptible": (
         cannot_be_interrupted,
-        "It waits in the kernel and cannot be interrupted, as for a file system",
+        "It waits in the kernel and cannot be interrupted, for example for a file system",
     ),
 }
 
@@ -214,7 +214,7 @@ def test_without_a_limit_it_is_named_and_waited_for(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stalls, "WARN_S", 0.5)
+    monkeypatch.setattr(stragglers, "WARN_S", 0.5)
 
     def let_go_on() -> None:
         within(60, lambda: len(caplog.records) > 0, "it is named")

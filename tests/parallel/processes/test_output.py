@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.base.errors import TrialStopped
 from fanwise.parallel import Run
-from fanwise.parallel.progress.line import screen_for
+from fanwise.parallel.progress import open_screen
 from fanwise.pool import Pool
 from fanwise.testing.searches import search
 from fanwise.tune import FIFO, Decision, New, NextTrial, Observation, Space, SuggestContext, loguniform, uniform
@@ -177,7 +177,7 @@ def test_what_is_no_metric_is_refused_where_it_was_reported(pool: Pool) -> None:
 
 
 def kind_of_screen() -> str:
-    return type(screen_for(True)).__name__
+    return type(open_screen(True)).__name__
 
 
 def test_a_job_of_a_pool_shows_no_progress_line(pool: Pool) -> None:

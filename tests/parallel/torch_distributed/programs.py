@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.data.order import Progress
-from fanwise.parallel.plans import Plan
+from fanwise.parallel.config import Plan
+from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.torch_distributed.groups import Groups
 from fanwise.parallel.torch_distributed.launcher import launched
 from fanwise.parallel.torch_distributed.team import TorchDistributedTeam, entered
@@ -364,7 +364,7 @@ def hang_of_the_last(rank: int) -> str:
     assert own is not None
     try:
         with entered(own, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
-            team.agree_on(Plan(4, 1, Progress(0)), frozenset())
+            team.agree_on(Plan(4, 1, DataPosition(0)), frozenset())
             team.step_ends()  # from now on it is a second
             team.gather("measures", None)
             if rank == own.size - 1:

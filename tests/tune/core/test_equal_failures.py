@@ -43,7 +43,7 @@ def test_search_fails_if_the_first_trials_fail_alike() -> None:
     assert failures.add(boom("boom 2"), has_reported=True) is None
     assert failures.add(boom("boom 3"), has_reported=False) == (
         "the first 3 trials to finish all failed alike (exception): boom 3\n"
-        "Repair the objective; or set max_equal_failures=None to continue after any failure."
+        "Fix the objective, or set max_equal_failures=None to continue after any failure."
     )
 
 

@@ -72,8 +72,8 @@ NOT_PAUSED = "but that trial is not paused; paused are: 1"
         (Stop(9), f"ValueError: {NEXT} returned Stop(trial_id=9), {NOT_PAUSED}"),
         (
             Clone(3, {"x": 1}),
-            f"ValueError: {NEXT} returned Clone(trial_id=3, config={{'x': 1}}), but there is no such trial: "
-            "2 trials have started, from 0 on",
+            f"ValueError: {NEXT} returned Clone(trial_id=3, config={{'x': 1}}), but there is no such trial; "
+            "2 trials have started, numbered from 0",
         ),
         (New({"x": -1}), f"ValueError: the configuration of {NEXT} for trial 2 gave {{'x': -1}}: "),
         (New({"y": 1}), f"ValueError: the configuration of {NEXT} for trial 2 gave {{'y': 1}}: "),

@@ -298,7 +298,7 @@ def test_search_fails_when_its_first_trials_fail_alike() -> None:
     assert actions[1] == StopStarting(reason)
     error = (
         f"{reason} (exception): KeyError: 'x'\nin trial 2\nTraceback ...\n"
-        "last output:\nlast words\nRepair the objective; or set max_equal_failures=None to continue after any failure."
+        "last output:\nlast words\nFix the objective, or set max_equal_failures=None to continue after any failure."
     )
     assert actions[-1] == Finish(reason, error, kind="equal-failures")
 

@@ -659,7 +659,7 @@ def takes_a_late_suggestion(original: Any, self: Any, number: int) -> bool:
 
 @mutation("_on_command")
 def never_holds_a_trial(original: Any, self: Any, event: events.Command) -> None:
-    if event.what != "pause":
+    if event.command != "pause":
         original(self, event)
 
 

@@ -8,7 +8,7 @@ from search_core_driver import SPACE, CountingSearcher, SlowSearcher
 from fanwise.tune.core.actions import Action, Suggest
 from fanwise.tune.core.events import Suggested
 from fanwise.tune.core.suggestions import SuggestionSource
-from fanwise.tune.core.validation import Refused
+from fanwise.tune.core.validation import InvalidAnswer
 
 
 def new_source(searcher: CountingSearcher | None = None) -> tuple[SuggestionSource, list[Action]]:
@@ -89,7 +89,7 @@ def test_random_configuration_depends_on_the_seed_and_the_request() -> None:
 
 def test_invalid_suggestion_is_refused() -> None:
     source, _ = in_state("requested")
-    with pytest.raises(Refused, match=r"SlowSearcher.suggest\(\) for trial 4 gave \{'x': -1\}"):
+    with pytest.raises(InvalidAnswer, match=r"SlowSearcher.suggest\(\) for trial 4 gave \{'x': -1\}"):
         source.receive(Suggested(1.0, 0, {"x": -1}), 4)
     assert source.state == "idle"
 

@@ -42,9 +42,9 @@ def test_a_log_gets_every_line_at_once_and_the_table_of_the_book_at_intervals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     screen = Screen(LogOutput(3600.0))
-    screen.say("experiment digits")
+    screen.print_lines("experiment digits")
     screen.show(["trial 0 scheduled", "trial 1 scheduled"], snapshot())
-    screen.say("Ctrl-C")
+    screen.print_lines("Ctrl-C")
     assert capsys.readouterr().out == "experiment digits\ntrial 0 scheduled\ntrial 1 scheduled\nCtrl-C\n"
     often = Screen(LogOutput(1e-9))
     often.show([], snapshot())
@@ -67,7 +67,7 @@ def test_the_end_of_a_log_is_the_news_the_summary_and_the_reason(capsys: pytest.
 
 def test_a_quiet_search_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     screen = screen_for(1e-9, quiet=True)
-    screen.say("experiment digits")
+    screen.print_lines("experiment digits")
     screen.show(["trial 0 scheduled"], snapshot())
     screen.end(["trial 0 completed"], snapshot(), ["the search ended"])
     assert screen.is_blank
@@ -101,7 +101,7 @@ def test_a_closed_stream_turns_the_output_off_with_one_warning(
     screen = Screen(LogOutput(3600.0))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", closed)
-        screen.say("experiment digits")
+        screen.print_lines("experiment digits")
         screen.show(["trial 0 scheduled"], snapshot())
         screen.end([], snapshot(), ["the search ended"])
     assert caplog.messages == [
@@ -113,7 +113,7 @@ def test_a_stream_that_cannot_encode_a_line_turns_the_output_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-    Screen(LogOutput(3600.0)).say("\u20ac")
+    Screen(LogOutput(3600.0)).print_lines("\u20ac")
     assert "can no longer be shown: 'ascii' codec can't encode" in caplog.text
 
 
@@ -134,9 +134,9 @@ def snapshot(loss, status):
     return SearchSnapshot("digits", "loss", [row], ("depth",), ("loss",), 1, 0, 0, 0, (loss, 7), 2.5, limit_s=60.0)
 
 screen = screen_for(30.0, quiet=False)
-screen.say("experiment digits")
+screen.print_lines("experiment digits")
 screen.show(["trial 7 scheduled"], snapshot(0.5, "InProgress"))
-screen.say("Ctrl-C: the trials are stopped")
+screen.print_lines("Ctrl-C: the trials are stopped")
 screen.show([], snapshot(0.125, "InProgress"))
 screen.end(["news that a table has no place for"], snapshot(0.125, "Completed"), ["the search ended: enough"])
 """

@@ -71,7 +71,7 @@ def changed(value: Any) -> Any:
             return value + type(value)(1)
 
 
-TEXTS = ("why", "reason", "error", "message")
+TEXTS = ("reason", "error", "message")
 
 
 def others(action: Action) -> list[Action]:

@@ -36,12 +36,12 @@ def test_points_of_the_cube_become_what_the_domains_make_of_them(name: str, seed
     space = SPACES[name]
     encoder = Encoder(space)
     points = np.random.default_rng(seed).random((20, encoder.num_dims))
-    rows = encoder.snapped(points)
+    rows = encoder.snap(points)
     one_by_one = encoder.rows([space.from_units(point) for point in points.tolist()])
     np.testing.assert_allclose(rows, one_by_one, rtol=0, atol=1e-12)
     real = [domain.num_values is None for domain in encoder.domains]
     assert (np.abs(encoder.ranks(rows) - encoder.ranks(one_by_one)) <= real).all()
-    np.testing.assert_array_equal(encoder.snapped(rows), encoder.snapped(encoder.snapped(rows)))
+    np.testing.assert_array_equal(encoder.snap(rows), encoder.snap(encoder.snap(rows)))
 
 
 @EACH_SPACE
@@ -80,7 +80,7 @@ def test_what_does_not_exist_is_nan_and_counts_as_the_middle_or_as_no_category()
 
 def test_conditions_of_conditions_hold_for_whole_blocks() -> None:
     space = SPACES["conditions"]
-    rows = Encoder(space).snapped(np.random.default_rng(0).random((500, len(space.domains))))
+    rows = Encoder(space).snap(np.random.default_rng(0).random((500, len(space.domains))))
     column = {name: rows[:, place] for place, name in enumerate(space.domains)}
     assert (np.isnan(column["momentum_kind"]) == (column["optimizer"] > 0.5)).all()
     assert (np.isnan(column["nesterov"]) == ~(column["momentum_kind"] > 1 / 3)).all()
@@ -93,11 +93,11 @@ def test_what_is_unused_comes_until_nothing_is_left(name: str) -> None:
     encoder = Encoder(space)
     used: set[bytes] = set()
     for number in range(space.num_configurations or 0):
-        row = encoder.unseen(used, np.random.default_rng(number))
+        row = encoder.untried_row(used, np.random.default_rng(number))
         assert row is not None
         assert encoder.keys(row[None])[0] not in used
         used.update(encoder.keys(row[None]))
-    assert encoder.unseen(used, np.random.default_rng(0)) is None
+    assert encoder.untried_row(used, np.random.default_rng(0)) is None
 
 
 def test_the_last_configuration_of_a_lopsided_space_is_found() -> None:
@@ -106,7 +106,7 @@ def test_the_last_configuration_of_a_lopsided_space_is_found() -> None:
     keys = small.keys(rows)
     assert len(rows) == 90
     for row, key in zip(rows, keys, strict=True):
-        left = small.unseen(set(keys) - {key}, np.random.default_rng(0))
+        left = small.untried_row(set(keys) - {key}, np.random.default_rng(0))
         np.testing.assert_array_equal(left, row)
 
 
@@ -121,7 +121,7 @@ def test_a_space_too_large_to_list_is_walked_through() -> None:
             assert isinstance(key, bytes)
             return int(np.frombuffer(key, np.int64)[0]) != 0
 
-    row = encoder.unseen(AllButZero(), np.random.default_rng(0))
+    row = encoder.untried_row(AllButZero(), np.random.default_rng(0))
     assert row is not None
     assert encoder.config(row)["x"] == 0
 

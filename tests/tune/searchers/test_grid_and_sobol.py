@@ -56,7 +56,7 @@ def test_numbers_of_points_may_be_given_by_name() -> None:
 
 
 def test_a_grid_for_what_the_space_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"num_points: 'learnin_rate' is no hyperparameter; did you mean 'learning_r"):
+    with pytest.raises(ValueError, match=r"num_points: 'learnin_rate' is not a hyperparameter; did you mean 'learn"):
         GridSearcher({"learnin_rate": 2}).check(Space({"learning_rate": uniform(0, 1)}))
     with pytest.raises(ValueError, match="num_points must be at least 1, got 0"):
         GridSearcher(0)

@@ -37,7 +37,7 @@ class Near(ModelBasedSearcher):
         self.pending = pending_PD
         steps = rng.normal(0.0, 0.05 * self.width, (20, self.encoder.num_dims))
         rows: Rows = self.best_D + steps
-        return self.encoder.snapped(rows)
+        return self.encoder.snap(rows)
 
 
 class Stubborn(Near):

@@ -224,7 +224,7 @@ class Density:
 )
 def test_a_density_adds_up_to_one(domain: object, values: Sequence[object]) -> None:
     density = Density(domain, values)
-    even = density.encoder.snapped((np.arange(20_000)[:, None] + 0.5) / 20_000)
+    even = density.encoder.snap((np.arange(20_000)[:, None] + 0.5) / 20_000)
     at_all = density.at(even)
     assert at_all.mean() == pytest.approx(1.0, abs=0.02)
     assert density.at(density.encoder.rows([{"x": values[0]}]))[0] > at_all.min()
@@ -240,7 +240,7 @@ def test_draws_are_as_likely_as_the_density_says() -> None:
         density = Density(domain, values)
         drawn = density.parzen.sample(20_000, np.random.default_rng(0))
         cells = np.floor(drawn[:, 0] * 4).astype(int)
-        even = density.encoder.snapped((np.arange(20_000)[:, None] + 0.5) / 20_000)
+        even = density.encoder.snap((np.arange(20_000)[:, None] + 0.5) / 20_000)
         expected = [density.at(even)[np.floor(even[:, 0] * 4).astype(int) == cell].sum() / 20_000 for cell in range(4)]
         np.testing.assert_allclose(np.bincount(cells, minlength=4) / 20_000, expected, atol=0.02)
 

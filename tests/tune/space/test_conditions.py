@@ -142,7 +142,9 @@ def test_values_that_never_exist_together_are_refused_when_the_rest_is_missing()
 
 def test_a_change_of_what_does_not_exist_is_refused() -> None:
     config = NESTED.complete({"optimizer": "adam"}, Random(0))
-    with pytest.raises(ValueError, match="'nesterov' does not exist in this configuration: only when momentum_kind is"):
+    with pytest.raises(
+        ValueError, match="'nesterov' does not exist in this configuration; it exists only when momentum_kind"
+    ):
         NESTED.resample(config, "nesterov", Random(0))
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..optimizers.placement import Placement
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
 from ..teams.node_info import hear, tell, to_device
@@ -35,7 +35,7 @@ class TeamSums:
         self,
         team: Team,
         all_reduce: AllReduce,
-        placement: Placement,
+        placement: StepOptimizer,
         device: torch.device,
         *,
         by_process: bool,
@@ -101,7 +101,7 @@ class TeamSums:
     ) -> tuple[AllReducePlan, Partial]:
         """Exchange everything but the gradients. Return how they are added, and the sum of the rest."""
         placement = self._placement
-        messages = self._team.gather(operation, (placement.said(), tell(nodes)))
+        messages = self._team.gather(operation, (placement.status(), tell(nodes)))
         found = [
             Found(place, number, node)
             for place, (_, infos) in enumerate(messages)
@@ -110,7 +110,7 @@ class TeamSums:
         result = total([each.node.node() for each in found], shards, add)
         check_done(result)
         reached = list(map(any, zip(*(each.node.reached for each in found if each.node.reached), strict=True)))
-        placement.heard([placed for placed, _ in messages], is_sparse=bool(result.sparse))
+        placement.on_statuses([status for status, _ in messages], is_sparse=bool(result.sparse))
         return AllReducePlan(found, shards, reached, result.count if mean else None), result
 
 

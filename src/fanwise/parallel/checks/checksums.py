@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.arrays import is_array, tensor_of
-from ..data.splitting import Content
+from ..data.batch import Content, as_tensor, is_array
 
 _LOOKED_AT_BYTES = 1 << 18
 
@@ -46,7 +45,7 @@ def marks_of_batch(content: Content, called: str) -> dict[str, str]:
 
 def _marks(content: Content, path: str) -> Iterator[tuple[str, str]]:
     if is_array(content):
-        tensor = tensor_of(content).detach()
+        tensor = as_tensor(content).detach()
         yield path, f"{_kind(tensor)} with checksum {_checksum(_some_of(tensor)):08x}"
     elif isinstance(content, Mapping):
         for name, value in content.items():

@@ -6,7 +6,7 @@ Who makes the facts about a model and its optimizer is the caller's matter; of t
 from collections.abc import Callable
 from typing import Any
 
-from ..data.batches import Batch
+from ..data.batch import Batch
 from ..teams.team import Team
 from .agreement import Difference, Facts, first_difference
 from .checksums import marks_of_batch

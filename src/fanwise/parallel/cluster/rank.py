@@ -21,14 +21,14 @@ from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...rpc.rendezvous.addresses import Rendezvous
 from ...rpc.rendezvous.entrance_tls import TlsMeeting
-from ..data.order import Progress
+from ..config import Plan
+from ..context import Run
+from ..data.position import DataPosition
 from ..hosts.meeting import PeerInfo, met_by
 from ..hosts.team import HostsTeam, entered
-from ..plans import Plan
-from ..process_settings.applied import surroundings
-from ..process_settings.switches import Values
-from ..progress.line import FarScreen, RunSnapshot
-from ..runs import Run
+from ..process_settings.environment import run_environment
+from ..process_settings.torch_settings import TorchSettings
+from ..progress import RemoteScreen, RunSnapshot
 from ..supervisor.settings import Settings
 from ..supervisor.speaking import Forwarding, ReportingJob
 from .talking import Talking
@@ -54,7 +54,7 @@ class Orders:
     towards: str
     drawn: tuple[float, float]
     name: str
-    switches: Values
+    switches: TorchSettings
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
@@ -71,7 +71,7 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
         talking.ask("report", dict(values))
 
     with (
-        surroundings(settings.threads, device, exact=settings.reduce != "fast", switches=orders.switches),
+        run_environment(settings.threads, device, exact=settings.reduce != "fast", settings=orders.switches),
         entered(
             met_by(talking.who_is_where, info, meeting, goes_on=settings.on_loss != "stop"),
             reduce=settings.reduce,
@@ -110,7 +110,7 @@ def _train(
     settings = orders.settings
     seed_everything(settings.seed)
     run = Run(
-        Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce),
+        Plan(settings.shards, settings.threads, DataPosition(settings.seed), settings.reduce),
         tuple(map(torch.device, settings.devices[orders.rank])),
         team=team,
         fixed=settings.fixed,
@@ -129,7 +129,11 @@ def _train(
         if settings.resume is not None:
             run.restore(settings.resume)  # what it says goes to the program
         first_s, every_s = orders.drawn
-        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
+        with (
+            run.show_progress(RemoteScreen(show, first_s=first_s, every_s=every_s), orders.name),
+            run.writer,
+            run.training(),
+        ):
             return train(run)
     finally:
         sys.stdout.flush()

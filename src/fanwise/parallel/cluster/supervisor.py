@@ -31,11 +31,11 @@ from ...pool.functions import pack
 from ...pool.leases import Resources
 from ...pool.outcomes import value_of
 from ...pool.reporting import begin_report
+from ..context import Run
 from ..hosts.meeting import PeerInfo
-from ..process_settings import switches
-from ..progress.line import Screen, name_of, screen_for
-from ..progress.published import Published, PublishedRank
-from ..runs import Run
+from ..process_settings import torch_settings
+from ..progress import Screen, function_name, open_screen
+from ..run_status import RankStatus, StatusScreen
 from ..supervisor.settings import Settings
 from .rank import Orders, main
 from .talking import as_peers
@@ -135,7 +135,7 @@ class ClusterSupervisor:
             What the training function raised; WorkerLostError when processes were lost and the run cannot go on.
         """
         settings = self._settings
-        self._screen = Published(screen_for(settings.progress, notice=settings.notice), self._shown_ranks)
+        self._screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
         try:
             for start in range(_MOST_STARTS):
                 # What is not there any more is not waited for: the bits do not depend on it.
@@ -185,8 +185,8 @@ class ClusterSupervisor:
             secret=new_secret(),
             towards=self._engine.hosts[0].address if self._engine.hosts else "127.0.0.1",
             drawn=(self._screen.first_s, self._screen.every_s),
-            name=name_of(self._train),
-            switches=switches.taken(),
+            name=function_name(self._train),
+            switches=torch_settings.read_settings(),
         )
         group = secrets.token_hex(8)
         requests = [
@@ -323,10 +323,10 @@ class ClusterSupervisor:
             )
         return True
 
-    def _shown_ranks(self) -> list[PublishedRank]:
+    def _shown_ranks(self) -> list[RankStatus]:
         """For those who look from other programs."""
         return [
-            PublishedRank(
+            RankStatus(
                 rank.number,
                 0 if rank.info is None else rank.info.pid,
                 self._settings.devices[rank.number],

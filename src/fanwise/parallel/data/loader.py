@@ -1,12 +1,13 @@
-"""Load the shards of a pass: in the step, or ahead of it by the worker processes of torch's DataLoader.
+"""Loads the shards of a pass, in the step or ahead of it in the worker processes of torch's DataLoader.
 
     requests, one per batch: {shard: indices} --DataLoader--> MicroBatchDataset.__getitems__ --> {shard: content}
 
 A process loads the shards that it executes. Each sample is seeded from (seed, epoch, index) and each shard is collated
-by itself, so its bits do not depend on the number of workers. A shard that was not requested, because another process
-was lost or the program looks at the whole batch, is read in the step.
+by itself, so its bits do not depend on the number of workers. A shard that was not requested, because a process was
+lost or the program reads the whole batch, is read in the step.
 """
 
+import logging
 import signal
 import sys
 import warnings
@@ -17,23 +18,123 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+    get_worker_info,
+)
 
 from ...links.codec import pack_error, unpack_error
-from ...pool.current import in_job
+from ...pool.current import current, in_job
 from ...tensor.random.keys import Key
-from .arguments import InitFn, Loading, workers_within
-from .batches import ShardFetch
-from .reading import PassReader, Reader, SampleReader, TensorReader
-from .splitting import Content
-from .streams import StreamFetch, StreamParts, StreamSource, WhereOf
-from .transfer import Transfer
+from ..shards import cut
+from .batch import Batch, Content, Rows
+from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
+from .device_copy import DeviceCopy
+from .position import Pass
+from .stream import ShardsOf, StreamFetch, StreamReader, StreamShards
 
-Requests = Iterable[Mapping[int, range]]  # per batch: the places of each shard
+InitFn = Callable[[int], Any]
+Requests = Iterable[Mapping[int, range]]  # per batch: the samples of each shard, in the order of the pass
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """Options of torch's DataLoader. Raises what DataLoader raises for invalid values."""
+
+    collate_fn: Collate | None = None
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool = False
+    timeout: float = 0
+    worker_init_fn: InitFn | None = None
+
+    def __post_init__(self) -> None:
+        DataLoader(
+            [None],  # type: ignore[arg-type]  # a data set
+            num_workers=self.num_workers,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            timeout=self.timeout,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSettings:
+    """The data set and the options of a DataLoader."""
+
+    data: Any
+    batch_size: int
+    shuffle: bool | None
+    drop_last: bool
+    options: LoaderOptions
+
+
+def settings_of(loader: "DataLoader[Any]") -> LoaderSettings:
+    """Return the settings of a DataLoader. Raises ValueError if it determines the order or the batches by itself."""
+    data: Any = loader.dataset
+    is_stream = isinstance(data, IterableDataset)
+    sampler: Any = loader.sampler
+    is_random = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(data)
+    unsupported = {
+        "sampler": not (is_stream or is_random or type(sampler) is SequentialSampler),
+        "batch_sampler": loader.batch_size is None or not (is_stream or type(loader.batch_sampler) is BatchSampler),
+        "generator": loader.generator is not None or getattr(sampler, "generator", None) is not None,
+        "multiprocessing_context": loader.multiprocessing_context is not None,
+        "in_order": not getattr(loader, "in_order", True),
+        "pin_memory_device": bool(getattr(loader, "pin_memory_device", None)),
+    }
+    if names := [name for name, is_set in unsupported.items() if is_set]:
+        raise ValueError(
+            f"run.batches does not support a DataLoader with {' and '.join(names)}. It determines the order and the "
+            f"random numbers of the samples from (seed, epoch), so that they are the same on any number of devices.\n"
+            f"  right:  run.batches(data, batch_size, shuffle=True, num_workers=2)"
+        )
+    assert loader.batch_size is not None
+    options = LoaderOptions(
+        collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=loader.pin_memory or None,
+        persistent_workers=loader.persistent_workers,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+    )
+    return LoaderSettings(data, loader.batch_size, None if is_stream else is_random, loader.drop_last, options)
+
+
+def spare_cpus(threads: int, processes: int = 1) -> int | None:
+    """Return the number of leased CPUs for the workers of each process. None: this is not a job of a pool.
+
+    Args:
+        threads: number of threads with which each process computes.
+    """
+    return max(0, current().cpus // processes - threads) if in_job() else None
+
+
+def limit_workers(num_workers: int, spare: int | None) -> int:
+    """Return `num_workers`, but at most the number of spare CPUs in a job."""
+    if spare is None or num_workers <= spare:
+        return num_workers
+    _log.warning(
+        "num_workers=%d is reduced to %d: the job has leased no more CPUs beside those that train. The batches are the "
+        "same. Lease one CPU more for each worker.",
+        num_workers,
+        spare,
+    )
+    return spare
 
 
 class MicroBatchDataset(Dataset[Any]):
-    """A data set whose items are requests: the shards of one batch that a process executes."""
+    """A data set whose items are the requested shards of one batch."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -53,7 +154,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class _Pass:
+class _RequestSampler:
     """The batch sampler of a DataLoader. Persistent workers get the requests of several passes."""
 
     requests: Iterable[_Request] = ()
@@ -76,58 +177,96 @@ def _failure(error: Exception) -> _Failure:
     return _Failure(pack_error(error))
 
 
-def _checked(loaded: Any) -> Any:  # Any: what a worker has loaded
-    """Raise the error of the data set."""
-    if isinstance(loaded, _Failure):
-        raise unpack_error(loaded.error)
-    return loaded
+def _raise_failure(result: Any) -> Any:
+    if isinstance(result, _Failure):
+        raise unpack_error(result.error)
+    return result
+
+
+class ShardFetch:
+    """Provides the shards of a pass, on the device.
+
+    Args:
+        loaded: the requested shards of each batch. None: there are no workers, and shards are read in the step.
+    """
+
+    def __init__(
+        self,
+        source: PassReader,
+        device_copy: DeviceCopy,
+        loaded: Iterator[dict[int, Callable[[], Content]]] | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._source = source
+        self._device_copy = device_copy
+        self._loaded = loaded
+        self._on_close = on_close
+        self._batch = -1
+        self._shards: dict[int, Callable[[], Content]] = {}
+
+    def start_batch(self, batch: int) -> None:
+        """Block until the shards of the next batch are loaded. Raises the error of the data set or of DataLoader."""
+        self._batch = batch
+        if self._loaded is not None:
+            self._shards = next(self._loaded)
+
+    def read(self, batch: int, shard: int, samples: range) -> Content:
+        """Return a shard. A second call reads it again, because the loss may have changed it in place."""
+        if batch == self._batch and shard in self._shards:
+            return self._shards.pop(shard)()
+        return self._device_copy.copy(self._source.read(samples))
+
+    def rows(self, samples: range) -> Rows | None:
+        """Return where the samples are on an accelerator; None if they are elsewhere."""
+        return self._source.rows(samples)
+
+    def close(self) -> None:
+        """End the loop."""
+        self._shards = {}
+        if self._loaded is not None:
+            self._loaded = None
+            self._on_close()
 
 
 class Loaders:
     """The loops over data of a run and their workers, which `close` ends.
 
     Args:
-        spare_cpus: number of leased CPUs for workers of this process. None: there is no lease.
+        spare_cpus: number of leased CPUs for the workers of this process. None: there is no lease.
     """
 
     def __init__(self, device: torch.device, spare_cpus: int | None) -> None:
         self._device = device
         self._spare_cpus = spare_cpus
-        self._kept: dict[tuple[object, ...], DataLoader[Any]] = {}
+        self._idle: dict[tuple[object, ...], DataLoader[Any]] = {}  # with persistent workers
         self._open: weakref.WeakSet[ShardFetch | StreamFetch] = weakref.WeakSet()
         self._tried: set[tuple[type, int]] = set()
 
-    def fetch(
-        self, reader: Reader, data: object, begun: tuple[Key, int, Key | None], requests: Requests, loading: Loading
-    ) -> ShardFetch:
-        """Begin a pass.
-
-        Args:
-            data: what `reader` reads. begun: the pass, as `PassReader.begin` takes it.
-        """
-        source = PassReader(reader)
-        source.begin(*begun)
-        transfer = self._transfer(loading)
+    def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> ShardFetch:
+        """Start a pass over `data`, which `source` reads."""
+        device_copy = self._device_copy(options)
         count = 0
-        if loading.num_workers and not isinstance(reader, TensorReader):
-            count = workers_within(loading.num_workers, self._spare_cpus)
+        if options.num_workers and not isinstance(source.reader, TensorReader):
+            count = limit_workers(options.num_workers, self._spare_cpus)
         if not count:
-            return ShardFetch(source, transfer, None, lambda: None)
-        name = (id(data), count, id(loading.collate_fn), id(loading.worker_init_fn), loading.timeout)
-        # The workers of a loop that is not over are its own: they are kept when it is over.
-        loader = self._kept.pop(name, None) if loading.persistent_workers else None
+            return ShardFetch(source, device_copy)
+        key = (id(data), count, id(options.collate_fn), id(options.worker_init_fn), options.timeout)
+        # A loop that has not ended needs its workers for itself.
+        loader = self._idle.pop(key, None) if options.persistent_workers else None
         if loader is None:
-            loader = _loader(MicroBatchDataset(reader), count, loading, self._device, batch_sampler=_Pass())
-        sampler: Any = loader.batch_sampler  # Any: a _Pass
+            dataset = MicroBatchDataset(source.reader)
+            loader = _new_loader(dataset, count, options, self._device, batch_sampler=_RequestSampler())
+        sampler: Any = loader.batch_sampler
         sampler.requests = (
-            _Request(begun[0], {shard: source.indices(places) for shard, places in shards.items()})
+            _Request(source.key, {shard: source.indices(samples) for shard, samples in shards.items()})
             for shards in requests
         )
-        iterator = _started(loader)
-        on_close = partial(self._keep, name, loader) if loading.persistent_workers else partial(_end, iterator)
-        made = ShardFetch(source, transfer, _on_device(map(_checked, iterator), transfer), on_close)
-        self._open.add(made)
-        return made
+        iterator = _start(loader)
+        on_close = partial(self._release, key, loader) if options.persistent_workers else partial(_end, iterator)
+        loaded = _copy_ahead(map(_raise_failure, iterator), device_copy)
+        fetch = ShardFetch(source, device_copy, loaded, on_close)
+        self._open.add(fetch)
+        return fetch
 
     def tried(self, reader: Reader, data: object) -> Reader:
         """Return the reader. It reads the first shard of the first pass twice and compares the results."""
@@ -137,112 +276,135 @@ class Loaders:
         self._tried.add(name)
         return reader
 
-    def stream(
+    def fetch_stream(
         self,
-        data: "IterableDataset[Any]",  # Any: samples
-        begun: tuple[Key, int, Any],  # Any: the state of a stream
-        where: WhereOf,
-        own: Callable[[], range],
-        loading: Loading,
+        data: "IterableDataset[Any]",
+        started: Pass,
+        shards_of: ShardsOf,
+        own_shards: Callable[[], range],
+        options: LoaderOptions,
     ) -> StreamFetch:
-        """Begin a pass over a stream.
+        """Start a pass over a stream."""
 
-        Args:
-            begun: the pass, as `StreamSource.begin` takes it. where: parts of batches. own: shards of this process.
-        """
-        source = StreamSource(data, loading.collate_fn or default_collate)
-        source.begin(*begun)
-        transfer = self._transfer(loading)
-        if not workers_within(loading.num_workers, self._spare_cpus):
-            return StreamFetch(source, transfer, where, None, lambda: None)
-        parts = StreamSource(data, loading.collate_fn or default_collate)
-        parts.begin(*begun)
-        loader = _loader(StreamParts(parts, where, own, _failure), 1, loading, self._device, batch_size=None)
-        iterator = _started(loader)
-        made = StreamFetch(source, transfer, where, map(_checked, iterator), partial(_end, iterator))
-        self._open.add(made)
-        return made
+        def reader() -> StreamReader:
+            return StreamReader(data, options.collate_fn or default_collate, started)
+
+        device_copy = self._device_copy(options)
+        if not limit_workers(options.num_workers, self._spare_cpus):
+            return StreamFetch(reader(), device_copy, shards_of)
+        dataset = StreamShards(reader(), shards_of, tuple(own_shards()), _failure)
+        iterator = _start(_new_loader(dataset, 1, options, self._device, batch_size=None))
+        fetch = StreamFetch(reader(), device_copy, shards_of, map(_raise_failure, iterator), partial(_end, iterator))
+        self._open.add(fetch)
+        return fetch
 
     def close(self) -> None:
-        """End all workers. Blocks until they are gone: for 5 s at most, then they are terminated."""
-        for each in list(self._open):
-            each.close()
-        for loader in self._kept.values():
+        """End all workers. Blocks until they have ended, at most 5 s. Then they are terminated."""
+        for fetch in list(self._open):
+            fetch.close()
+        for loader in self._idle.values():
             _end(loader._iterator)
-        self._kept.clear()
+        self._idle.clear()
 
-    def _transfer(self, loading: Loading) -> Transfer:
-        return Transfer(self._device, pin=loading.pin_memory is not False)
+    def _device_copy(self, options: LoaderOptions) -> DeviceCopy:
+        return DeviceCopy(self._device, pin=options.pin_memory is not False)
 
-    def _keep(self, name: tuple[object, ...], loader: "DataLoader[Any]") -> None:
-        """Keep the workers for the next loop over the same data set. The loader holds it, so its id stays unique."""
-        iterator: Any = loader._iterator  # Any: torch's, with its workers
-        if name not in self._kept and all(worker.is_alive() for worker in iterator._workers):
-            self._kept[name] = loader
+    def _release(self, key: tuple[object, ...], loader: "DataLoader[Any]") -> None:
+        """Keep the workers for the next loop over the same data set. The loader refers to it, so its id is unique."""
+        iterator: Any = loader._iterator
+        if key not in self._idle and all(worker.is_alive() for worker in iterator._workers):
+            self._idle[key] = loader
         else:
             _end(iterator)
 
 
-def _loader(
-    dataset: "Dataset[Any]",
-    count: int,
-    loading: Loading,
-    device: torch.device,
-    **batches: Any,  # Any: batch_sampler or batch_size
+def iterate_batches(
+    started: Pass, batch_size: int, shards: int, fetch: ShardFetch, length_now: Callable[[], int], *, drop_last: bool
+) -> Iterator[Batch]:
+    """Yield the batches of a pass. Raises ValueError if the length of the data set has changed since it started."""
+    try:
+        for number, batch in enumerate(started.ranges(batch_size, drop_last)):
+            if (length := length_now()) != started.length:
+                raise ValueError(
+                    f"the length of the data set changed from {started.length} to {length} during a pass.\n"
+                    f"Change the data set between two calls of run.batches."
+                )
+            shard_ranges = cut_range(batch, shards)
+            fetch.start_batch(number)
+
+            def read(index: int, number: int = number, ranges: tuple[range, ...] = shard_ranges) -> Content:
+                return fetch.read(number, index, ranges[index])
+
+            is_last = started.range_at(batch.stop, batch_size, drop_last) is None
+            yield Batch(tuple(map(len, shard_ranges)), read, is_last, fetch.rows(batch))
+    finally:
+        fetch.close()
+
+
+def cut_range(batch: range, shards: int) -> tuple[range, ...]:
+    """Return the samples of each shard of a batch."""
+    return tuple(batch[part.start : part.stop] for part in cut(len(batch), shards))
+
+
+def _new_loader(
+    dataset: "Dataset[Any]", count: int, options: LoaderOptions, device: torch.device, **batches: Any
 ) -> "DataLoader[Any]":
+    """`batches`: `batch_sampler` or `batch_size`."""
     return DataLoader(
         dataset,
         num_workers=count,
-        collate_fn=_as_it_is,
-        pin_memory=device.type == "cuda" and loading.pin_memory is not False,
-        timeout=loading.timeout,
-        worker_init_fn=partial(_begin_worker, loading.worker_init_fn),
+        collate_fn=_identity,
+        pin_memory=device.type == "cuda" and options.pin_memory is not False,
+        timeout=options.timeout,
+        worker_init_fn=partial(_init_worker, options.worker_init_fn),
         multiprocessing_context="fork",  # the data set need not be picklable
-        generator=torch.Generator(),  # else it would draw from the program's
-        prefetch_factor=loading.prefetch_factor,
-        persistent_workers=loading.persistent_workers,
+        generator=torch.Generator(),  # otherwise it would draw from the generator of the program
+        prefetch_factor=options.prefetch_factor,
+        persistent_workers=options.persistent_workers,
         **batches,
     )
 
 
-def _as_it_is(content: Any) -> Any:  # Any: a batch
+def _identity(content: Any) -> Any:
     return content
 
 
-def _begin_worker(init: InitFn | None, number: int) -> None:
-    """Reset the inherited signal handlers and streams of a worker, and call `init`."""
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_DFL)
+def _init_worker(init_fn: InitFn | None, number: int) -> None:
+    """Reset the inherited signal handlers and output streams of a worker, and call `init_fn`."""
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if in_job():
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    if init is not None:
-        init(number)
+    if init_fn is not None:
+        init_fn(number)
 
 
-def _started(loader: "DataLoader[Any]") -> Iterator[Any]:  # Any: as its data set gives
+def _start(loader: "DataLoader[Any]") -> Iterator[Any]:
     with warnings.catch_warnings():
-        # Python warns where the process has other threads. Workers use none of them.
+        # Python warns about a fork of a process with several threads. Workers do not use these threads.
         warnings.filterwarnings("ignore", message=".*fork")
         return iter(loader)
 
 
-def _end(iterator: Any) -> None:  # Any: of a DataLoader; None: it was never started
-    """End the workers now, even if a traceback still refers to the iterator."""
+def _end(iterator: Any) -> None:
+    """End the workers now, even if a traceback still refers to the iterator. None: it was never started."""
     if iterator is not None:
         iterator._shutdown_workers()
 
 
-def _on_device(loaded: Iterator[dict[int, Content]], transfer: Transfer) -> Iterator[dict[int, Callable[[], Content]]]:
-    """Begin to copy each batch to an accelerator one batch ahead of the loop."""
-    ahead = None
+def _copy_ahead(
+    loaded: Iterator[dict[int, Content]], device_copy: DeviceCopy
+) -> Iterator[dict[int, Callable[[], Content]]]:
+    """Start to copy each batch to an accelerator one batch ahead of the loop."""
+    previous = None
     for shards in loaded:
-        moving = {shard: transfer.begin(content) for shard, content in shards.items()}
-        if not transfer.is_needed:
-            yield moving
+        copies = {shard: device_copy.start(content) for shard, content in shards.items()}
+        if not device_copy.is_needed:
+            yield copies
             continue
-        if ahead is not None:
-            yield ahead
-        ahead = moving
-    if ahead is not None:
-        yield ahead
+        if previous is not None:
+            yield previous
+        previous = copies
+    if previous is not None:
+        yield previous

@@ -1,6 +1,6 @@
-"""A training that does not come on: who is late, where it stands, and who says so.
+"""Detection of runs that hang.
 
-stalls (quiet)   which process is furthest behind, and for how long
-stacks           what a process is doing, as text, also one that cannot answer
-watchdog         the same for a training in one process
+stragglers    which processes are behind, and for how long
+stack_dump    the state and the Python stack of a process
+watchdog      the same for a run in one process
 """

@@ -1,10 +1,7 @@
-"""A training in one process that does not come on: a thread of its own says where it is.
+"""Warns when a run in one process hangs. No other process could end or continue it, so the run goes on waiting.
 
-    training:   step ... step ... run.mean ... (hangs)
-    watchdog:   looks a few times a second how many of these are done; after the limit: a warning, once for each place
-
-There is nobody else here who could end it or go on without it, so it is only said. Whoever holds the interpreter's lock
-in native code stops the watchdog, too. Time in which a tuner decides does not count.
+The watchdog is a thread, so it does not run while native code holds the interpreter's lock. Time in which a tuner
+decides does not count.
 """
 
 import logging
@@ -14,47 +11,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..teams.team import Alone
-from .stacks import doing_here
-from .stalls import Stalls, limit_s
+from .stack_dump import describe_thread
+from .stragglers import StragglerDetector, limit_s
 
 _log = logging.getLogger(__name__)
 
-# Often enough for short limits, and for the time that a stopped process has not looked not to count as late.
-_MOST_S = 0.5
-_LOOKS = 4
+_MAX_INTERVAL_S = 0.5  # short enough that all time between two updates counts
+_UPDATES_PER_TIMEOUT = 4
 
 
 @contextmanager
 def watched(team: Alone, step_timeout_s: float | None) -> Iterator[None]:
-    """This thread trains in this block. Without a limit nobody looks."""
+    """Watch this thread in this block, if there is a limit."""
     if step_timeout_s is None:
         yield
         return
-    over = threading.Event()
-    own = threading.current_thread()
-    watching = threading.Thread(
-        target=_watch, args=(team, step_timeout_s, own, over), name="fanwise-watchdog", daemon=True
-    )
-    watching.start()
+    ended = threading.Event()
+    arguments = (team, step_timeout_s, threading.current_thread(), ended)
+    watchdog = threading.Thread(target=_watch, args=arguments, name="fanwise-watchdog", daemon=True)
+    watchdog.start()
     try:
         yield
     finally:
-        over.set()
-        watching.join()
+        ended.set()
+        watchdog.join()
 
 
-def _watch(team: Alone, step_timeout_s: float, own: threading.Thread, over: threading.Event) -> None:
-    stalls, said = Stalls(), -1
-    while not over.wait(min(_MOST_S, step_timeout_s / _LOOKS)):
-        late = stalls.look(time.monotonic(), 0, {} if team.is_idle else {0: team.turns})
+def _watch(team: Alone, step_timeout_s: float, thread: threading.Thread, ended: threading.Event) -> None:
+    detector, warned_at = StragglerDetector(), -1
+    while not ended.wait(min(_MAX_INTERVAL_S, step_timeout_s / _UPDATES_PER_TIMEOUT)):
+        late = detector.update(time.monotonic(), 0, {} if team.is_idle else {0: team.turns})
         limit = limit_s(step_timeout_s, has_stepped=team.has_stepped)
-        if late.ranks and late.late_s >= limit and team.turns != said:
-            said = team.turns
+        if late.ranks and late.late_s >= limit and team.turns != warned_at:
+            warned_at = team.turns
             _log.warning(
                 "the run hangs: for %.1f s it has not come to the end of its next step, run.mean or run.report.\n%s\n"
-                "step_timeout_s=%g has passed. It is waited for, because in one process there is nobody to go on "
-                "without it; with devices=2 on_loss= would decide.",
+                "step_timeout_s=%g has passed. The run waits, because it has only this process; with several, on_loss= "
+                "would decide.",
                 late.late_s,
-                doing_here(own),
+                describe_thread(thread),
                 step_timeout_s,
             )

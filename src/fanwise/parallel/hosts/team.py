@@ -21,9 +21,9 @@ from ...pool.contract import Decision
 from ...pool.reporting import report
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
-from ..hangs.stalls import limit_s
-from ..optimizers.placement import Placement
-from ..plans import Plan, Reduce
+from ..config import Plan, Reduce
+from ..hangs.stragglers import limit_s
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial
 from ..shards import Node
 from ..teams.agreeing import agreed_seed
@@ -139,7 +139,7 @@ class HostsTeam:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         by_process = self._reduce == "fast"
         return _UntilAlone(
             self, TeamSums(self, self.all_reduce(params), placement, self._device, by_process=by_process)
@@ -187,7 +187,7 @@ class HostsTeam:
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
         own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
-        plan.progress.seed = self.together(
+        plan.position.seed = self.together(
             lambda: agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
         )
 

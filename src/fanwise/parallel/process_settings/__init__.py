@@ -1,7 +1,7 @@
-"""What a run sets in its process, and puts back.
+"""Settings of a process during a run, which are restored after it.
 
-applied         all of it: threads, random states, deterministic operators
-switches        what the program has set before, carried to every process of the run
-malloc_tuning   freed memory stays
-cuda            what holds on a CUDA device besides
+environment      all of them: threads, random states, deterministic operators
+torch_settings   settings that the program has made, which are applied in every process of the run
+malloc           freed memory stays with the process
+cuda             settings for a CUDA device
 """

@@ -1,16 +1,15 @@
-"""What a run does on a CUDA device that it need not do on the CPU, as far as it concerns the process as a whole.
+"""Settings for a run on a CUDA device.
 
-    workspace of cuBLAS     CUBLAS_WORKSPACE_CONFIG=:4096:8, unless the environment has the other value that repeats
-    precision               torch's own defaults: products in float32, convolutions in TF32, cuDNN tries no others out
-    current device          the run's
-    random states           of all CUDA generators; they are for the block to set
+    cuBLAS workspace     CUBLAS_WORKSPACE_CONFIG=:4096:8, unless it has the other deterministic value
+    precision            torch's defaults: matrix products in float32, convolutions in TF32, no cuDNN benchmarks
+    current device       the device of the run
+    random states        of all CUDA generators, which are restored afterwards
 
-A program may have set precision for itself, while the processes of a run start afresh; so that one GPU and several give
-the same bits, every run begins with the defaults. A training function may set others: it runs in every process.
+Every run starts with the default precision, because new processes of a run do: one and several GPUs then give the same
+bits. A training function may change the precision, because it runs in every process.
 
-cuBLAS reads its variable once, at the first product. If a program has multiplied on the GPU before its first run, set
-the variable in the environment before the program starts; else its own process may add in another order than others.
-torch reads it at every product, with a regular expression: 0.05 to 0.13 ms each (2.11), which only small networks show.
+cuBLAS reads its variable once, at the first product. A program that multiplies on the GPU before its first run must set
+the variable before it starts. torch parses the variable at every product, which takes 0.05 to 0.13 ms (torch 2.11).
 """
 
 import os
@@ -22,14 +21,13 @@ import torch
 
 T = TypeVar("T")
 
-# cuBLAS, "Results reproducibility": the two configurations with which products give the same bits each time.
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_REPEATING = (":4096:8", ":16:8")
+_DETERMINISTIC = (":4096:8", ":16:8")  # see "Results reproducibility" in the manual of cuBLAS
 
 
 @contextmanager
-def as_in_every_process(device: torch.device) -> Iterator[None]:
-    """In this block; what was is put back. Raises ValueError for a workspace with which results do not repeat."""
+def cuda_environment(device: torch.device) -> Iterator[None]:
+    """Apply the settings in this block. Raises ValueError for a nondeterministic workspace."""
     with _workspace(), _precision(), torch.cuda.device(device):
         states = torch.cuda.get_rng_state_all()  # torch.manual_seed sets them all
         try:
@@ -40,14 +38,13 @@ def as_in_every_process(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _workspace() -> Iterator[None]:
-    """Looked up by torch at each product, and by cuBLAS at the first."""
     before = os.environ.get(WORKSPACE)
-    if before is not None and before not in _REPEATING:
+    if before is not None and before not in _DETERMINISTIC:
         raise ValueError(
-            f"{WORKSPACE}={before!r}: matrix products on a GPU then give other bits each time.\n"
-            f"Leave it unset, or set it to {_REPEATING[0]!r} before the program starts."
+            f"{WORKSPACE}={before!r} makes matrix products on a GPU nondeterministic.\n"
+            f"Leave it unset, or set it to {_DETERMINISTIC[0]!r} before the program starts."
         )
-    os.environ[WORKSPACE] = before or _REPEATING[0]
+    os.environ[WORKSPACE] = before or _DETERMINISTIC[0]
     try:
         yield
     finally:
@@ -57,11 +54,11 @@ def _workspace() -> Iterator[None]:
 
 @contextmanager
 def _precision() -> Iterator[None]:
-    """torch keeps these settings twice, in an older and a newer form, and refuses to read what differs."""
-    cudnn: Any = torch.backends.cudnn  # Any: torch has annotated the older form only
+    # torch has an older and a newer form of these settings, and refuses to read an older one that differs.
+    cudnn: Any = torch.backends.cudnn
     newer = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
-    values = [each.fp32_precision for each in newer]
-    products, convolutions = _older(torch.get_float32_matmul_precision), _older(lambda: cudnn.allow_tf32)
+    values = [setting.fp32_precision for setting in newer]
+    matmul_precision, allow_tf32 = _read(torch.get_float32_matmul_precision), _read(lambda: cudnn.allow_tf32)
     benchmark, cudnn.benchmark = cudnn.benchmark, False
     torch.set_float32_matmul_precision("highest")
     cudnn.allow_tf32 = True
@@ -69,17 +66,17 @@ def _precision() -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark = benchmark
-        if products is not None:
-            torch.set_float32_matmul_precision(products)
-        if convolutions is not None:
-            cudnn.allow_tf32 = convolutions
-        for each, value in zip(newer, values, strict=True):
-            each.fp32_precision = value
+        if matmul_precision is not None:
+            torch.set_float32_matmul_precision(matmul_precision)
+        if allow_tf32 is not None:
+            cudnn.allow_tf32 = allow_tf32
+        for setting, value in zip(newer, values, strict=True):
+            setting.fp32_precision = value
 
 
-def _older(setting: Callable[[], T]) -> T | None:
-    """None: the program has set the newer form to something else, which then tells all."""
+def _read(getter: Callable[[], T]) -> T | None:
+    """Return an older setting. None: the program has set the newer form."""
     try:
-        return setting()
+        return getter()
     except RuntimeError:
         return None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...tensor.random.keys import Key
-from ..data.splitting import Content, arguments
+from ..data.batch import Content, as_arguments
 from ..rng import begin, generators_of
 from ..shards import Node, TreeSum
 from .buffers import Buffers
@@ -158,7 +158,7 @@ class Replica:
         assert content is not None, "a shard without samples is not executed"
         assert self.loss_fn is not None, "the loop is the program's"
         with self._precision():
-            result = self.loss_fn(self.model, *arguments(content))
+            result = self.loss_fn(self.model, *as_arguments(content))
         return self.reader.read(result, work.samples)
 
     def _precision(self) -> "torch.autocast | nullcontext[None]":

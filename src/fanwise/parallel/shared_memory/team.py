@@ -25,8 +25,8 @@ from ...pool.contract import Decision
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
-from ..optimizers.placement import Placement
-from ..optimizers.sharded import SliceMemory
+from ..optim.sharded import SliceMemory
+from ..optim.step_optimizer import StepOptimizer
 from ..teams.layout import Layout
 from ..teams.team import Attempt, Sums, different_ways
 from ..torch_distributed.backend import BackendAllReduce
@@ -224,10 +224,10 @@ class SharedMemoryTeam:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         made, memory = self.all_reduce(params)
         if memory is not None:
-            placement.share(memory)
+            placement.enable_slices(memory)
         device = params[0].device if params else torch.device("cpu")
         return TeamSums(self, made, placement, device, by_process=self._reduce == "fast")
 

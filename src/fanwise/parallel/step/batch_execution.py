@@ -23,9 +23,9 @@ from ..checks.checking import check_compiled, is_compiled_by_shape
 from ..checks.misuse import passing, updating
 from ..checks.parts import Parts
 from ..checks.verifying import Verifier
-from ..data.batches import Batch, batch_of
-from ..plans import Plan
-from ..progress.line import ProgressLine
+from ..config import Plan
+from ..data.batch import Batch, as_batch
+from ..progress import ProgressLine
 from ..replica.gradients import Partial, divided
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
@@ -116,7 +116,7 @@ class BatchExecution:
         """
         self.guard.check("a step of the run")
         self._parts.check(self.number)
-        batch = batch_of(content, self._plan.shards, self.replica.device)
+        batch = as_batch(content, self._plan.shards, self.replica.device)
         if self._is_compiled_by_shape:
             check_compiled(batch.sizes)
         if self.verifier.comparison.is_due(self.batches):
@@ -240,9 +240,9 @@ class BatchExecution:
     def finish(self, batch: Batch, total: Partial) -> Tensor:
         """Return the mean loss of the batch. The gradients are not needed any more."""
         self.sums.settle()
-        self._plan.progress.used()
+        self._plan.position.mark_used()
         loss = divided(total.loss, total.count)
-        self._line.stepped(self.number, len(batch), loss)
+        self._line.record_step(self.number, len(batch), loss)
         return loss
 
     def state_dict(self) -> dict[str, Any]:

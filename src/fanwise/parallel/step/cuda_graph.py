@@ -28,8 +28,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..data.batches import Batch
-from ..data.splitting import Content, Rows, tensors_in
+from ..data.batch import Batch, Content, Rows, tensors_in
 from ..replica.gradients import Partial, add
 from ..replica.replicas import LossFn, ShardWork, noted
 from ..rng import begin, kept_streams

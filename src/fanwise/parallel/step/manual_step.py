@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from ..checks.misuse import updating
-from ..data.batches import Batch, read_again
-from ..optimizers.placement import Placement
+from ..data.batch import Batch, discard_contents
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
@@ -58,7 +58,7 @@ class ManualStep:
     >>> step.update()
     """
 
-    def __init__(self, execution: BatchExecution, placements: Sequence[Placement]) -> None:
+    def __init__(self, execution: BatchExecution, placements: Sequence[StepOptimizer]) -> None:
         self.updates = 0
         self._execution = execution
         self._replica = execution.replica
@@ -127,7 +127,7 @@ class ManualStep:
                     done = yield from self._executed(made, repeats)
                 if not attempt.is_void:
                     break
-                read_again(made)
+                discard_contents(made)
             divide(done.grads, done.count)
             execution.record(made, done)
             if execution.loss_scale is not None:

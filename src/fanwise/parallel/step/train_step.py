@@ -16,8 +16,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..checks.checking import check_no_gradients
 from ..checks.misuse import updating
-from ..data.batches import Batch, read_again
-from ..optimizers.placement import Placement
+from ..data.batch import Batch, discard_contents
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
@@ -47,7 +47,7 @@ class Step:
     def __init__(
         self,
         execution: BatchExecution,
-        placement: Placement,
+        placement: StepOptimizer,
         devices: Sequence[Device],
         *,
         clip_norm: float | None,
@@ -130,14 +130,14 @@ class Step:
             with self._execution.team.attempt() as attempt, self._execution.transaction():
                 nodes = self._forward_backward(batch)
                 total = self._execution.reduce(nodes, batch, mean=is_update)
-                is_sliced = is_update and self._placement.how == "slices"
+                is_sliced = is_update and self._placement.is_sharded
                 if is_sliced:
                     self._execution.update_slices()
                 else:
                     self._execution.gather(total, mean=is_update)
             if not attempt.is_void:
                 break
-            read_again(batch)
+            discard_contents(batch)
         self._execution.record(batch, total)
         if is_sliced:
             self.updates += 1

@@ -20,13 +20,13 @@ from ...links.codec import pack_error
 from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
-from ..data.order import Progress
-from ..hangs.stacks import told_on_request
-from ..plans import Plan
-from ..process_settings.applied import surroundings
-from ..process_settings.switches import Values
-from ..progress.line import FarScreen, RunSnapshot
-from ..runs import Run
+from ..config import Plan
+from ..context import Run
+from ..data.position import DataPosition
+from ..hangs.stack_dump import install_stack_dump
+from ..process_settings.environment import run_environment
+from ..process_settings.torch_settings import TorchSettings
+from ..progress import RemoteScreen, RunSnapshot
 from ..shared_memory.control_block import ControlBlock
 from ..shared_memory.memory import SharedMemory
 from ..shared_memory.pipes import MessageSender
@@ -58,17 +58,17 @@ class Orders:
     devices: tuple[str, ...]
     drawn: tuple[float, float]
     name: str
-    switches: Values
+    switches: TorchSettings
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
     """The life of a rank."""
     sender = MessageSender(orders.pipe)
-    told_on_request(orders.stacks)  # before anybody knows where to send the signal, which would end the process
+    install_stack_dump(orders.stacks)  # before anybody knows where to send the signal, which would end the process
     sender.say("here", os.getpid(), current().gpus)
     try:
         device, exact = torch.device(orders.devices[0]), orders.settings.reduce != "fast"
-        with surroundings(orders.settings.threads, device, exact=exact, switches=orders.switches):
+        with run_environment(orders.settings.threads, device, exact=exact, settings=orders.switches):
             return _train(train, orders, sender)
     except Over:
         return None
@@ -93,7 +93,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -
         sender,
         reduce=settings.reduce,
     )
-    plan = Plan(settings.shards, settings.threads, Progress(settings.seed), settings.reduce)
+    plan = Plan(settings.shards, settings.threads, DataPosition(settings.seed), settings.reduce)
     run = Run(
         plan,
         tuple(map(torch.device, orders.devices)),
@@ -117,7 +117,11 @@ def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -
 
     try:
         first_s, every_s = orders.drawn
-        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
+        with (
+            run.show_progress(RemoteScreen(show, first_s=first_s, every_s=every_s), orders.name),
+            run.writer,
+            run.training(),
+        ):
             result = train(run)
     finally:
         sys.stdout.flush()

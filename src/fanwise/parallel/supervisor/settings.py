@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import distributed
 
-from ..plans import Reduce
+from ..config import Reduce
 from ..shared_memory.memory import AllReduceKind
 
 

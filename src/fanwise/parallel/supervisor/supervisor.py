@@ -26,12 +26,12 @@ from ...pool import Pool
 from ...pool.contract import Reply
 from ...pool.current import Reported, in_job
 from ...pool.reporting import begin_report
-from ..hangs.stacks import Stacks, doing
-from ..hangs.stalls import Late, Stalls, limit_s
-from ..process_settings import switches
-from ..progress.line import name_of, screen_for
-from ..progress.published import Published, PublishedRank
-from ..runs import Run
+from ..context import Run
+from ..hangs.stack_dump import StackFile, describe_process
+from ..hangs.stragglers import StragglerDetector, Stragglers, limit_s
+from ..process_settings import torch_settings
+from ..progress import function_name, open_screen
+from ..run_status import RankStatus, StatusScreen
 from ..shared_memory.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from ..shared_memory.memory import SharedMemory
 from ..shared_memory.pipes import MessageReceiver
@@ -75,7 +75,7 @@ class _Rank:
     number: int
     job: RankJob
     receiver: MessageReceiver
-    stacks: Stacks
+    stacks: StackFile
     pidfd: int = -1
     pid: int = 0
     gpu: str = ""
@@ -135,7 +135,7 @@ class Supervisor:
         self._control = ControlBlock(self._memory)
         self._ranks: dict[int, _Rank] = {}
         self._views = Membership(tuple(range(self._count)), self._control.arrived)
-        self._stalls = Stalls()
+        self._stalls = StragglerDetector()
         self._began_s = time.monotonic()
         self._is_placed = False
         self._deaths: Counter[tuple[str, int]] = Counter()
@@ -143,8 +143,8 @@ class Supervisor:
         self._reported: Reported | None = None
         self._answered = 0
         self._poll = select.poll()
-        self._screen = Published(screen_for(settings.progress, notice=settings.notice), self._shown_ranks)
-        self._switches = switches.taken()
+        self._screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
+        self._switches = torch_settings.read_settings()
 
     def _check_lease(self) -> None:
         """Raises LeaseError when the processes could never all be there: those that are would wait for ever."""
@@ -182,7 +182,7 @@ class Supervisor:
             self._end_all(grace_s)
 
     def _start(self, number: int) -> None:
-        settings, receiver, stacks = self._settings, MessageReceiver(), Stacks.create()
+        settings, receiver, stacks = self._settings, MessageReceiver(), StackFile.create()
         orders = Orders(
             settings=settings,
             memory=self._memory.path,
@@ -191,7 +191,7 @@ class Supervisor:
             rank=number,
             devices=("cuda:0",) if settings.devices[number][0].startswith("cuda") else settings.devices[number],
             drawn=(self._screen.first_s, self._screen.every_s),
-            name=name_of(self._train),
+            name=function_name(self._train),
             switches=self._switches,
         )
         try:
@@ -290,7 +290,7 @@ class Supervisor:
         assert self._asked is not None, "it was asked for"
         request, _ = self._asked
         self._asked = self._reported = None
-        self._stalls = Stalls()  # who has asked was waiting for us
+        self._stalls = StragglerDetector()  # who has asked was waiting for us
         self._control.put(SUPERVISOR, request % 2, pack(answer))
         self._answered = request
         self._control.set_answered(request)
@@ -314,13 +314,13 @@ class Supervisor:
     def _where(self, rank: _Rank) -> str:
         return f"in {self._called(rank)}"
 
-    def _shown_ranks(self) -> list[PublishedRank]:
+    def _shown_ranks(self) -> list[RankStatus]:
         """For those who look from other programs."""
         found = []
         for rank in self._ranks.values():
             state = "lost" if rank.is_over else "hangs" if rank.hung else "running" if rank.pid else "starting"
             devices = (rank.gpu,) if rank.gpu else self._settings.devices[rank.number]
-            found.append(PublishedRank(rank.number, rank.pid, devices, state))
+            found.append(RankStatus(rank.number, rank.pid, devices, state))
         return found
 
     def _called(self, rank: _Rank) -> str:
@@ -407,13 +407,13 @@ class Supervisor:
                 rank.is_over = True
                 self._silence(rank)
                 self._lost(rank, Ended(text=rank.hung))
-        late = self._stalls.look(now_s, *self._places())
+        late = self._stalls.update(now_s, *self._places())
         limit = self._settings.step_timeout_s
         if limit is not None:
             hung = [rank for rank in late.ranks if late.late_s >= self._limit_s(rank, limit)]
             if hung:
                 self._hang(hung, late, limit)
-        elif late.is_to_be_told:
+        elif late.should_warn:
             for number in late.ranks:
                 _log.warning("%s\nThe run waits, because no step_timeout_s= was given.", self._hanging(number, late))
 
@@ -439,7 +439,7 @@ class Supervisor:
             places = {number: its for number, its in places.items() if its <= place}
         return views.view, places, {number for number in numbers if control.is_idle(number)}
 
-    def _hang(self, hung: Sequence[int], late: Late, limit: float) -> None:
+    def _hang(self, hung: Sequence[int], late: Stragglers, limit: float) -> None:
         said = {number: f"{self._hanging(number, late)}\nstep_timeout_s={limit:g} has passed" for number in hung}
         for number, text in said.items():
             self._ranks[number].hung = text
@@ -454,15 +454,15 @@ class Supervisor:
             rank.hung, rank.killed_s = f"{text}, and it was killed", time.monotonic()
             rank.kill()
 
-    def _hanging(self, number: int, late: Late) -> str:
+    def _hanging(self, number: int, late: Stragglers) -> str:
         """In words, with what it is doing."""
         rank = self._ranks[number]
         others = "no other process waits for it yet"
-        if late.waiting:
-            others = "1 process waits for it" if late.waiting == 1 else f"{late.waiting} processes wait for it"
+        if late.num_waiting:
+            others = "1 process waits for it" if late.num_waiting == 1 else f"{late.num_waiting} processes wait for it"
         return (
             f"{self._called(rank)} hangs: for {late.late_s:.1f} s it has not come to the next exchange of the run, and "
-            f"{others}.\n{doing(rank.pid, rank.stacks, rank.send)}"
+            f"{others}.\n{describe_process(rank.pid, rank.stacks, rank.send)}"
         )
 
     def _obey(self, orders: list[Order]) -> None:

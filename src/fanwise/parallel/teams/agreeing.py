@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from ..checks.agreement import Facts, first_difference
-from ..plans import Plan
-from ..process_settings import switches
+from ..config import Plan
+from ..process_settings import torch_settings
 
 
 def agreed_seed(
@@ -22,7 +22,7 @@ def agreed_seed(
         ValueError: the processes were given different runs.
     """
     given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
-    each = gather((given | dict(own) | switches.comparable(), plan.seed))
+    each = gather((given | dict(own) | torch_settings.comparable_settings(), plan.seed))
     different = first_difference([facts for facts, _ in each])
     if different is not None:
         raise ValueError(

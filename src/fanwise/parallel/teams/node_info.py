@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..data.splitting import moved
+from ..data.batch import copy_to_device
 from ..replica.gradients import Changed, Partial, Rule
 from ..shards import Node
 
@@ -92,11 +92,12 @@ def hear(told: Plain) -> list[NodeInfo]:
 def to_device(done: Partial, device: torch.device) -> Partial:
     """What was gathered goes back to the device; gradients are there."""
     if device.type != "cpu":
-        done.loss = moved(done.loss, device)
+        done.loss = copy_to_device(done.loss, device)
         done.buffers = {
-            place: changed._replace(value=moved(changed.value, device)) for place, changed in done.buffers.items()
+            place: changed._replace(value=copy_to_device(changed.value, device))
+            for place, changed in done.buffers.items()
         }
-        done.sparse = {place: moved(grad, device) for place, grad in done.sparse.items()}
+        done.sparse = {place: copy_to_device(grad, device) for place, grad in done.sparse.items()}
     return done
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...pool.contract import Decision
 from ...pool.reporting import report
-from ..optimizers.placement import Placement
+from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, divided
 from ..shards import Node, total
 
@@ -107,7 +107,7 @@ class Team(Protocol):
         """
         ...
 
-    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         """For one step, of these parameters, whose optimizer the processes may then have by slices."""
         ...
 
@@ -155,7 +155,7 @@ class Alone:
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
 
-    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         return OwnSums()
 
     def step_ends(self) -> None:

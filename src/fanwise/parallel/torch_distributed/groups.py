@@ -28,7 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ...base.errors import WorkerLostError
 from ...links.codec import dumps, loads
-from ..hangs.stalls import limit_s
+from ..hangs.stragglers import limit_s
 from .launcher import Launched
 from .neighbours import Neighbours
 

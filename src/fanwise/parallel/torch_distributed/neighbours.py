@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from ..hangs.stacks import Stacks, doing, told_on_request
+from ..hangs.stack_dump import StackFile, describe_process, install_stack_dump
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ProcessInfo:
 
 
 # Of this process, for its life: who asks when a run has just ended would end the process otherwise.
-_own: Stacks | None = None
+_own: StackFile | None = None
 _pid = 0
 
 
@@ -37,11 +37,11 @@ def process_info() -> ProcessInfo:
     return ProcessInfo(os.uname().nodename, os.getpid(), own.path, own.name)
 
 
-def _stacks() -> Stacks:
+def _stacks() -> StackFile:
     global _own, _pid
     if _own is None or _pid != os.getpid():
-        _own, _pid = Stacks.create(), os.getpid()
-        told_on_request(_own.path)
+        _own, _pid = StackFile.create(), os.getpid()
+        install_stack_dump(_own.path)
     return _own
 
 
@@ -52,11 +52,11 @@ class Neighbours:
         self._place = place
         self._processes = list(processes)
         self._own = _stacks()
-        self._own.note(0)
+        self._own.write_progress(0)
 
     def comes_to(self, number: int) -> None:
         """This process is at an exchange; all have the same numbers for them."""
-        self._own.note(number)
+        self._own.write_progress(number)
 
     def late(self, number: int) -> tuple[list[str], list[str]]:
         """Who has not come to it, with what each is doing; and the others of whom nothing is known."""
@@ -65,16 +65,16 @@ class Neighbours:
             if place == self._place:
                 continue
             called = f"process {place} of {len(self._processes)} (pid {its.pid} on {its.host})"
-            stacks = Stacks.open(its.path, its.name)
+            stacks = StackFile.open(its.path, its.name)
             if stacks is None:
                 unknown.append(called)
                 continue
             with closing(stacks):
-                if stacks.noted() < number:
+                if stacks.read_progress() < number:
                     late.append(f"{called} hangs.\n{self._doing(its, stacks)}")
         return late, unknown
 
-    def _doing(self, its: ProcessInfo, stacks: Stacks) -> str:
+    def _doing(self, its: ProcessInfo, stacks: StackFile) -> str:
         def send(number: int) -> None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
@@ -84,6 +84,6 @@ class Neighbours:
         except ProcessLookupError:
             return "It is gone."
         try:
-            return doing(its.pid, stacks, send)
+            return describe_process(its.pid, stacks, send)
         finally:
             os.close(pidfd)

@@ -21,8 +21,8 @@ from ...pool.reporting import report
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
-from ..optimizers.placement import Placement
-from ..plans import Plan
+from ..config import Plan
+from ..optim.step_optimizer import StepOptimizer
 from ..teams.agreeing import agreed_seed
 from ..teams.team import Attempt, Sums, different_ways
 from . import neighbours
@@ -72,7 +72,7 @@ class TorchDistributedTeam:
             raise self._end
         return [theirs for _, theirs in said]
 
-    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
         return TeamSums(self, self.all_reduce(params), placement, self.device, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
@@ -110,7 +110,7 @@ class TorchDistributedTeam:
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
         own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
-        plan.progress.seed = agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
+        plan.position.seed = agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
         if self._step_timeout_s is not None:
             processes = self.gather("says where it is", neighbours.process_info())
             self._groups.watch(neighbours.Neighbours(self.place, processes), self._step_timeout_s)

@@ -1,4 +1,4 @@
-"""Callbacks of a search, and those for TensorBoard, MLflow and Weights & Biases."""
+"""Events for the callbacks of a search, and callbacks for TensorBoard, MLflow and Weights & Biases."""
 
 from .search_events import SearchEnded as SearchEnded
 from .search_events import SearchStarted as SearchStarted

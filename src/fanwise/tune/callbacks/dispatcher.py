@@ -1,8 +1,8 @@
 """Dispatches events of a search to callbacks and `logging`, each in its own thread.
 
-The search never waits for a callback, and callbacks do not wait for each other. `close` blocks until a slow callback
-has processed all events, but abandons one whose current call does not return, e.g. because a server is gone. The
-first error of each callback method is logged; if `on_start` raises, the callback receives no more events. Tracebacks
+The search never waits for a callback, and callbacks do not wait for each other. `close` blocks until slow callbacks
+have processed all events, but abandons a callback if a call does not return, e.g. because a server is unreachable. The
+first error of each callback method is logged. If `on_start` raises, the callback receives no more events. Tracebacks
 are logged for user-defined callbacks only.
 """
 
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 _events_log.addHandler(logging.NullHandler())
 
-# At the end of a search, built-in callbacks are abandoned if a call does not return within this time, and user
-# callbacks, which may have work to finish, after a multiple of it.
+# At the end of a search, a built-in callback is abandoned if a call does not return within this time. User-defined
+# callbacks have _USER_FACTOR times as long, because they may have work to finish.
 PATIENCE_S = 5.0
 _USER_FACTOR = 12
 _MAX_ERROR_LENGTH = 300
@@ -56,7 +56,7 @@ class CallbackDispatcher:
 
     Args:
         callbacks: the callbacks.
-        state: the search before the events that are dispatched; see `Recorder`.
+        state: the state of the search before each dispatched event (see `Recorder`).
         patience_s: seconds after the end of the search that a call of a built-in callback may take.
     """
 
@@ -71,7 +71,7 @@ class CallbackDispatcher:
         self._put("on_start", event)
 
     def on_event(self, event: Event, actions: list[Action]) -> None:
-        """Dispatch the events that follow from an event, before it is added to the state. Never blocks."""
+        """Dispatch the callback events for an event, before it is added to the state. Never blocks."""
         now_s = event.now_s
         for action in actions:
             if type(action) is Answer:
@@ -88,7 +88,7 @@ class CallbackDispatcher:
                 self._put("on_trial_start", TrialStarted(*start, void_after))
             elif type(action) is Judged:
                 trial = self._state.trials.get(action.trial_id)
-                if trial is not None:  # None: the trial has ended; `Judged` can be repeated
+                if trial is not None:  # otherwise the trial has ended before, because `Judged` can be repeated
                     end = now_s, action.trial_id, action.attempt, trial.config, action.status, trial.num_reports
                     self._put("on_trial_end", TrialEnded(*end, trial.values or {}, action.reason, action.will_retry))
 
@@ -99,7 +99,7 @@ class CallbackDispatcher:
             self._log_worker.put("on_line", (level, line))
 
     def close(self, event: SearchEnded) -> None:
-        """Dispatch the end of the search. Blocks until all callbacks have returned, except those that are stuck."""
+        """Dispatch the end of the search. Blocks until all callbacks have returned, except stuck ones."""
         self._put("on_end", event)
         workers = [*self._workers, self._log_worker]
         for worker in workers:
@@ -131,7 +131,7 @@ class _CallbackWorker:
         self._queue: SimpleQueue[tuple[str, object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._num_done = 0
-        self._call_label = ""  # of the last call
+        self._call_label = ""  # label of the last call
         self._call_started_s = 0.0
         self._num_errors: Counter[str] = Counter()  # by label
         self._is_abandoned = False

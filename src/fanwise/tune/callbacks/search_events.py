@@ -3,10 +3,10 @@
     on_start(SearchStarted)                 before the first trial
       on_trial_start(TrialStarted)          an attempt of a trial started on a worker
         on_report(TrialReported)            a valid report was answered
-      on_trial_end(TrialEnded)              the attempt has ended; `is_over` tells if the trial has
+      on_trial_end(TrialEnded)              the attempt has ended; if `is_over`, the trial has ended, too
     on_end(SearchEnded)                     after the last trial
 
-`now_s` is seconds since the search began, excluding time in which it was not running.
+`now_s` is seconds since the search began, without the time between runs.
 """
 
 from collections.abc import Mapping
@@ -42,11 +42,11 @@ class TrialStarted:
     """An attempt of a trial started.
 
     Args:
-        attempt: number of the attempt, from 0; paused and retried trials have several.
-        from_iter: number of the report from which the attempt continues; 0: from scratch.
-        source: the trial from which it was cloned, or None.
-        void_after: reports of earlier attempts after this iteration are discarded, because the trial restarts from an
-            earlier checkpoint; None: all remain valid.
+        attempt: number of the attempt, from 0. Paused and retried trials have several.
+        from_iter: number of the report after which the attempt continues. 0: start from scratch.
+        source: id of the trial that was cloned, or None.
+        void_after: reports of earlier attempts with a higher number are discarded, because the trial restarts from an
+            earlier checkpoint. None: all reports remain valid.
     """
 
     now_s: float
@@ -60,7 +60,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialReported:
-    """A trial reported. `iter`: number of the report within the trial, from 1; `decision`: the scheduler's answer."""
+    """A trial reported. `iter`: number of the report within the trial, from 1. `decision`: the scheduler's answer."""
 
     now_s: float
     trial_id: int
@@ -76,8 +76,8 @@ class TrialEnded:
     """An attempt of a trial completed, failed, or was stopped or paused.
 
     Args:
-        iter, values: number and values of the last report; 0 and empty if there is none.
-        reason: why the attempt failed, or None.
+        iter, values: number and values of the last report, 0 and empty if there is none.
+        reason: reason of a failure, or None.
     """
 
     now_s: float
@@ -98,7 +98,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded:
-    """The search ended. `reason`: why, in one line; `error`: the error that made it fail, or None."""
+    """The search ended. `reason`: the reason in one line. `error`: the error if it failed, or None."""
 
     now_s: float
     name: str

@@ -1,6 +1,6 @@
 """MLflow callback: one run per trial, with hyperparameters as parameters, numbers as metrics and texts as tags.
 
-It uses its own client, so that an active run of the program is not affected.
+The callback has its own client, so that it does not affect an active run of the program.
 """
 
 from typing import Any
@@ -15,13 +15,13 @@ _CONNECT_TIMEOUT_S = 5.0
 class MLflowCallback:
     """Logs the trials of a search as runs of an MLflow experiment.
 
-    A trial that is resumed, also in a resumed search, continues its run. MLflow cannot delete values: if a trial
-    restarts from an earlier checkpoint, its run keeps the discarded reports, and the tag `fanwise.attempt.N` lists
-    them. Runs left by a killed tuner are set to KILLED when the resumed search ends.
+    A resumed trial continues its run, even after the search itself was resumed. If a trial restarts from an earlier
+    checkpoint, its run keeps the discarded reports, because MLflow cannot delete values, and the tag
+    `fanwise.attempt.N` lists them. Runs that a killed tuner left are set to KILLED when the resumed search ends.
 
     Args:
-        tracking_uri: URI of the store or server; None: MLflow's default, e.g. `MLFLOW_TRACKING_URI`.
-        experiment: name of the MLflow experiment; None: name of the search.
+        tracking_uri: URI of the store or server. None: MLflow's default, e.g. `MLFLOW_TRACKING_URI`.
+        experiment: name of the MLflow experiment. None: name of the search.
 
     Raises:
         NotInstalled: MLflow is not installed.

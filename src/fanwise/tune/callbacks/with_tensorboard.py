@@ -1,6 +1,6 @@
 """TensorBoard callback: one run per trial, with hyperparameters and curves of the reports.
 
-Requires torch and tensorboard, which are imported when the callback is constructed.
+torch and tensorboard are imported when the callback is created.
 """
 
 import os
@@ -15,7 +15,7 @@ class TensorBoardCallback:
     """Writes event files for TensorBoard: `tensorboard --logdir <folder>`.
 
     Args:
-        folder: folder of the event files, with a subfolder per trial; None: `tensorboard` in the experiment's folder.
+        folder: folder of the event files, with a subfolder per trial. None: `tensorboard` in the experiment's folder.
 
     Raises:
         NotInstalled: tensorboard is not installed.

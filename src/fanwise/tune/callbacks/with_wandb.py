@@ -10,12 +10,12 @@ class WandbCallback:
     """Logs the trials of a search as runs of Weights & Biases.
 
     A resumed trial continues its run, even after the search itself was resumed. The x-axis of the charts is
-    `fanwise/iter`, the number of the report, and not W&B's step, because W&B would drop the values of a trial that
-    restarts from an earlier checkpoint. Such a trial has several values for some iterations; use that of the last
+    `fanwise/iter`, the number of the report. W&B's step is not used, because W&B would drop the values of a trial that
+    restarts from an earlier checkpoint. Such a trial has several values for some iterations. Use the value of the last
     `fanwise/attempt`. With mode="offline", upload resumed runs with `wandb sync --append`.
 
     Args:
-        project: W&B project; None: the default, e.g. `WANDB_PROJECT`.
+        project: W&B project. None: the default, e.g. `WANDB_PROJECT`.
         settings: further arguments of `wandb.init`, such as entity="team", mode="offline" or dir="logs".
 
     Raises:
@@ -29,7 +29,7 @@ class WandbCallback:
         try:
             import wandb
 
-            wandb.init  # noqa: B018  # without W&B, a log folder ./wandb is imported as an empty package
+            wandb.init  # noqa: B018  # AttributeError if a log folder ./wandb was imported instead of W&B
         except (ImportError, AttributeError) as error:
             raise NotInstalled("WandbCallback needs W&B. Install it: pip install 'fanwise[wandb]'.") from error
         self._wandb: Any = wandb

@@ -1,4 +1,4 @@
-"""The output actions of the state machine of a search, as frozen plain values.
+"""Actions: the outputs of the state machine of a search. They are immutable.
 
     Start      start an attempt of a trial in a slot      Suggest           ask the searcher for a configuration
     Answer     answer a report                            Discard           delete a checkpoint
@@ -6,7 +6,7 @@
     Judged     set the outcome of an attempt              Finish            end the search; nothing is running
     Terminate, Kill   send a signal to the trial's process
 
-The record stores the actions of each event, so readers need not recompute them and replay can compare them.
+The record stores the actions of each event. Readers need not recompute them, and a replay compares them.
 """
 
 from collections.abc import Mapping
@@ -48,10 +48,10 @@ class Start:
     """Start an attempt of the trial in a free slot.
 
     Args:
-        from_iter: number of the trial's valid reports. The next report has number from_iter + 1.
+        from_iter: number of the trial's last valid report, or 0. The next report has number from_iter + 1.
         checkpoint: name of the checkpoint saved at from_iter. None: start from scratch.
         source: id of the trial that was cloned, or None.
-        fallback: the searcher exceeded its time budget, and the configuration was drawn at random.
+        fallback: the searcher took too long, and the configuration was drawn at random.
         alone: run on a whole GPU instead of a share, because an earlier attempt ran out of memory.
     """
 
@@ -70,8 +70,8 @@ class Start:
 class Answer:
     """Answer report number `iter` of the trial.
 
-    The report does not count if it is `late` (the trial was over or had been asked to stop) or `repeated` (by a resumed
-    trial).
+    `late`: the trial had ended or had been asked to stop. `repeated`: a resumed trial repeats the report. Such reports
+    do not count.
     """
 
     trial_id: int
@@ -94,7 +94,7 @@ class Terminate:
     """Send SIGTERM to the trial's process."""
 
     trial_id: int
-    why: str
+    reason: str
 
 
 @frozen
@@ -102,7 +102,7 @@ class Kill:
     """Send SIGKILL to the trial's process tree."""
 
     trial_id: int
-    why: str
+    reason: str
 
 
 @frozen
@@ -141,12 +141,12 @@ class StopStarting:
 
 @frozen
 class Finish:
-    """End the search. Nothing runs.
+    """End the search. No trial is running.
 
     Args:
         reason: the reason in one line.
         error: message of the error that made the search fail, or None.
-        cause: the exception of the scheduler or searcher, to be raised to the user. Not recorded.
+        cause: the exception of the scheduler or searcher, which the user receives. Not recorded.
         kind: kind of failure; `limit` if the search ended normally.
     """
 

@@ -1,6 +1,6 @@
-"""Detects that the trials of a search all fail alike, which points to the program and not to the configurations.
+"""Detects that all trials of a search fail alike, which suggests a bug in the program rather than bad configurations.
 
-Messages are compared without their numbers: "boom 0.16" and "boom 0.92" are alike.
+Messages are compared without their numbers, so "boom 0.16" and "boom 0.92" are alike.
 """
 
 import re
@@ -12,20 +12,20 @@ from .actions import Reason
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
 _MAX_REASONS = 100
-_ADVICE = "Repair the objective; or set max_equal_failures=None to continue after any failure."
+_ADVICE = "Fix the objective, or set max_equal_failures=None to continue after any failure."
 
 
 def equality_key(reason: Reason) -> tuple[str, str]:
-    """Return a key that is equal for reasons that differ only in numbers."""
+    """Return a key. Reasons that differ only in numbers have equal keys."""
     return reason.kind, _NUMBER.sub("#", reason.text.partition("\n")[0])
 
 
 @final
 class Failures:
-    """Counts the outcomes of trials. A trial counts once, when it first pauses or finishes; a pause is a success.
+    """Counts the outcomes of trials, each when the trial first pauses or finishes. A pause counts as a success.
 
     Args:
-        max_equal: the search fails if the first `max_equal` outcomes are failures and all alike. None: it never fails.
+        max_equal: the search fails if the first `max_equal` outcomes are failures and all alike. None: never.
     """
 
     def __init__(self, max_equal: int | None) -> None:
@@ -49,13 +49,14 @@ class Failures:
             self._reasons[key] += 1
             self._examples.setdefault(key, reason)
         if self._num_outcomes == self._max_equal and self._reasons[key] == self._max_equal:
-            several = f"the first {self._max_equal} trials to finish all failed alike"
-            summary = "the first trial to finish failed" if self._max_equal == 1 else several
+            summary = f"the first {self._max_equal} trials to finish all failed alike"
+            if self._max_equal == 1:
+                summary = "the first trial to finish failed"
             return f"{_text(summary, reason)}\n{_ADVICE}"
         return None
 
     def all_failed(self, num_started: int) -> str | None:
-        """Return the message for the end of a search if all started trials have failed, or None."""
+        """Return the error message if all started trials of a finished search have failed, or None."""
         if self._max_equal is None or not num_started or self._num_failed < num_started:
             return None
         key, count = self._reasons.most_common(1)[0]

@@ -1,13 +1,14 @@
-"""The input events of the state machine of a search. The record stores them, and replay applies them again.
+"""Events: the inputs of the state machine of a search. The record stores them, and a replay applies them again.
 
-    Earlier                          a trial of an earlier search, before Begin
+    EarlierTrial                     a trial of an earlier search, before Begin
     Begin, Resumed                   the search begins, or a new process resumes it
     Ready, Reported, Ended, Free     progress of an attempt
     Suggested                        the searcher has answered
     Tick                             time has passed
     Command, Enqueued, Workers, Interrupt, TrialRequested     a user intervenes
 
-Events are frozen and consist of JSON values. `now_s` is in seconds since the search began, excluding interruptions.
+Events are immutable and consist of JSON values. `now_s` is in seconds since the search began, without the time between
+runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ class Outcome:
     """The outcome of an attempt. The first line of `text` is a summary.
 
     Args:
-        threads: threads that the objective left running, one line each with name and location.
+        threads: threads that the objective left running, as one line with name and location for each.
         retry_alone: the attempt ran out of memory on a share of a GPU, and should be retried on a whole GPU.
     """
 
@@ -36,13 +37,13 @@ class Outcome:
 
 
 @frozen
-class Earlier:
+class EarlierTrial:
     """A trial of an earlier search, passed to the searcher before `Begin`.
 
     Args:
-        trial_id: negative; the last earlier trial has -1.
+        trial_id: a negative id, which is -1 for the last earlier trial.
         config: a complete configuration of this space.
-        reports: its reported values in order, each with all the numbers that this search requires.
+        reports: the values of its reports in order. Each contains all values that this search requires.
     """
 
     now_s: float
@@ -63,27 +64,27 @@ class Begin:
 class Suggested:
     """The searcher's answer to `Suggest` number `number`: a configuration, or None if it has none at present.
 
-    `seen`: sequence number of the last event that the answer takes into account. `error`: the searcher's exception, as
-    text, or None.
+    `last_seen_seq`: sequence number of the last event that the searcher knew of. `error`: its exception as text, or
+    None.
     """
 
     now_s: float
     number: int
     config: Mapping[str, object] | None
-    seen: int = 0
+    last_seen_seq: int = 0
     error: str | None = None
 
 
 @frozen
 class Ready:
-    """The worker is about to call the objective."""
+    """The worker is about to call the objective. `start_method`: how its process was started, such as "fork"."""
 
     now_s: float
     trial_id: int
     attempt: int
     pid: int = 0
     process_started_s: float = 0.0
-    how: str = ""
+    start_method: str = ""
 
 
 @frozen
@@ -111,7 +112,7 @@ class Ended:
 
 @frozen
 class Free:
-    """The processes of the attempt have exited and their devices are returned, so the slot can be reused."""
+    """The processes of the attempt have exited and released their devices, so the slot is free."""
 
     now_s: float
     trial_id: int
@@ -127,10 +128,10 @@ class Tick:
 
 @frozen
 class Interrupt:
-    """A user ends the search by Ctrl-C or `stop()`. The first asks all trials to stop, the second kills them."""
+    """A user ends the search by Ctrl-C or `stop()`. The first event asks all trials to stop, the second kills them."""
 
     now_s: float
-    who: str = "interrupted"
+    reason: str = "interrupted"
 
 
 @frozen
@@ -138,7 +139,7 @@ class Command:
     """A user's command about one trial: pause it at its next report, resume it, or stop it."""
 
     now_s: float
-    what: Literal["pause", "resume", "stop"]
+    command: Literal["pause", "resume", "stop"]
     trial_id: int
 
 
@@ -152,7 +153,7 @@ class Enqueued:
 
 @frozen
 class Workers:
-    """The number of trials that may run at a time changes. Running trials are not affected."""
+    """A user changes the number of trials that may run at a time. Running trials are not affected."""
 
     now_s: float
     n_workers: int
@@ -160,7 +161,7 @@ class Workers:
 
 @frozen
 class TrialRequested:
-    """A program offers to run a trial in its own loop. The offer expires if none starts or awaits a suggestion."""
+    """An ask-and-tell program offers to run a trial. The offer expires unless a trial starts or awaits a suggestion."""
 
     now_s: float
 
@@ -179,6 +180,6 @@ class Resumed:
 
 
 Event: TypeAlias = (
-    Earlier | Begin | Suggested | Ready | Reported | Ended | Free | Tick
+    EarlierTrial | Begin | Suggested | Ready | Reported | Ended | Free | Tick
     | Interrupt | Command | Enqueued | Workers | TrialRequested | Resumed
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """Replays recorded events, to resume a search or to check that it is deterministic.
 
-In a live search, the searcher answers at once or later from its thread. In a replay, answers come from the record. The
-searcher is still called at the time of each request, which restores its state and allows comparing its answers. Rows
-are read ahead only up to the recorded answer, so a long record needs little memory.
+In a live search, other events may occur between a request and the searcher's answer. So a replay applies the recorded
+answers. It also calls the searcher at each request, to restore its state and to compare its answers. Rows are read
+ahead only up to the recorded answer, so a long record needs little memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,16 +21,16 @@ _MAX_DIFFERENCES = 20
 
 
 class Recorded(Protocol):
-    """The actions of a row, decoded lazily."""
+    """The recorded actions of a row, decoded lazily."""
 
     def matches(self, actions: Sequence[Action]) -> bool:
-        """Return True if these actions would have produced the same row."""
+        """Return True if these actions would be recorded in the same way."""
 
     def actions(self) -> list[Action]:
-        """Return the actions, as far as rows store them."""
+        """Return the actions as far as they are recorded."""
 
 
-Row: TypeAlias = tuple[int, Event, Recorded]  # sequence number, event, recorded actions
+Row: TypeAlias = tuple[int, Event, Recorded]  # (sequence number, event, recorded actions)
 
 
 @final
@@ -46,11 +46,14 @@ class Difference:
 
 @final
 @dataclass(slots=True)
-class Replayed:
-    """The result of a replay: the numbers of compared events, decisions and suggestions, and the first differences.
+class ReplayResult:
+    """The result of a replay, with the numbers of compared events, decisions and suggestions.
 
-    `other_versions`: libraries of the searcher whose recorded and installed versions differ, with both versions. If
-    there are any, suggestions were taken from the record and not compared.
+    Args:
+        num_different: number of all differences.
+        differences: the first 20 differences.
+        other_versions: recorded and installed version of each library of the searcher whose versions differ. If there
+            are any, suggestions were not compared.
     """
 
     num_events: int = 0
@@ -66,17 +69,19 @@ class Replayed:
             self.differences.append(Difference(seq, event, recorded, replayed))
 
 
-def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, compares_suggestions: bool) -> Replayed:
+def replay(
+    core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, compares_suggestions: bool
+) -> ReplayResult:
     """Apply recorded events, which brings `core` and `searcher` to their recorded states.
 
     Args:
         core, searcher: new objects, created with the same settings.
-        rows: sequence number, event and recorded actions.
-        compares_suggestions: call the searcher and compare its answers. False: pass it the recorded answers.
+        rows: the rows of the record.
+        compares_suggestions: call the searcher and compare its answers. If False, pass it the recorded answers.
     """
-    result = Replayed()
+    result = ReplayResult()
     suggestions: dict[int, object] = {}
-    (rows,) = tee(rows, 1)  # of this iterator, `tee` makes copies that read ahead
+    (rows,) = tee(rows, 1)  # an iterator that `tee` can copy, to read ahead
     for seq, event, recorded in rows:
         result.num_events += 1
         if type(event) is Suggested and event.number in suggestions:
@@ -98,7 +103,7 @@ def replay(core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, 
                 elif answer.error is None:
                     searcher.replay_suggestion(action.context, answer.config)
                 else:
-                    with suppress(Exception):  # the recorded call raised an exception, which ended that run
+                    with suppress(Exception):  # as in the recorded call, which ended that run
                         searcher.replay_suggestion(action.context, None)
     return result
 

@@ -4,26 +4,26 @@
 
     stage      new trials   paused trials   queued trials   next stage
     --------   ----------   -------------   -------------   -----------------------------------------------------------
-    open       start        may resume      start           draining at a limit on starts, or if nothing is left to run
+    open       start        may resume      start           draining when no more new trials may start
     draining   -            may resume      start           closing when the scheduler resumes no more trials
     closing    -            -               start           finished when no trial runs or is held by a user
     stopping   -            -               -               finished when no trial runs
-    finished   -            -               -               open: a new process resumes the search (Resumed)
+    finished   -            -               -               open when a new process resumes the search (Resumed)
 
-From open, draining or closing, the stage becomes `stopping` when a limit that stops running trials is reached, when the
-search fails, or at an Interrupt. Queued trials have started before (they were retried, interrupted, or
-unpaused by a user) and wait only for a slot.
+The first three stages change to `stopping` when a limit that stops running trials is reached, when the search fails, or
+on an Interrupt. Queued trials have run before and wait for a slot. They were retried, interrupted, or unpaused by a
+user.
 
 `SearchCore` connects the scheduler, the searcher and the stopping criterion with `SuggestionSource` (configurations of
-new trials), `Slots` (places to run) and `Trials` (unfinished trials). Only valid reports reach the scheduler and the
-searcher, and their answers are validated.
+new trials), `Slots` (places to run) and `Trials` (unfinished trials). It validates reports before the scheduler and the
+searcher receive them, and validates the answers of both.
 
-The state machine performs no I/O and is deterministic: replay and resume pass it the recorded events. Late events,
-duplicates, and events about unknown trials change nothing and never raise.
+The state machine performs no I/O and is deterministic, so a replay of the recorded events restores its state. Late
+events, duplicates, and events about unknown trials change nothing and never raise.
 
-Invariants: a slot is used from Start until Free. Every Reported gets exactly one Answer or Reject, the first of its
-actions. Until the next Resumed, StopStarting and Finish are each issued at most once, in this order, and Finish only
-when no slot is used.
+Invariants: A slot is used from Start until Free. The first action after a Reported is its only Answer or Reject.
+Before the next Resumed, there is at most one StopStarting and then at most one Finish, which is issued only when no
+slot is used.
 """
 
 import math
@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, final
 
-from ..constraints import Constraint, infeasibility, violations_of
+from ..constraints import Constraint, infeasibility_of, violations_of
 from ..schedulers.scheduler import (
     CONTINUE,
     PAUSE,
@@ -59,11 +59,11 @@ from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, call_searcher
 from .trials import Ranked, Trial, Trials
-from .validation import Refused, checked_config, checked_decision, problem_with, required_values
+from .validation import InvalidAnswer, checked_config, checked_decision, problem_with, required_values
 
 
 class Listener(Protocol):
-    """The methods of a searcher that receive results. Suggestions are requested by the action `Suggest` instead."""
+    """The methods of a searcher that receive results. The core requests suggestions by the action `Suggest` instead."""
 
     def observe(self, observation: Observation) -> None: ...
     def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
@@ -72,17 +72,19 @@ class Listener(Protocol):
 
 @final
 class SearchCore:
-    """The state machine of one search. Pass it events, first any `Earlier` and then `Begin`, and execute its actions.
+    """The state machine of one search. Pass it events and execute the actions that it returns.
+
+    The first events are one `EarlierTrial` per trial of a warm start, and then `Begin`.
 
     Args:
-        scheduler: decides about trials. Its `begin` has been called. Its exceptions end the search.
+        scheduler: a scheduler whose `begin` has been called. Its exceptions end the search.
         n_workers: number of slots. With 0, a trial starts only after an event `TrialRequested`.
-        constraints: constraints on every report. None: the scheduler's.
+        constraints: constraints on every report. None: those of the scheduler.
         seed: random seed of the search, for the scheduler and the searcher.
-        asynchronous: False: start the next batch only when every slot of the last one is free.
+        asynchronous: if False, start the next batch only when every slot of the last one is free.
         trial_timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
         stop_grace_s: seconds from the request to stop until Kill.
-        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish fail alike. None: never.
+        max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
         retries: number of further attempts of a trial that crashed.
         keep_checkpoints: keep the checkpoints of finished trials.
 
@@ -116,7 +118,7 @@ class SearchCore:
         self._resource_attr = scheduler.resource_attr
         self._required = required_values(self._objectives, self._constraints, self._resource_attr)
         self._metric = self._objectives[0].metric
-        # Metric and factor from its value to the loss.
+        # (metric, sign): the loss is sign * value.
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
         self.counts = Counts(self._metric)
         self.counts.track(criterion, reference_losses(criterion, self._objectives))
@@ -141,7 +143,7 @@ class SearchCore:
         self._cause: Exception | None = None
         self._kind: FinishKind = "limit"
         self._handlers: dict[type, Callable[[Any], None]] = {
-            events.Earlier: self._on_earlier, events.Begin: self._on_begin, events.Suggested: self._on_suggested,
+            events.EarlierTrial: self._on_earlier, events.Begin: self._on_begin, events.Suggested: self._on_suggested,
             events.Ready: self._trials.on_ready, events.Reported: self._on_reported, events.Ended: self._on_ended,
             events.Free: self._on_free, events.Tick: self._on_tick, events.Interrupt: self._on_interrupt,
             events.Command: self._on_command, events.Enqueued: self._on_enqueued, events.Workers: self._on_workers,
@@ -151,7 +153,7 @@ class SearchCore:
     def handle(self, event: Event) -> list[Action]:
         self._handlers[type(event)](event)
         if type(event) is not events.Reported:
-            self._apply_limits(event.now_s)
+            self._check_limits(event.now_s)
         if not self._trials.active and self._stage not in ("open", "finished"):
             self._finish()
         actions = self._actions[:]
@@ -159,12 +161,12 @@ class SearchCore:
         return actions
 
     def send_results_to(self, listener: Listener) -> None:
-        """Pass results to this proxy of the searcher from now on, because the searcher may run in another thread."""
+        """From now on, pass results to `listener`, a proxy of a searcher that runs in another thread."""
         self._listener = listener
 
     @property
     def best(self) -> BestReport | None:
-        """The best finite report by the first objective, the earliest on ties. Feasible reports rank above others."""
+        """The best finite report by the first objective, the earliest on ties. Infeasible reports rank last."""
         return self._trials.best
 
     @property
@@ -189,13 +191,13 @@ class SearchCore:
 
     # Events of the search.
 
-    def _on_earlier(self, event: events.Earlier) -> None:
+    def _on_earlier(self, event: events.EarlierTrial) -> None:
         try:
             for number, values in enumerate(event.reports, start=1):
                 self._listener.observe(self._observation(event.trial_id, event.config, number, values))
             self._listener.on_end(event.trial_id, event.status)
-        except Exception as error:  # user code: any exception ends the search cleanly
-            self._fail_user_code("searcher", error, event.now_s)
+        except Exception as error:  # user code may raise any exception, which ends the search
+            self._fail_on_exception("searcher", error, event.now_s)
 
     def _on_begin(self, event: events.Begin) -> None:
         assert not self._has_begun, "a search begins once"
@@ -206,10 +208,10 @@ class SearchCore:
 
     def _on_suggested(self, event: events.Suggested) -> None:
         if not self._suggestions.is_requested(event.number):
-            return  # late: the trial has started with a random configuration instead
+            return  # a late answer; the trial has started with a random configuration
         try:
             self._suggestions.receive(event, self._next_id)
-        except Refused as error:
+        except InvalidAnswer as error:
             self._fail("searcher", "the searcher failed", str(error), event.now_s, error.cause)
         if event.error is not None:
             self._fail("searcher", "the searcher failed", event.error, event.now_s)
@@ -231,21 +233,21 @@ class SearchCore:
         self._fill(event.now_s)
 
     def _on_tick(self, event: events.Tick) -> None:
-        now_s, source = event.now_s, self._suggestions
+        now_s, suggestions = event.now_s, self._suggestions
         self._trials.tick(now_s)
-        if not source.take_deadline(now_s):
+        if not suggestions.take_deadline(now_s):
             return
-        self._apply_limits(now_s)
-        if source.state == "requested" and source.is_awaited and self._stage == "open":
-            config = source.fall_back()
+        self._check_limits(now_s)
+        if suggestions.state == "requested" and suggestions.is_awaited and self._stage == "open":
+            config = suggestions.fall_back()
             if self._slots.has_room:
                 self._start_new(config, fallback=True)
-                self._apply_limits(now_s)
+                self._check_limits(now_s)
             self._request_ahead(now_s)
             self._fill(now_s)
 
     def _on_interrupt(self, event: events.Interrupt) -> None:
-        self._halt(event.who, event.now_s)
+        self._halt(event.reason, event.now_s)
         if self._is_interrupted:
             for trial in self._trials.active.values():
                 self._trials.kill(trial, "interrupted twice")
@@ -260,7 +262,7 @@ class SearchCore:
             self.counts.track(self._criterion, reference_losses(self._criterion, self._objectives))
         if event.n_workers is not None:
             self._slots.n_workers = event.n_workers
-        # Those of the suspended trials that had been counted as stopped, but will run again.
+        # Some suspended trials were counted as stopped, but will run again.
         self.counts.num_trials_stopped -= self._trials.suspend_lost()
         active = list(self._trials.active.values())
         for trial in active:
@@ -274,7 +276,7 @@ class SearchCore:
             self._rewind(trial, now_s)
         self._trials.queue_suspended()
         self._suggestions.reset()
-        self._apply_limits(now_s)
+        self._check_limits(now_s)
         self._request_ahead(now_s)
         self._fill(now_s)
 
@@ -300,14 +302,14 @@ class SearchCore:
         decision = self._decide(trial, event.values, now_s)
         if event.checkpoint is not None:
             self._trials.keep_checkpoint(trial, event.checkpoint)
-        limit = self._verdict(now_s)
+        limit = self._reached_limit(now_s)
         if limit is not None and not limit.lets_running_finish and decision is CONTINUE:
             decision = STOP
             self._trials.ask_to_stop(trial, "suspend", now_s)
         self._actions.insert(0, Answer(trial.trial_id, decision, trial.iter))
         self._suggestions.refresh()
         if limit is not None:
-            self._apply(limit, now_s)
+            self._apply_limit(limit, now_s)
         if self._slots.has_room:
             self._fill(now_s)
 
@@ -322,7 +324,7 @@ class SearchCore:
             return
         if trial.state not in ("attempt-ended", "done"):
             self._end_attempt(trial, Outcome("lost", "the worker exited before it reported how the trial ended"), now_s)
-        self._apply_limits(now_s)
+        self._check_limits(now_s)
         may_start = self._stage != "stopping" and self._slots.num_used <= self._slots.n_workers
         if trial.plan == "retry" and may_start and not trial.is_stopped_by_user:
             self._trials.start(trial, trial.slot)
@@ -335,10 +337,10 @@ class SearchCore:
         trial = self._trials.find_unfinished(event.trial_id)
         if trial is None:
             return
-        if event.what == "stop":
+        if event.command == "stop":
             if self._trials.stop_for_user(trial, event.now_s):
                 self._finish_trial(trial, Status.STOPPED, event.now_s)
-        elif self._trials.set_hold(trial, event.what == "pause"):
+        elif self._trials.set_hold(trial, event.command == "pause"):
             self._fill(event.now_s)
 
     # Starting trials.
@@ -348,11 +350,11 @@ class SearchCore:
         return self.counts.num_trials_started
 
     def _fill(self, now_s: float) -> None:
-        """Start trials in the free slots: first queued ones, then as the scheduler decides."""
+        """Start the queued trials in free slots, then the trials that the scheduler chooses."""
         if not self._slots.open_batch():
             return
         while True:
-            self._apply_limits(now_s)
+            self._check_limits(now_s)
             if not self._slots.has_room or self._stage in ("stopping", "finished") or not self._has_begun:
                 return
             if self._trials.queued:
@@ -402,23 +404,23 @@ class SearchCore:
         )
         try:
             return self._checked_next(self._scheduler.next(context))
-        except Exception as error:  # user code: any exception ends the search cleanly
-            self._fail_user_code("scheduler", error, now_s)
+        except Exception as error:  # user code may raise any exception, which ends the search
+            self._fail_on_exception("scheduler", error, now_s)
             return None
 
     def _checked_next(self, answer: NextTrial) -> NextTrial:
-        """Validate the answer, or raise Refused. A request for a new trial becomes `Wait` if none may start."""
+        """Validate the answer, or raise InvalidAnswer. Replace `New` and `Clone` by `Wait` if no trial may start."""
         if type(answer) is Wait or (self._stage == "draining" and isinstance(answer, (New, Clone))):
             return Wait()
         if isinstance(answer, (Resume, Stop)):
             if not self._trials.may_resume(answer.trial_id):
                 trial_ids = filter(self._trials.may_resume, sorted([*self._trials.paused, *self._trials.active]))
                 paused = ", ".join(map(str, list(trial_ids)[:20])) or "none"
-                raise self._refused(f"returned {answer!r}, but that trial is not paused; paused are: {paused}")
+                raise self._invalid_answer(f"returned {answer!r}, but that trial is not paused; paused are: {paused}")
             return answer
         if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
-            known = f"{self._next_id} trials have started, from 0 on"
-            raise self._refused(f"returned {answer!r}, but there is no such trial: {known}")
+            trials = f"{self._next_id} trials have started, numbered from 0"
+            raise self._invalid_answer(f"returned {answer!r}, but there is no such trial; {trials}")
         if isinstance(answer, Clone) or (isinstance(answer, New) and answer.config is not None):
             origin = f"the configuration of {type(self._scheduler).__name__}.next()"
             config = checked_config(answer.config, self._space, origin, self._next_id)
@@ -428,26 +430,26 @@ class SearchCore:
         if isinstance(answer, (New, Wait, Done)):
             return answer
         allowed = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
-        raise self._refused(f"must return {allowed}, got {answer!r}", TypeError)
+        raise self._invalid_answer(f"must return {allowed}, got {answer!r}", TypeError)
 
-    def _refused(self, problem: str, kind: type[Exception] = ValueError) -> Refused:
-        return Refused(kind(f"{type(self._scheduler).__name__}.next() {problem}"))
+    def _invalid_answer(self, problem: str, kind: type[Exception] = ValueError) -> InvalidAnswer:
+        return InvalidAnswer(kind(f"{type(self._scheduler).__name__}.next() {problem}"))
 
     def _start_suggested(self, now_s: float) -> bool:
-        """Start a trial with the next configuration, or return False and let the slot wait for a suggestion."""
-        source = self._suggestions
-        if source.enqueued:
-            self._start_new(source.take_enqueued())
+        """Start a trial with the next configuration. If there is none yet, let the slot wait, and return False."""
+        suggestions = self._suggestions
+        if suggestions.enqueued:
+            self._start_new(suggestions.take_enqueued())
             return True
-        if source.state == "ready":
-            self._start_new(source.take_suggestion())
+        if suggestions.state == "ready":
+            self._start_new(suggestions.take_suggestion())
             self._request_ahead(now_s)
             return True
-        source.wait(self._next_id, self._trials.pending, now_s)
+        suggestions.wait(self._next_id, self._trials.pending, now_s)
         return False
 
     def _request_ahead(self, now_s: float) -> None:
-        """Request a suggestion before a slot is free, if the searcher has a time budget."""
+        """Request a suggestion before a slot is free, if the searcher has a time limit."""
         if self._stage == "open" and self._suggestions.timeout_s is not None:
             self._suggestions.request(self._next_id, self._trials.pending, now_s)
 
@@ -461,7 +463,7 @@ class SearchCore:
         self._trials.start(trial, self._slots.take(), source=source, fallback=fallback)
 
     def _resume_or_stop(self, answer: Resume | Stop, now_s: float) -> None:
-        """Resume or stop a paused trial: at once, or as soon as its process has exited."""
+        """Resume or stop a paused trial, now or when its process has exited."""
         trial = self._trials.active.get(answer.trial_id) or self._trials.paused[answer.trial_id]
         if isinstance(answer, Stop):
             if self._trials.stop_for_scheduler(trial):
@@ -482,7 +484,7 @@ class SearchCore:
             self._actions.append(Discard(event.trial_id, event.checkpoint))
 
     def _check_names(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
-        """Fail the search if a required value is missing and no trial has reported it: its name is misspelled."""
+        """Fail the search if a value is missing before any report was valid, as its name is probably misspelled."""
         invalid = next((item for item in self._required if not is_number(values.get(item.name))), None)
         if not self.counts.num_evaluations and invalid is not None and invalid.name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
@@ -492,39 +494,39 @@ class SearchCore:
         self, trial_id: int, config: Mapping[str, object], iter: int, values: Mapping[str, Any]
     ) -> Observation:
         violations = violations_of(self._constraints, values) if self._constraints else ()
-        excess = infeasibility(self._constraints, violations) if violations else 0.0
+        infeasibility = infeasibility_of(self._constraints, violations) if violations else 0.0
         losses = tuple([sign * values[metric] for metric, sign in self._signs])
-        if -math.inf in losses:  # see Objective.loss: an infinite value is never the best
+        if -math.inf in losses:  # as in Objective.loss, an infinite value is never the best
             losses = tuple([math.inf if loss == -math.inf else loss for loss in losses])
         attr = self._resource_attr
         resource = float(iter) if attr is None else round_resource(float(values[attr]))
-        return Observation(trial_id, config, iter, resource, losses, values, violations, excess)
+        return Observation(trial_id, config, iter, resource, losses, values, violations, infeasibility)
 
     def _decide(self, trial: Trial, values: Mapping[str, Any], now_s: float) -> Decision:
         """Count and rank a new report, and return the decision about it."""
         report = self._observation(trial.trial_id, trial.config, trial.iter, values)
-        losses, excess = report.losses, report.infeasibility
-        self.counts.add_report(values, is_feasible=excess == 0.0)
+        losses, infeasibility = report.losses, report.infeasibility
+        self.counts.add_report(values, is_feasible=infeasibility == 0.0)
         if any(map(math.isnan, losses)) or any(map(math.isnan, report.violations)):
             name = next(item.name for item in self._required if math.isnan(values[item.name]))
             trial.fault = Reason("nan", f"the objective reported {name}=nan")
             self._trials.ask_to_stop(trial, "stop", now_s)
             return STOP
-        self.counts.add_result(trial.trial_id, excess, losses)
-        rank = (excess, losses[0], self.counts.num_evaluations)
-        if math.isfinite(losses[0]) and math.isfinite(excess) and (trial.best is None or rank < trial.best):
-            best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, excess)
+        self.counts.add_result(trial.trial_id, infeasibility, losses)
+        rank = (infeasibility, losses[0], self.counts.num_evaluations)
+        if math.isfinite(losses[0]) and math.isfinite(infeasibility) and (trial.best is None or rank < trial.best):
+            best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, infeasibility)
             trial.best = Ranked(*rank, best)
-        called: Literal["searcher", "scheduler"] = "searcher"
+        callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
-            called = "scheduler"
+            callee = "scheduler"
             decision = self._scheduler.on_report(report)
             if type(decision) is not Decision:
                 decision = checked_decision(decision, type(self._scheduler).__name__, trial.trial_id)
-        except Exception as error:  # user code: any exception ends the search cleanly
+        except Exception as error:  # user code may raise any exception, which ends the search
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail_user_code(called, error, now_s)
+            self._fail_on_exception(callee, error, now_s)
             return STOP
         if decision is STOP:
             maximum = self._scheduler.max_resource
@@ -538,7 +540,7 @@ class SearchCore:
     # Ends of trials.
 
     def _end_attempt(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
-        """End the attempt of a trial, and the trial unless it pauses, retries, or continues after a resume."""
+        """End the attempt. Finish the trial too, unless it will be resumed or retried."""
         status, reason = self._trials.end(trial, outcome)
         if trial.plan == "retry":
             self._rewind(trial, now_s)
@@ -561,13 +563,13 @@ class SearchCore:
         """Discard the reports after the trial's last checkpoint."""
         if not trial.rewind():
             return
-        called: Literal["searcher", "scheduler"] = "searcher"
+        callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_rollback(trial.trial_id, trial.iter)
-            called = "scheduler"
+            callee = "scheduler"
             self._scheduler.on_rollback(trial.trial_id, trial.iter)
-        except Exception as error:  # user code: any exception ends the search cleanly
-            self._fail_user_code(called, error, now_s)
+        except Exception as error:  # user code may raise any exception, which ends the search
+            self._fail_on_exception(callee, error, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
         self._slots.release(trial.slot)
@@ -583,29 +585,29 @@ class SearchCore:
         self.counts.num_trials_failed += status is Status.FAILED
         self.counts.add_end(trial.trial_id)
         self._trials.finish(trial)
-        called: Literal["searcher", "scheduler"] = "searcher"
+        callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.on_end(trial.trial_id, str(status))
-            called = "scheduler"
+            callee = "scheduler"
             self._scheduler.on_end(trial.trial_id, status)
-        except Exception as error:  # user code: any exception ends the search cleanly
-            self._fail_user_code(called, error, now_s)
+        except Exception as error:  # user code may raise any exception, which ends the search
+            self._fail_on_exception(callee, error, now_s)
 
     # Limits and the end of the search.
 
-    def _verdict(self, now_s: float) -> Verdict | None:
+    def _reached_limit(self, now_s: float) -> Verdict | None:
         """Update the wall-clock time of the counts. Return the limit that was reached, or None."""
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
         self.counts.wallclock_s = now_s
         return verdict(self._criterion, self.counts, is_draining=self._stage != "open")
 
-    def _apply_limits(self, now_s: float) -> None:
-        limit = self._verdict(now_s)
+    def _check_limits(self, now_s: float) -> None:
+        limit = self._reached_limit(now_s)
         if limit is not None:
-            self._apply(limit, now_s)
+            self._apply_limit(limit, now_s)
 
-    def _apply(self, limit: Verdict, now_s: float) -> None:
+    def _apply_limit(self, limit: Verdict, now_s: float) -> None:
         if limit.lets_running_finish:
             self._stop_starting(limit.reason)
         else:
@@ -618,7 +620,7 @@ class SearchCore:
             self._actions.append(StopStarting(reason))
 
     def _halt(self, reason: str, now_s: float) -> None:
-        """Start no more trials and stop the running ones. Of several reasons to stop them, the first is recorded."""
+        """Start no more trials and stop the running ones. Only the reason of the first call is recorded."""
         if self._stage not in ("stopping", "finished"):
             self._stop_starting(reason)
             self._stage, self._reason = "stopping", reason
@@ -628,23 +630,23 @@ class SearchCore:
                     self._trials.terminate(trial, "suspend", reason, now_s)
 
     def _fail(self, kind: FinishKind, reason: str, error: str, now_s: float, cause: Exception | None = None) -> None:
-        """End the search with an error. The first error is the one recorded."""
+        """End the search with an error. Only the first error is recorded."""
         if self._error is None and self._stage != "finished":
             self._kind, self._error, self._cause = kind, error, cause
         self._halt(reason, now_s)
 
-    def _fail_user_code(self, called: Literal["searcher", "scheduler"], error: Exception, now_s: float) -> None:
-        error = error.cause if isinstance(error, Refused) else error
-        name = f"searcher {type(self._scheduler.searcher).__name__}" if called == "searcher" else "scheduler"
+    def _fail_on_exception(self, callee: Literal["searcher", "scheduler"], error: Exception, now_s: float) -> None:
+        error = error.cause if isinstance(error, InvalidAnswer) else error
+        name = f"searcher {type(self._scheduler.searcher).__name__}" if callee == "searcher" else "scheduler"
         text = f"the {name} raised {type(error).__name__}: {error}"
-        self._fail(called, f"the {called} failed", text, now_s, error)
+        self._fail(callee, f"the {callee} failed", text, now_s, error)
 
     def _finish(self) -> None:
         """End the search now that no trial runs, unless a trial is queued or held by a user."""
         if self._stage != "stopping" and (self._trials.queued or self._trials.has_held):
             return
         if self._stage == "draining" and self._slots.n_workers == 0 and self._trials.paused:
-            return  # the next TrialRequested may resume it
+            return  # the next TrialRequested may resume a paused trial
         self._stage = "finished"
         self._suggestions.deadline_s = None
         if self._error is None and (text := self._failures.all_failed(self.counts.num_trials_started)) is not None:
@@ -653,18 +655,18 @@ class SearchCore:
 
 
 def handle_and_suggest(
-    core: SearchCore, event: Event, searcher: Searcher | None, note: Callable[[Event, list[Action]], None]
+    core: SearchCore, event: Event, searcher: Searcher | None, on_event: Callable[[Event, list[Action]], None]
 ) -> None:
-    """Apply the event, and the suggestions that its actions request from `searcher`, which is called at once.
+    """Apply the event. If an action requests a suggestion, call the searcher at once and apply its answer, too.
 
-    `note` receives every event and its actions.
+    `on_event` receives every event and its actions.
     """
     pending = deque((event,))
     while pending:
         event = pending.popleft()
         actions = core.handle(event)
-        note(event, actions)
+        on_event(event, actions)
         for action in actions:
             if type(action) is Suggest:
-                assert searcher is not None, "a suggestion was ordered from a scheduler without a searcher"
+                assert searcher is not None, "a suggestion was requested from a scheduler without a searcher"
                 pending.append(call_searcher(searcher, action, event.now_s))

@@ -1,8 +1,8 @@
 """Slots of a search: places for running trials, numbered from 0. The smallest free slot is taken first.
 
-A trial uses its slot until its process has exited. More than `n_workers` slots are used after `n_workers` was lowered,
-and after a trial used an offer (`has_offer`). With asynchronous=False, trials start in batches: a batch opens when no
-slot is used, and closes when a slot is released, or when the number of slots changes while all are used.
+A trial uses its slot until its process has exited. More than `n_workers` slots can be in use, because `n_workers` was
+lowered or because trials used offers (`has_offer`). With asynchronous=False, trials start in batches. A batch opens
+when no slot is used. It closes when a slot is released, or when the number of slots changes while all are used.
 """
 
 import heapq
@@ -14,7 +14,7 @@ class Slots:
     """The slots of one search.
 
     Attributes:
-        num_used: number of slots that are used, or reserved for a trial that resumes when its process has exited.
+        num_used: number of slots that are used or reserved (`Trial.reserved_slot`).
         has_offer: a program offers to run one trial, which may start even if `n_workers` slots are used.
     """
 
@@ -23,7 +23,7 @@ class Slots:
         self.num_used = 0
         self.has_offer = False
         self._asynchronous = asynchronous
-        self._free: list[int] = []  # a heap; free and used slots are 0, 1, 2, ... without gaps
+        self._free: list[int] = []  # a heap; free and used slots together are 0, 1, 2, ...
         self._is_batch_open = False
 
     @property

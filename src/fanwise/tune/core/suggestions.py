@@ -1,4 +1,4 @@
-"""Source of configurations for new trials: enqueued by users, or suggested by the searcher, possibly ahead of time.
+"""Configurations for new trials, which users enqueue or the searcher suggests, possibly ahead of time.
 
     state       event                       action, next state
     ---------   -------------------------   --------------------------------------------------------------------
@@ -13,8 +13,9 @@
                 configuration
     any         reset: a resumed search     ready stays ready; otherwise idle, because the request is lost
 
-`is_awaited`: the scheduler has answered `New()` and is not asked again until the suggestion arrives. If the searcher
-has a time budget, the wait has a deadline. Enqueued configurations are taken before suggestions, in any state.
+While `is_awaited` is set, a free slot waits for the suggestion, because the scheduler has answered `New()`. The
+scheduler is not asked again until the suggestion arrives. If the searcher has a time limit, the wait has a deadline.
+Enqueued configurations are taken before suggestions, in any state.
 """
 
 from collections import deque
@@ -38,12 +39,12 @@ class SuggestionSource:
     """The source of configurations of one search.
 
     Args:
-        searcher: only its attributes are read; it is not called here. The action `Suggest` requests suggestions.
+        searcher: the searcher, which is not called here. The action `Suggest` requests suggestions.
         actions: the actions of the current event, to which this class appends.
 
     Attributes:
-        enqueued: configurations of users.
-        timeout_s: time budget of the searcher in seconds. None: no limit.
+        enqueued: configurations that users enqueued.
+        timeout_s: time limit of the searcher in seconds. None: no limit.
         deadline_s: time at which the slot stops waiting for the suggestion. None: no limit.
     """
 
@@ -58,7 +59,7 @@ class SuggestionSource:
         self.is_awaited = False
         self.deadline_s: float | None = None
         self.enqueued: deque[Config] = deque()
-        self._suggestion: Config = {}  # while ready
+        self._suggestion: Config = {}  # valid in state `ready`
         self._num_requests = 0
 
     def enqueue(self, config: Config) -> None:
@@ -104,7 +105,7 @@ class SuggestionSource:
         return self.state == "requested" and number == self._num_requests - 1
 
     def receive(self, event: Suggested, trial_id: int) -> None:
-        """Receive the answer to the pending request. Raise Refused if the configuration is invalid."""
+        """Store the answer to the pending request. Raise InvalidAnswer if the configuration is invalid."""
         self.state, self.deadline_s = "idle", None
         if event.config is not None and event.error is None:
             self._suggestion = checked_config(event.config, self._space, self._name, trial_id)
@@ -113,7 +114,7 @@ class SuggestionSource:
             self.state, self.is_awaited = "exhausted", False
 
     def take_deadline(self, now_s: float) -> bool:
-        """Clear the deadline if it has passed. Return True if it has."""
+        """Return True if the deadline has passed, and clear it."""
         if self.deadline_s is None or now_s < self.deadline_s:
             return False
         self.deadline_s = None
@@ -125,25 +126,25 @@ class SuggestionSource:
         return self._space.sample(KeyedRandom(f"{self._seed}/fallback/{self._num_requests - 1}"))
 
     def refresh(self) -> None:
-        """Let an exhausted searcher be asked again, because the search has changed."""
+        """Allow requests to an exhausted searcher again, because the search has changed."""
         if self.state == "exhausted":
             self.state = "idle"
 
     def reset(self) -> None:
-        """Forget the pending request of a search that was interrupted. A ready suggestion is kept."""
+        """Drop the pending request of an interrupted search. Keep a ready suggestion."""
         if self.state != "ready":
             self.state = "idle"
         self.is_awaited, self.deadline_s = False, None
 
 
 def plain_suggestion(searcher: Searcher, action: Suggest) -> Config | None:
-    """Return the searcher's suggestion in plain Python values and names of objects, as the record stores it."""
+    """Call the searcher and return its suggestion as JSON values, in which Python objects are replaced by names."""
     config = searcher.suggest(action.context)
     if not isinstance(config, Mapping):
         return config
     try:
         return {name: plain_json_or_name(name, value) for name, value in config.items()}
-    except ValueError:  # a NaN: `checked_config` refuses it later, with a better message
+    except ValueError:  # a NaN, which `checked_config` refuses later with a better message
         return config
 
 
@@ -151,7 +152,7 @@ def call_searcher(searcher: Searcher, action: Suggest, now_s: float, *, last_see
     """Call the searcher and return its suggestion as an event. An exception becomes an event that ends the search."""
     try:
         return Suggested(now_s, action.number, plain_suggestion(searcher, action), last_seen_seq)
-    except Exception as error:  # user code: any exception ends the search cleanly
+    except Exception as error:  # user code may raise any exception, which ends the search
         return failed_suggestion(searcher, action, now_s, error, last_seen_seq=last_seen_seq)
 
 

@@ -21,12 +21,11 @@
                       a user holds it, or stops it                       held, or finished
     suspended  -      Resumed: a new process resumes the search          queued
 
-The scheduler considers a held trial running: only a user has paused it. A finished trial is forgotten, except for the
+A held trial was paused by a user, and the scheduler considers it running. A finished trial is deleted, except for the
 best report and the checkpoints that are kept.
 
 A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at the iteration of its checkpoint, or 0.
-After a crash the reports beyond that iteration are void. After a pause they remain valid, and the next attempt repeats
-them.
+After a crash, later reports of the trial are void. After a pause they remain valid, and the next attempt repeats them.
 """
 
 from collections.abc import Mapping
@@ -41,19 +40,19 @@ from .events import Outcome, Ready
 State: TypeAlias = Literal[
     "starting", "running", "stopping", "killed", "attempt-ended", "done", "paused", "held", "queued", "suspended"
 ]  # fmt: skip
-# The plan of a stopping trial is the request sent to it; that of an ended trial is applied when its slot is free.
-# complete: stop at the maximum resource. hold: pause for a user. drop: pause and never resume. suspend: the search
-# ends, the trial does not.
+# A plan says why an attempt stops. It determines the next state of the trial when the slot is free.
+# complete: stop at the maximum resource. hold: a user pauses the trial. drop: pause and never resume.
+# suspend: the search ends, and the trial continues if the search is resumed.
 Plan: TypeAlias = Literal["", "stop", "complete", "pause", "hold", "drop", "suspend", "retry"]
 
 # A crash may be transient. A timeout, a NaN or a missing report is caused by the configuration or the program.
 _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
-# Outcomes that count as a stop after a request to stop: TrialStopped, our signal, or a return in the meantime.
+# These outcomes count as a stop if the trial was asked to stop. The trial may return or crash before it notices.
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
 class Ranked(NamedTuple):
-    """A report in ranking order, the smallest is the best. `number` is unique, so the earliest report wins ties."""
+    """A report with its sort key. The smallest is the best. `number` is unique, so the earliest report wins ties."""
 
     infeasibility: float
     loss: float
@@ -74,14 +73,14 @@ class Trial:
     """A trial that is not finished.
 
     Args:
-        reserved_slot: slot of the next attempt, if the scheduler resumed the trial before its process had exited.
+        reserved_slot: slot of the next attempt if the scheduler resumed the trial before its process had exited.
         iter: number of the last report of the current attempt.
         reached: number of the last report that the scheduler and the searcher have seen.
-        hold: a user has paused the trial; only a user can resume it.
+        hold: a user has paused the trial, and only a user can resume it.
         is_stopped_by_user: a user stopped the trial after it was asked to pause, or before its retry.
         alone: the trial gets a whole GPU, because it ran out of memory on a share of one.
-        is_counted: `Failures` has counted the trial, which paused or finished before.
-        fault: why the trial fails, regardless of the outcome of the attempt.
+        is_counted: `Failures` has counted the trial.
+        fault: the reason why the trial fails, whatever the outcome of the attempt is.
     """
 
     trial_id: int
@@ -121,7 +120,7 @@ class Trials:
 
     Args:
         actions: the actions of the current event, to which this class appends.
-        keeps_checkpoints: keep the checkpoints of all finished trials. False: only that of the best.
+        keeps_checkpoints: keep the checkpoints of all finished trials. If False, keep only that of the best trial.
 
     Attributes:
         active: trials that use a slot, in the order of their starts.
@@ -129,8 +128,8 @@ class Trials:
         paused: paused and held trials.
         queued: trials that start before all others, in this order.
         deadlines: ends of timeouts and grace periods.
-        checkpoints: number of references to each checkpoint. A trial that may run again, a clone of it, and a finished
-            trial whose checkpoint is kept each hold one.
+        checkpoints: number of references to each checkpoint by trials that may run again, and by finished trials whose
+            checkpoint is kept.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class Trials:
         return any(trial.state == "held" for trial in self.paused.values())
 
     def find(self, trial_id: int, attempt: int) -> Trial | None:
-        """Return the trial if this attempt uses a slot. None: an event about the attempt is late."""
+        """Return the trial if this attempt uses a slot, or None if the attempt is over."""
         trial = self.active.get(trial_id)
         return trial if trial is not None and trial.attempt == attempt else None
 
@@ -183,7 +182,7 @@ class Trials:
         return None if trial is None or trial.state == "done" else trial
 
     def may_resume(self, trial_id: int) -> bool:
-        """Return True if the scheduler may resume or stop the trial: its last decision was to pause it."""
+        """Return True if the scheduler may resume or stop the trial, because its last decision was to pause it."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id)
         if trial is None:
             return False
@@ -192,7 +191,7 @@ class Trials:
     # Attempts.
 
     def create(self, trial_id: int, config: Mapping[str, object], source: int | None = None) -> Trial:
-        """Return a new trial. A clone starts from the last checkpoint of the trial `source`, if there is one."""
+        """Return a new trial. A clone starts from the last checkpoint of the trial `source`, if any."""
         trial = Trial(trial_id, config)
         checkpoint = None if source is None else self._checkpoint_of(source)
         if checkpoint is not None:
@@ -223,19 +222,19 @@ class Trials:
                 self.deadlines.set(trial.trial_id, event.now_s + self._timeout_s)
 
     def ask_to_stop(self, trial: Trial, plan: Plan, now_s: float) -> None:
-        """Start the grace period of a trial that the answer to its report asks to stop."""
+        """Start the grace period of a trial. The answer to its report asks it to stop."""
         trial.state, trial.plan = "stopping", plan
         self.deadlines.set(trial.trial_id, now_s + self._grace_s)
 
-    def terminate(self, trial: Trial, plan: Plan, why: str, now_s: float) -> None:
+    def terminate(self, trial: Trial, plan: Plan, reason: str, now_s: float) -> None:
         self.ask_to_stop(trial, plan, now_s)
-        self._actions.append(Terminate(trial.trial_id, why))
+        self._actions.append(Terminate(trial.trial_id, reason))
 
-    def kill(self, trial: Trial, why: str) -> None:
+    def kill(self, trial: Trial, reason: str) -> None:
         if trial.state not in ("killed", "attempt-ended", "done"):
             trial.state = "killed"
             self.deadlines.clear(trial.trial_id)
-            self._actions.append(Kill(trial.trial_id, why))
+            self._actions.append(Kill(trial.trial_id, reason))
 
     def tick(self, now_s: float) -> None:
         for trial_id in self.deadlines.take_due(now_s):
@@ -310,7 +309,7 @@ class Trials:
         self.queued[trial.trial_id] = trial
 
     def set_hold(self, trial: Trial, hold: bool) -> bool:
-        """Let a user hold the trial, or remove the hold. Return True if this queues the trial."""
+        """Set or remove a user's hold on the trial. Return True if this queues the trial."""
         trial.hold = hold
         if hold and trial.state == "queued":
             self.paused[trial.trial_id] = self.queued.pop(trial.trial_id)
@@ -345,7 +344,7 @@ class Trials:
         self._actions.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
 
     def suspend_lost(self) -> int:
-        """Suspend the active trials of a tuner that is gone, except those that were asked to stop or pause.
+        """Suspend the active trials of a tuner that exited, except those that were asked to stop or pause.
 
         Return the number of suspended trials that had been counted as stopped.
         """
@@ -358,7 +357,7 @@ class Trials:
         return num_stopped
 
     def queue_suspended(self) -> None:
-        """Queue the suspended trials of a resumed search. All queued trials are then in the order of their ids."""
+        """Queue the suspended trials of a resumed search. Sort all queued trials by id."""
         trials = self.queued | self.suspended
         self.queued.clear()
         self.suspended.clear()
@@ -369,14 +368,14 @@ class Trials:
 
     def keep_checkpoint(self, trial: Trial, name: str) -> None:
         best = trial.best
-        if best is not None and best.report.iter > trial.iter:  # a repeated report: `best` would be void after a crash
+        if best is not None and best.report.iter > trial.iter:  # `best` would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
         previous, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
         self.checkpoints[name] = self.checkpoints.get(name, 0) + 1
         self._discard(previous, trial.trial_id)
 
     def finish(self, trial: Trial) -> None:
-        """Keep the best report and the checkpoint of a finished trial if they are still needed."""
+        """Keep the best report and the checkpoint of a finished trial if they may be needed."""
         best, checkpoint = trial.best, trial.checkpoint
         trial.best = trial.checkpoint = None
         is_best = best is not None and (self._finished_best is None or best < self._finished_best)
@@ -436,7 +435,7 @@ class Deadlines:
             self.next_s = min(self._times.values(), default=None)
 
     def take_due(self, now_s: float) -> list[int]:
-        """Remove the deadlines that are due and return their trials, the earliest first."""
+        """Remove the deadlines that are due and return their trial ids, the earliest first."""
         trial_ids = sorted((key for key, at_s in self._times.items() if at_s <= now_s), key=self._times.__getitem__)
         for trial_id in trial_ids:
             self.clear(trial_id)

@@ -12,7 +12,7 @@ from ..space import Space
 from ..values import is_number
 
 
-class Refused(Exception):
+class InvalidAnswer(Exception):
     """Raised for an invalid return value. `cause` is the exception that the user receives."""
 
     def __init__(self, cause: Exception) -> None:
@@ -21,22 +21,23 @@ class Refused(Exception):
 
 
 def checked_decision(decision: object, scheduler: str, trial_id: int) -> Decision:
-    """Validate a decision about a report. Raise Refused if it is invalid."""
+    """Return a valid decision about a report. Raise InvalidAnswer otherwise."""
     if isinstance(decision, str) and decision in Decision.__members__:
         return Decision(decision)
     allowed = ", ".join(f"Decision.{name}" for name in Decision.__members__)
     text = f"{scheduler}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}"
-    raise Refused(TypeError(text))
+    raise InvalidAnswer(TypeError(text))
 
 
 def checked_config(config: object, space: Space, origin: str, trial_id: int) -> dict[str, object]:
-    """Return a valid configuration in plain Python values. Raise Refused, naming the method `origin`, otherwise."""
+    """Return the configuration in plain Python values. Raise InvalidAnswer, which names `origin`, if it is invalid."""
     if not isinstance(config, Mapping):
-        raise Refused(TypeError(f"{origin} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"))
+        text = f"{origin} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"
+        raise InvalidAnswer(TypeError(text))
     try:
         return space.check(config)
     except (TypeError, ValueError) as error:
-        raise Refused(ValueError(f"{origin} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
+        raise InvalidAnswer(ValueError(f"{origin} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
 
 
 class RequiredValue(NamedTuple):

@@ -1,7 +1,7 @@
 """Output of a running search: a live table in a terminal or notebook, plain lines elsewhere.
 
-The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot. Nothing here
-runs on the hub's thread, so drawing does not delay decisions.
+The tuner's main thread calls `show` a few times a second with the lines of text since the last call and a snapshot.
+Nothing here runs on the hub's thread, so drawing does not delay decisions.
 """
 
 import logging
@@ -21,7 +21,7 @@ _events_log = logging.getLogger("fanwise.tune.events")
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.5, 2.0  # between two redraws of the table
 _LIVE_OVERHEAD = 9  # lines of a live table that are not trials
 
-_shown_in: dict[Path, int] = {}  # number of the notebook cell that last displayed the experiment of a folder
+_cell_of: dict[Path, int] = {}  # folder of an experiment -> number of the last notebook cell that displayed it
 
 
 class Output(Protocol):
@@ -38,7 +38,7 @@ class Screen:
     """Shows a search. If the stream is closed or broken, the search continues without output. Other errors propagate.
 
     Args:
-        output: where to show it; None: nowhere.
+        output: the output, or None to show nothing.
     """
 
     def __init__(self, output: Output | None) -> None:
@@ -50,11 +50,11 @@ class Screen:
 
     @property
     def is_blank(self) -> bool:
-        """True if it shows nothing, so that callers need not take snapshots."""
+        """True if nothing is shown, so that callers need not take snapshots."""
         return self._output is None
 
-    def say(self, *lines: str) -> None:
-        """Print lines, above a live table."""
+    def print_lines(self, *lines: str) -> None:
+        """Print lines. They appear above a live table."""
         self._write(lambda _: _print(lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
@@ -63,7 +63,7 @@ class Screen:
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
         """Print the resource summary and the last lines."""
         self._write(lambda output: output.end(news, snapshot))
-        self.say(*lines)
+        self.print_lines(*lines)
 
     def _write(self, write: Callable[[Output], None]) -> None:
         if self._output is None:
@@ -91,15 +91,15 @@ def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
 
 
 def mark_shown_in_notebook(path: Path) -> None:
-    """Remember that the running notebook cell displays this experiment, so that its result is not displayed again."""
+    """Record that the running notebook cell displays this experiment, so that the cell does not display it again."""
     if (cell := _notebook_cell()) is not None:
-        _shown_in[path] = cell
+        _cell_of[path] = cell
 
 
 def is_shown(path: Path) -> bool:
     """Return True if the running notebook cell has displayed this experiment."""
     cell = _notebook_cell()
-    return cell is not None and _shown_in.get(path) == cell
+    return cell is not None and _cell_of.get(path) == cell
 
 
 def _notebook_cell() -> int | None:
@@ -132,7 +132,7 @@ class LogOutput:
 
 @final
 class LiveOutput:
-    """Redraws a table in place, with at most 1/200 of the time of a core; prints no news, but a summary at the end."""
+    """Redraws a table in place, with at most 1/200 of the time of a core. Prints a summary at the end."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -168,4 +168,4 @@ def _print_news(news: Sequence[str]) -> None:
 
 def _print(lines: Sequence[str]) -> None:
     if lines:
-        print("\n".join(lines), flush=True)  # one write: notebooks show an output for each
+        print("\n".join(lines), flush=True)  # one call, because notebooks show each write separately

@@ -1,6 +1,6 @@
-"""The table of a search, drawn by rich: the same in a terminal, a log, a notebook and `fanwise tune show`.
+"""The table of a search, drawn by rich for terminals, logs, notebooks and `fanwise tune show`.
 
-Names and texts come from users. Control characters are shown as escapes, and nothing is read as markup. rich is
+Control characters in the names and texts of users are shown as escapes, and nothing is interpreted as markup. rich is
 imported on first use, because a search that prints nothing does not need it.
 """
 
@@ -21,7 +21,7 @@ _STYLES: Final = {"Completed": "green", "InProgress": "cyan", "Stopped": "yellow
 
 
 class _Column(NamedTuple):
-    """A column of a table. If not all columns fit, those of the highest rank are left out first; rank 0 is kept."""
+    """A column of a table. If not all columns fit, the highest ranks are left out first. Rank 0 is always shown."""
 
     rank: int
     name: str
@@ -31,11 +31,11 @@ class _Column(NamedTuple):
 def search_view(
     snapshot: SearchSnapshot, *, title: str = "", max_rows: int = MAX_ROWS, width: int | None = None
 ) -> "RenderableType":
-    """Return a table with a row per trial, in the order of trial ids and the best in bold, and lines below it.
+    """Return a table with one row per trial, and lines below it. Rows are in the order of ids, with the best in bold.
 
     Args:
         title: a line above the table.
-        max_rows: maximum number of rows; the best, the running and the latest trials are shown.
+        max_rows: maximum number of rows. The best, the running and the latest trials have priority.
         width: maximum width in characters. Columns that do not fit are left out and counted. None: show all columns.
     """
     from rich.console import Group
@@ -46,7 +46,7 @@ def search_view(
     ranked = sorted(snapshot.rows, key=lambda row: (row.trial_id != best_id, row.status != "InProgress", -row.trial_id))
     rows = sorted(ranked[:max_rows], key=lambda row: row.trial_id)
     all_columns = _columns(snapshot, rows)
-    columns = all_columns if width is None else _fitting(all_columns, width)
+    columns = all_columns if width is None else _columns_that_fit(all_columns, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
     for column in columns:
         table.add_column(Text(column.name, style="bold"), justify="right", no_wrap=True, overflow="ellipsis")
@@ -107,7 +107,7 @@ def footer(snapshot: SearchSnapshot) -> str:
 
 
 def usage_lines(snapshot: SearchSnapshot) -> list[str]:
-    """Return a line with the utilization of the workers and the time limit, as far as they are known."""
+    """Return a line with the utilization of the workers and the time limit, or no line if both are unknown."""
     parts = []
     if snapshot.utilization is not None:
         parts.append(f"workers {100 * snapshot.utilization:.1f} % busy")
@@ -117,7 +117,7 @@ def usage_lines(snapshot: SearchSnapshot) -> list[str]:
 
 
 def best_line(snapshot: SearchSnapshot) -> str:
-    """Return the best value with its trial. If no trial meets all constraints, use the value nearest to them."""
+    """Return a line with the best value and its trial, or with the least infeasible value."""
     metric = _printable(snapshot.metric)
     if snapshot.best is None:
         return f"{metric}: no trial has reported it"
@@ -133,7 +133,7 @@ def best_line(snapshot: SearchSnapshot) -> str:
 
 
 def method_line(scheduler: Mapping[str, Any]) -> str:
-    """Return the names of a search's searcher and scheduler, if the description in its record has them.
+    """Return the names of the searcher and scheduler, as far as the description of the scheduler contains them.
 
     >>> method_line({"name": "ASHA", "searcher": {"name": "OptunaSearcher", "sampler": "TPESampler"}})
     'searcher OptunaSearcher (TPESampler), scheduler ASHA'
@@ -161,17 +161,17 @@ def _columns(snapshot: SearchSnapshot, rows: Sequence[TrialRow]) -> list[_Column
     return [*columns, _Column(3, "worker-time", times)]
 
 
-def _fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
+def _columns_that_fit(columns: Sequence[_Column], width: int) -> list[_Column]:
     """Return the columns that fit into the width. Columns of rank 0 are returned even if they do not fit."""
     from rich.cells import cell_len
 
-    fitting = list(columns)
-    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in fitting) - _GAP > width:
-        column = max(reversed(fitting), key=lambda column: column.rank)
+    remaining = list(columns)
+    while sum(max(map(cell_len, (column.name, *column.cells))) + _GAP for column in remaining) - _GAP > width:
+        column = max(reversed(remaining), key=lambda column: column.rank)
         if not column.rank:
             break
-        fitting.remove(column)
-    return fitting
+        remaining.remove(column)
+    return remaining
 
 
 def _cell(value: object) -> str:
@@ -181,6 +181,6 @@ def _cell(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return the text in one line without control characters, cut to 40 characters."""
+    """Return the text in one line without control characters, shortened to 40 characters."""
     shown = printable_line(text)
     return shown if len(shown) <= _MAX_CELL_CHARS else f"{shown[: _MAX_CELL_CHARS - 3]}..."

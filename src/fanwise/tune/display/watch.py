@@ -38,7 +38,7 @@ class Interrupts:
         self.count = 0
 
     def press(self, _number: int, _frame: FrameType | None) -> None:
-        """Signal handler. It must not call the hub, because the interrupted thread may hold one of the hub's locks."""
+        """Handle the signal. Must not call the hub, because the interrupted thread may hold one of the hub's locks."""
         self.count += 1
         if self.count > 2:
             raise KeyboardInterrupt
@@ -46,7 +46,7 @@ class Interrupts:
 
 @contextmanager
 def counting_interrupts() -> Iterator[Interrupts]:
-    """Count Ctrl-C in the block. Has no effect in other threads, or if SIGINT is ignored or handled by C code."""
+    """Count Ctrl-C in the block. Counts only in the main thread, and not if SIGINT is ignored or handled by C code."""
     interrupts = Interrupts()
     previous_handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
@@ -65,7 +65,7 @@ def watch(
 ) -> None:
     """Display the search until it is over, and forward Ctrl-C to it.
 
-    Return early if a failed or killed search does not end in time (see the module). Call `abandon_unless_finished`
+    Return early if a failed or killed search does not end within `last_wait_s`. Call `abandon_unless_finished`
     afterwards.
 
     Raises:
@@ -77,7 +77,7 @@ def watch(
     while True:
         while num_sent < min(interrupts.count, len(_HINTS)):
             hub.call_soon(lambda: search.apply_command(Interrupt))
-            screen.say(_HINTS[num_sent])
+            screen.print_lines(_HINTS[num_sent])
             num_sent += 1
         if search.finished.wait(screen.pause_s):
             return

@@ -1,4 +1,4 @@
-"""The output of a search in a notebook: one display below the cell, which is updated in place."""
+"""The output of a search in a notebook, a display below the cell that is updated in place."""
 
 from typing import Any, final
 

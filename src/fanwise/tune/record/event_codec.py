@@ -2,9 +2,9 @@
 
     event, actions  --to_row-->  kind, trial id, body (JSON)  --event_of, RecordedActions-->  event, actions
 
-The body has the fields of the event and the list `actions`. The actions are recorded so that readers need not decide
-again, and so that a replay can compare them. The answer to a report is not in `actions`: its fields are keys of the
-body. Only the text of an exception of the scheduler is recorded.
+The body has the fields of the event and the list `actions`. The actions are recorded so that readers need not compute
+them, and so that a replay can compare them. The fields of the answer to a report are keys of the body itself. Of an
+exception of the scheduler, only the text is recorded.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from ..schedulers.scheduler import Decision, Status
 Body = dict[str, Any]  # JSON
 
 _EVENTS: Final[Mapping[str, type[Event]]] = {
-    "earlier": events.Earlier,
+    "earlier": events.EarlierTrial,
     "begin": events.Begin,
     "suggested": events.Suggested,
     "ready": events.Ready,
@@ -59,12 +59,12 @@ _ACTIONS: Final[Mapping[str, type[Action]]] = {
 }
 _KINDS: Final = {event: kind for kind, event in _EVENTS.items()}
 _ACTION_NAMES: Final = {action: name for name, action in _ACTIONS.items()}
-# Names of the fields in a body; the time and the trial of an event are columns of their own.
+# Names of the fields in a body. The time and trial id are stored outside the body.
 _EVENT_FIELDS: Final = {
     event: [field.name for field in dataclasses.fields(event) if field.name not in ("now_s", "trial_id")]
     for event in _KINDS
 }
-# Name, key in the body, and default of each field of the actions. A default is only written in Finish.
+# Name, key in the body, and default of each field of the actions. Only Finish is written with its defaults.
 _ACTION_FIELDS: Final = {
     action: [
         (field.name, "trial" if field.name == "trial_id" else field.name, field.default)
@@ -74,13 +74,13 @@ _ACTION_FIELDS: Final = {
     for action in _ACTION_NAMES
 }
 _OPTIONAL: Final = ("error", "versions")  # fields of events that are not written if they are None
-_TEXTS: Final = ("why", "reason", "error")  # fields of actions that a replay does not compare
+_TEXTS: Final = ("reason", "error")  # fields of actions that a replay does not compare
 _NO_ACTIONS: Final[list[Any]] = []
 
 
 @frozen
 class RecordedEvent:
-    """One row of the record. `t_s` is seconds since the search began."""
+    """One row of the record. `t_s`: seconds since the search began."""
 
     seq: int
     t_s: float
@@ -148,9 +148,9 @@ def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any
 class RecordedActions:
     """The actions recorded in a row. Suggest, causes, and configurations of later attempts are not recorded.
 
-    To compare them with new actions, the new ones are converted to the recorded form and not vice versa, because most
-    events lead to no action or only to an answer. Texts are not compared: the text of a failure contains the output and
-    traceback of one process, and other versions of this library word it differently.
+    `matches` encodes the other actions instead of decoding the recorded ones, because most rows have none. It ignores
+    texts. The text of a failure contains the output and traceback of one process, and differs between versions of this
+    library.
     """
 
     __slots__ = ("_body", "_is_report", "_trial_id")
@@ -161,7 +161,7 @@ class RecordedActions:
         self._body = body
 
     def matches(self, actions: Sequence[Action]) -> bool:
-        """Return True if these actions would have been recorded in the same way."""
+        """Return True if these actions would be recorded in the same way."""
         if self._is_report:
             if not actions or not _is_answer(actions[0], self._body):
                 return False
@@ -183,7 +183,7 @@ class RecordedActions:
 
 
 def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
-    """Return True if the action is the answer in the body of a report. The text of a rejection is not compared."""
+    """Return True if the action is the answer in the body of a report. Ignore the text of a rejection."""
     if type(action) is Answer:
         return bool(
             action.iter == body.get("iter")

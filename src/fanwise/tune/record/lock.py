@@ -1,8 +1,7 @@
 """The lock of a record, which its writer holds until it closes the record or dies.
 
-The lock is a flock on a separate file in the experiment's folder. The kernel releases it with the last descriptor,
-however the process ends. Unlike a pid it cannot be reused by another process, and it works across containers and over
-NFS. The file is never deleted.
+The lock is a flock on a separate file in the experiment's folder. The kernel releases it when the last descriptor is
+closed, however the process ends. Unlike a pid, it works across containers and over NFS. The file is never deleted.
 """
 
 import fcntl
@@ -12,7 +11,7 @@ from pathlib import Path
 
 LOCK_NAME = "writer.lock"
 
-_RETRY_S = 0.2  # much longer than a reader holds the lock in `is_held`, which takes a few microseconds
+_RETRY_S = 0.2  # because readers take the lock for a few microseconds in `is_held`
 _PAUSE_S = 0.01
 
 
@@ -29,14 +28,14 @@ def hold(folder: Path) -> int | None:
         HeldError: another writer holds the lock.
         OSError: the lock file cannot be created.
     """
-    give_up_s = time.monotonic() + _RETRY_S
+    deadline_s = time.monotonic() + _RETRY_S
     descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
         except BlockingIOError:
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > deadline_s:
                 os.close(descriptor)
                 raise HeldError from None
             time.sleep(_PAUSE_S)
@@ -51,7 +50,7 @@ def release(descriptor: int | None) -> None:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Return True if a writer holds the lock of a folder, None if that cannot be determined. Does not block."""
+    """Return True if a writer holds the lock of a folder, or None if this cannot be determined. Does not block."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,14 +1,14 @@
 """Writes the record of an experiment: an append-only log of events, `events.jsonl`, with one writer.
 
-    search thread:  append, append, ...   buffered
-                    commit                one write() of all buffered events; then the answers may be sent
+    search thread:  append, append, ...   buffer events
+                    commit                write all buffered events by one write()
     sync thread:    fdatasync             every 0.1 s, if there are new events
 
 Committed events survive the death of the process, even by kill -9. Synced events also survive a power cut, which loses
 at most the last 0.15 s if a sync takes up to 50 ms. The writer holds a lock (`lock`) while the record is open.
 
-Invariants: sequence numbers are 1, 2, 3, ... without a gap; lines never change; one thread at a time uses a `Record`;
-after a fork, the child cannot write.
+Invariants: Sequence numbers are 1, 2, 3, ... without a gap. Lines never change. Only one thread at a time uses a
+`Record`. After a fork, the child cannot write.
 """
 
 import errno
@@ -57,7 +57,7 @@ class Record:
         self._lock_fd = lock_fd
         self.next_seq = last_seq + 1
         self._lines: list[bytes] = []  # buffered events
-        self._size = size  # of the committed events in bytes
+        self._size = size  # size of the committed events in bytes
         self._closed_reason: str | None = None
         self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._sync = _Sync(self._fd)
@@ -76,7 +76,7 @@ class Record:
             TypeError: `meta` is not JSON.
             RecordError: the folder or a file cannot be written; nothing is left behind.
         """
-        encoded = json.dumps({**meta, "format": FORMAT})
+        text = json.dumps({**meta, "format": FORMAT})
         with _wrap_os_errors(f"The experiment {folder} could not be created"), ExitStack() as stack:
             folder.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -86,7 +86,7 @@ class Record:
             stack.callback(_remove_folder, folder)
             lock_fd = hold(folder)  # before the record exists, so that no reader sees an unlocked record
             stack.callback(release, lock_fd)
-            _replace(folder / META_NAME, encoded, sync=True)
+            _replace(folder / META_NAME, text, sync=True)
             os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
             _sync_folder(folder.parent)
@@ -138,7 +138,7 @@ class Record:
     def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:
         """Buffer one event for the next commit and return its sequence number.
 
-        `body` is encoded at once, so later changes do not matter.
+        `body` is encoded at once, so later changes to it have no effect.
 
         Raises:
             TypeError: `body` is not JSON.
@@ -154,8 +154,8 @@ class Record:
         """Write all buffered events, so that they survive the death of this process. Does not wait for the disk.
 
         Raises:
-            RecordError: the file cannot be written; the next commit tries again. Or an earlier commit could not be
-                synced; all further commits then raise as well.
+            RecordError: the file cannot be written, and the next commit tries again. Or an earlier commit could not be
+                synced, and all further commits raise as well.
             ClosedError: as for `append`.
         """
         self._check_usable()
@@ -222,7 +222,7 @@ class Record:
         )
 
     def _end(self, reason: str) -> None:
-        """Close the descriptors. If the child of a fork does this, the parent still holds the lock."""
+        """Close the descriptors. In the child of a fork, this does not release the lock of the parent."""
         self._closed_reason = reason
         _open_records.discard(self)
         with suppress(OSError):
@@ -235,14 +235,14 @@ class Record:
 class Recorder:
     """Records the events of a search, passes them to a listener, and adds them to the state of the search.
 
-    Reports are added to the state in batches, when the state is read or when a hundred are pending. A batch takes a
-    quarter of the time, because the caches are warm. All other events are added at once. The caller commits.
+    Reports are added to the state in batches, when the state is read or when 100 reports are pending. This takes a
+    quarter of the time, because the caches are warm. All other events are added at once. The caller must commit.
 
     Args:
         record: the open record.
         state: the state of the search after the events in the record.
-        listener: called with each event and its actions before they are added to the state. The state then has all
-            earlier events, but if this event is a report, it may lack the reports directly before. Must not block.
+        listener: called with each event and its actions before they are added to the state. If the event is a report,
+            the state may also lack the reports directly before it. Must not block.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Recorder:
 
     @property
     def state(self) -> SearchState:
-        """The state after all recorded events. Adds the pending reports; only for the thread that calls `write`."""
+        """The state after all recorded events. May only be read by the thread that calls `write`."""
         reports, add = self._pending, self._state.add
         if reports:
             for report in reports:
@@ -288,7 +288,7 @@ class Recorder:
 class _Sync:
     """A thread that syncs a file every 0.1 s if it was written to.
 
-    A failed sync is final: Linux then marks the data as written, and a second sync would succeed without writing it.
+    A failed sync is final. Linux marks the data as written even then, so a second sync would succeed without writing.
     """
 
     def __init__(self, fd: int) -> None:
@@ -315,18 +315,18 @@ class _Sync:
                 if self._closing.wait(SYNC_EVERY_S):
                     sync_data(self._fd)
                     return
-        except BaseException as error:  # final, see above
+        except BaseException as error:
             self.failure = error
 
 
 def _remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
-        folder.rmdir()  # rmtree needs to open the folder, which fails if there are too many open files
+        folder.rmdir()  # rmtree opens the folder, which fails if there are too many open files
 
 
 def _replace(file: Path, text: str, *, sync: bool = False) -> None:
-    """Replace a file atomically. `sync`: the new content survives a power cut, as soon as the folder is synced."""
+    """Replace a file atomically. `sync`: also sync the content. The folder must be synced separately."""
     partial = file.with_name(f".{file.name}.partial")
     with open(partial, "w") as target:
         target.write(text)
@@ -354,7 +354,7 @@ def _wrap_os_errors(failure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # raised by this module, with an explanation
+        if error.errno is None:  # raised by this module with its own message
             raise
         raise RecordError(f"{failure}: {_explanation(error)}") from error
 

@@ -51,7 +51,7 @@ def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
     Args:
         objective_name: name of the user's function. Invalid characters are replaced.
         wall_s: Unix time in seconds.
-        entropy: at least three random bytes, so that the names of searches that begin in the same second differ.
+        entropy: at least three random bytes. They distinguish searches that begin in the same second.
     """
     timestamp = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
     return check_name(f"{_sanitize(objective_name)[:60]}-{timestamp}-{entropy[:3].hex()}")

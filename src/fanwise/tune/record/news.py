@@ -14,7 +14,7 @@ class News:
     """Collects up to 20 lines between two calls of `take`.
 
     Attributes:
-        on_line: callback for every line, with True as the second argument if the line reports a failure.
+        on_line: callback for every line. Its second argument is True if the line reports a failure.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class News:
         self.on_line: Callable[[str, bool], None] | None = None
 
     def add(self, make_line: Callable[[], str], *, is_failure: bool = False) -> None:
-        """Add a line. It is made only if it is used, because making lines doubles the time to read a record."""
+        """Add a line. `make_line` is called only if the line is used, because it takes as long as reading an event."""
         is_kept = len(self._lines) < _MAX_LINES
         self._num_left_out += not is_kept
         if not is_kept and self.on_line is None:
@@ -35,7 +35,7 @@ class News:
             self.on_line(shown, is_failure)
 
     def take(self) -> list[str]:
-        """Return the lines since the last call. If some were left out, the last line says how many."""
+        """Return the lines since the last call. If lines were left out, the last line gives their number."""
         lines, self._lines = self._lines, []
         if self._num_left_out:
             lines.append(f"(and {self._num_left_out} more events)")
@@ -44,7 +44,7 @@ class News:
 
 
 def start_line(trial: Trial, action: Mapping[str, Any]) -> str:
-    settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
+    settings = ", ".join(f"{name}={_format_value(value)}" for name, value in trial.config.items())
     attempt, from_iter = action["attempt"], action.get("from_iter", 0)
     suffix = f" again, attempt {attempt}" if attempt else ""
     if attempt and from_iter:
@@ -67,7 +67,7 @@ def end_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_retry
     worker_time = "" if row.worker_time_s is None else f", {row.worker_time_s:.1f} s"
     line = f"trial {row.trial_id} {row.status.lower()}"
     if metric in row.values:
-        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
+        line += f": {metric}={_format_value(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
     if reason is not None:
         line += f" ({reason[0]}): {reason[1].partition(chr(10))[0]}"
     return line + (", will be retried" if will_retry else "")
@@ -80,5 +80,5 @@ def thread_line(trial_id: int, thread: str) -> str:
     )
 
 
-def _short(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value).replace("\n", "\\n")

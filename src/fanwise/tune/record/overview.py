@@ -1,7 +1,7 @@
-"""Reads the state of an experiment, or a one-line overview, from its record, also while another process writes it.
+"""Reads the state of an experiment, or a one-line overview, from its record, even while another process writes it.
 
-SearchReader    all events so far, added to a `SearchState`; each refresh reads only the new ones
-overview_of     one line for lists of experiments, from the summary that the tuner writes every few seconds
+SearchReader    reads all events into a `SearchState`; each refresh reads only the new ones
+overview_of     reads the summary that the tuner writes every few seconds, for lists of experiments
 """
 
 import time
@@ -20,7 +20,7 @@ State = Literal["running", "finished", "broken-off", "unknown"]
 
 @final
 class SearchReader:
-    """Reads the state of a search from its record and follows it.
+    """Reads the state of a search from its record, and updates it in `refresh`.
 
     Args:
         folder: the experiment's folder.
@@ -28,7 +28,7 @@ class SearchReader:
 
     Attributes:
         search: state of the search after the events that have been read.
-        state: "running", "finished", ... at the last refresh; see `Experiment.state`.
+        state: "running", "finished", ... at the last refresh (see `Experiment.state`).
 
     Raises:
         RecordError: the record is missing or cannot be read. `refresh` may raise it as well.
@@ -39,17 +39,17 @@ class SearchReader:
         self.search = SearchState(read_meta(folder), full=full)
         self.state: State = "unknown"
         self._reader = EventReader(folder)
-        # Latest known time of the search, at first from the summary, and the local time when it became known.
-        self._known_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
-        self._known_at_s = time.monotonic()
+        # Time of the search at its last event or summary, and the local time when it was read.
+        self._last_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
+        self._read_at_s = time.monotonic()
 
     def refresh(self) -> None:
         """Add the new events and update `state`."""
         is_locked = is_held(self.folder)  # read first: if no tuner holds the lock, the events are complete
         for events in self._reader.read():
             self.search.add_events(events)
-        if self.search.last_s > self._known_s:
-            self._known_s, self._known_at_s = self.search.last_s, time.monotonic()
+        if self.search.last_s > self._last_s:
+            self._last_s, self._read_at_s = self.search.last_s, time.monotonic()
         self.state = _state(is_finished=self.search.finished, is_locked=is_locked)
 
     @property
@@ -63,14 +63,14 @@ class SearchReader:
 
     @property
     def now_s(self) -> float:
-        """Time of the search: while it runs, extrapolated from its last event."""
+        """Seconds since the search began. While it runs, they are extrapolated from its last event."""
         if self.state in ("finished", "broken-off"):
             return self.search.last_s
-        return self._known_s + time.monotonic() - self._known_at_s
+        return self._last_s + time.monotonic() - self._read_at_s
 
 
 def read_search(folder: Path) -> SearchReader:
-    """Return a reader that has read all events so far, with all trials and reports. Errors as for `SearchReader`."""
+    """Return a reader with all trials and reports so far. Errors as for `SearchReader`."""
     reader = SearchReader(folder, full=True)
     reader.refresh()
     return reader
@@ -78,12 +78,12 @@ def read_search(folder: Path) -> SearchReader:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """An experiment in one line.
+    """The values of an experiment in a list.
 
     Attributes:
         num_lost: number of trials that were running when their tuner was killed.
-        num_over: number of trials by final status: Completed, Stopped or Failed.
-        best: value and trial id. violated: the constraints that it violates, if no report meets all.
+        num_over: number of ended trials by final status: Completed, Stopped or Failed.
+        best: value and trial id of the best report. violated: the constraints that this report violates.
     """
 
     name: str

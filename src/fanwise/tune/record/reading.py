@@ -1,8 +1,8 @@
-"""The files of a record, and how to read them: while they are written, after a crash, or years later.
+"""The files of a record, and functions to read them, even while the search runs or after a crash.
 
     meta.json       name, space, scheduler, seed, versions; written when the experiment begins
     summary.json    counts and the best report, for lists of experiments; replaced every few seconds
-    events.jsonl    one event per line, only appended to:
+    events.jsonl    one event per line, append-only:
 
     {"seq":3,"t":0.25,"kind":"report","trial":0,"body":{...},"crc":"1c291ca3"}
 
@@ -25,7 +25,7 @@ from ...base.errors import RecordError
 from ...base.home import RECORD_NAME
 from .event_codec import RecordedEvent
 
-# [major, minor]: another major version cannot be read; events of kinds added by a higher minor version are ignored.
+# (major, minor). Another major version cannot be read. Unknown kinds of events of a higher minor version are ignored.
 FORMAT: Final = (3, 0)
 FILE_NAME: Final = RECORD_NAME
 META_NAME: Final = "meta.json"
@@ -48,7 +48,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """Return `meta.json` (name, space, metric, seed, ...), and `summary.json` as the key `summary` if it exists.
 
     Raises:
-        RecordError: there is no record, or it is damaged, foreign or of another version.
+        RecordError: there is no record, or it is damaged or has another format.
     """
     _check_folder(folder)
     meta = _read_json(folder / META_NAME)
@@ -72,7 +72,7 @@ def read_events(folder: Path) -> list[RecordedEvent]:
 
 
 def iter_events(folder: Path, kinds: Sequence[str] = ()) -> Iterator[RecordedEvent]:
-    """Iterate over the events, or over those of these kinds, with little memory. Errors as for `read_meta`."""
+    """Iterate over the events of these kinds (empty: all) with little memory. Errors as for `read_meta`."""
     for events in EventReader(folder).read(kinds):
         yield from events
 
@@ -83,8 +83,8 @@ class EventReader:
 
     Attributes:
         last_seq: sequence number of the last event that was read.
-        offset: position after the last event that was read, in bytes.
-        torn_bytes: number of bytes after the last intact line, at the end of the last `read`.
+        offset: position in bytes after the last event that was read.
+        torn_bytes: number of bytes after the last intact line, as found by the last `read`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,8 +139,8 @@ class EventReader:
                 raise self._damage_error(index, f"it has the number {int(match[1])}. Have two programs written to it?")
         selected = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
         try:
-            decoded = json.loads(b"[%b]" % b",".join(selected))  # three times as fast as one call for each line
-            events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in decoded]
+            rows = json.loads(b"[%b]" % b",".join(selected))  # one call, which is three times as fast
+            events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise self._damage_error(0, f"a line from there on is not an event ({error})") from None
         self.last_seq += len(lines)

@@ -15,10 +15,10 @@ from .state import SearchState
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
-    """Replay the record with a new SearchCore and its searcher. Return the state of the search, without its news.
+    """Replay the record with a new SearchCore and its searcher. Return the state of the search, with empty news.
 
     Raises:
-        RecordError: the scheduler makes other decisions than recorded, or the record is of a newer version.
+        RecordError: the scheduler makes other decisions than the record has, or a newer version wrote the record.
     """
     state = SearchState(read_meta(folder))
     replayed = replay(core, searcher, rows_of(folder, state), compares_suggestions=False)
@@ -51,18 +51,18 @@ def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
 
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the versions of each library that the search ran with, in order; a resumed search may have several."""
+    """Return library -> versions in order. A search may have been resumed with other versions."""
     versions = {name: [version] for name, version in meta.get("versions", {}).items()}
     for event in iter_events(folder, kinds=("resumed",)):
         for name, version in (event.body.get("versions") or {}).items():
-            known = versions.setdefault(name, [])
-            if version not in known:
-                known.append(version)
+            versions_of_library = versions.setdefault(name, [])
+            if version not in versions_of_library:
+                versions_of_library.append(version)
     return versions
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:
-    """Return the latest number of workers and stopping criterion, which a user or a resume may have changed."""
+    """Return the last number of workers and stopping criterion. Commands and resumes can change them."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
     for event in iter_events(folder, kinds=("resumed", "workers")):
         n_workers = event.body["n_workers"] or n_workers

@@ -3,13 +3,12 @@
     events --add--> SearchState --> snapshot(), summary(), news      tables, `fanwise tune ls`
                                 --> trials, reports                  data frames, figures, the board, callbacks
 
-Counts, the best report, statuses and utilization are computed here only. By default, for live searches and lists of
-experiments, only the trials that may still run, the latest that ended, the best report, and sums are kept, so that
-memory does not depend on the number of ended trials. For analysis, `full=True` also keeps all trials with their
-attempts, and all reports as columns.
+Counts, the best report, statuses and utilization are computed here only. By default, a state keeps the trials that may
+still run, the latest ended trials, the best report, and counts, so that memory does not depend on the number of ended
+trials. For analysis, `full=True` also keeps all trials with their attempts, and all reports as columns.
 
-A report counts unless it came late, was repeated after a pause, or is void. A trial that starts again, other than after
-a pause, rolls back to the report of its checkpoint; its later reports then become void.
+A report counts unless it came late, was repeated after a pause, or is void. When a trial starts again after a crash or
+an interruption, its reports after its last checkpoint become void.
 """
 
 import math
@@ -21,7 +20,7 @@ from typing import Any, final
 
 from ...base.errors import RecordError
 from ...base.text import counted
-from ..constraints import checked_constraints, infeasibility, violated_constraints, violations_of
+from ..constraints import checked_constraints, infeasibility_of, violated_constraints, violations_of
 from ..schedulers.scheduler import Status
 from ..searchers.searcher import Objective
 from . import news
@@ -33,21 +32,21 @@ from .utilization import Utilization
 
 @final
 class SearchState:
-    """The state of a search; see the module.
+    """The state of a search.
 
     Args:
         meta: metadata of the record: name, metric, mode, constraints, space, n_workers, stop.
         full: keep all trials and reports.
 
     Attributes:
-        trials: by id, those that may still run, or all of them if `full`.
+        trials: the trials that may still run, or all trials if `full`, by id.
         reports: all reports as columns; empty unless `full`.
         n_workers, stop: the current settings.
         num_trials: number of trials that have started. num_over: number of trials by final status.
-        reason: why no more trials are started, or why the search ended; None while trials are started.
-        stop_s: time since which no more trials are started, or None.
+        reason: the reason why no more trials are started or why the search ended. None while trials are started.
+        stop_s: time of the decision to start no more trials, or None.
         last_s, last_seq: time and sequence number of the last event.
-        news: the events as lines of text.
+        news: lines of text about the events.
     """
 
     def __init__(self, meta: Mapping[str, Any], *, full: bool = False) -> None:
@@ -60,12 +59,12 @@ class SearchState:
         self.utilization = Utilization(self.n_workers)
         self._full = full
         self.trials: dict[int, Trial] = {}
-        self._alive: dict[int, Trial] = {} if full else self.trials  # trials that may still run
+        self._unfinished: dict[int, Trial] = {} if full else self.trials  # trials that may still run
         self._ended_rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
         self.reports = Reports()
         self._value_names: dict[str, None] = {}
-        self._num_counted = 0  # reports
-        self._best: RankedReport | None = None  # of trials that are over
+        self._num_counted = 0  # number of reports that count
+        self._best: RankedReport | None = None  # of ended trials
         self._best_row: TrialRow | None = None
         self.num_trials = 0
         self.num_over = dict.fromkeys(("Completed", "Stopped", "Failed"), 0)
@@ -78,7 +77,7 @@ class SearchState:
         self._warned_of_clones = False
 
     def add_events(self, events: Iterable[RecordedEvent]) -> None:
-        """Add events that follow those added before. Raises RecordError if an event does not fit them."""
+        """Add the next events. Raises RecordError if an event does not fit the events before it."""
         for event in events:
             try:
                 self.add(event.t_s, event.kind, event.trial_id, event.body)
@@ -90,7 +89,7 @@ class SearchState:
             self.last_seq = event.seq
 
     def add(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:
-        """Add one event that follows those added before."""
+        """Add the next event."""
         trial_id = -1 if trial_id is None else trial_id
         if kind == "report":
             if "decision" in body and "late" not in body:
@@ -114,7 +113,7 @@ class SearchState:
         self.last_s = t_s
 
     def _find_attempt(self, trial_id: int, number: int) -> Attempt | None:
-        """Return an attempt, or None if it is no longer kept. If `full`, raises KeyError instead."""
+        """Return an attempt. If it is not kept, return None, or raise KeyError if `full`."""
         if self._full:
             return self.trials[trial_id].attempt(number)
         trial = self.trials.get(trial_id)
@@ -132,7 +131,7 @@ class SearchState:
             attempt.num_reports += 1
             self.reports.add(trial.trial_id, t_s, body)
         trial.num_reports, trial.values = body["iter"], values
-        trial.worker_time_s = trial.earlier_s + body["worker_time"]
+        trial.worker_time_s = trial.ended_attempts_s + body["worker_time"]
         for name in values:
             self._value_names.setdefault(name)
         if "repeated" not in body:
@@ -140,7 +139,7 @@ class SearchState:
             self._rank(trial, values)
         if "checkpoint" in body:
             trial.checkpoint = body["checkpoint"]
-            # While a trial repeats reports after a pause, a crash would void a best report after this checkpoint.
+            # While a trial repeats reports, its best report may be after this checkpoint and void after a crash.
             if trial.best is None or trial.best.iter <= trial.num_reports:
                 trial.best_at_checkpoint = trial.best
 
@@ -149,12 +148,11 @@ class SearchState:
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return
         loss = self._sign * value
-        distance = infeasibility(constraints, violations_of(constraints, values)) if constraints else 0.0
-        if math.isfinite(distance) and (trial.best is None or (distance, loss) < trial.best[:2]):
-            violations = violated_constraints(constraints, values) if distance else {}
-            trial.best = RankedReport(
-                distance, loss, self._num_counted, value, trial.trial_id, trial.num_reports, trial.config, violations
-            )
+        infeasibility = infeasibility_of(constraints, violations_of(constraints, values)) if constraints else 0.0
+        if math.isfinite(infeasibility) and (trial.best is None or (infeasibility, loss) < trial.best[:2]):
+            violations = violated_constraints(constraints, values) if infeasibility else {}
+            number, trial_id, iter = self._num_counted, trial.trial_id, trial.num_reports
+            trial.best = RankedReport(infeasibility, loss, number, value, trial_id, iter, trial.config, violations)
 
     def _end(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
         threads = tuple(body.get("outcome", {}).get("threads", ()))
@@ -162,17 +160,17 @@ class SearchState:
         if attempt := self._find_attempt(trial_id, body["attempt"]):
             trial = self.trials[trial_id]
             attempt.ended_s, attempt.objective_s, attempt.threads = t_s, body["objective_s"], threads
-            trial.earlier_s += duration_s
+            trial.ended_attempts_s += duration_s
             if attempt is trial.last:
-                trial.worker_time_s = trial.earlier_s
+                trial.worker_time_s = trial.ended_attempts_s
         for thread in threads:
             self.news.add(partial(news.thread_line, trial_id, thread))
 
     def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:
-        """Handle that a new tuner resumes the search. Attempts that were running were lost with the previous tuner."""
+        """Mark the running attempts as lost with the previous tuner, because a new tuner resumes the search."""
         for trial_id, duration_s in self.utilization.on_resume(self.last_s).items():
             if trial_id in self.trials:
-                self.trials[trial_id].earlier_s += duration_s
+                self.trials[trial_id].ended_attempts_s += duration_s
         for trial in self.trials.values():
             attempt = trial.last
             if attempt.ended_s is None:
@@ -207,18 +205,18 @@ class SearchState:
     def _start(self, action: Mapping[str, Any], t_s: float) -> None:
         trial_id, from_iter, checkpoint = action["trial"], action.get("from_iter", 0), action.get("checkpoint")
         attempt = Attempt(action["attempt"], action["slot"], t_s, from_iter, checkpoint)
-        trial = self._alive.get(trial_id)
+        trial = self._unfinished.get(trial_id)
         if trial is None:
             if action["attempt"]:
                 raise KeyError(f"attempt {action['attempt']} of trial {trial_id}, which never started")
             source, fallback = action.get("source"), action.get("fallback", False)
             trial = Trial(trial_id, action["config"], [attempt], source, fallback, checkpoint)
-            self.trials[trial_id] = self._alive[trial_id] = trial
+            self.trials[trial_id] = self._unfinished[trial_id] = trial
             self.num_trials += 1
         else:
-            if trial.status is Status.STOPPED:  # it was stopped with the search, which was then resumed
+            if trial.status is Status.STOPPED:  # the trial was stopped with the search, which was then resumed
                 self.num_over[Status.STOPPED] -= 1
-            if trial.status is not Status.PAUSED:  # it rolls back to a checkpoint, and later reports become void
+            if trial.status is not Status.PAUSED:  # the reports after the checkpoint become void
                 trial.best = trial.best_at_checkpoint
                 for earlier in trial.attempts:
                     earlier.valid_to = from_iter if earlier.valid_to is None else min(earlier.valid_to, from_iter)
@@ -234,7 +232,7 @@ class SearchState:
             self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
     def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        trial = self._alive.get(action["trial"])
+        trial = self._unfinished.get(action["trial"])
         if trial is None:
             if self._full:
                 raise KeyError(action["trial"])
@@ -256,8 +254,8 @@ class SearchState:
         self.num_over[trial.status] += 1
         self._ended_rows.append(row)
         if trial.status is Status.STOPPED and self.reason is not None:
-            return  # it was stopped with the search, and may run again after a resume
-        del self._alive[trial.trial_id]
+            return  # the trial was stopped with the search, and may run again after a resume
+        del self._unfinished[trial.trial_id]
         if trial.best is not None and (self._best is None or trial.best < self._best):
             self._best, self._best_row = trial.best, row
 
@@ -266,13 +264,13 @@ class SearchState:
         return tuple(Objective(str(metric), mode) for metric, mode in self.meta["objectives"])
 
     def best(self) -> RankedReport | None:
-        """Return the best feasible report, else the one closest to feasible, or None if no report is finite."""
-        bests = [trial.best for trial in self._alive.values() if trial.best is not None]
+        """Return the best feasible report, or else the report with the smallest infeasibility, or else None."""
+        bests = [trial.best for trial in self._unfinished.values() if trial.best is not None]
         return min(bests if self._best is None else [self._best, *bests], default=None)
 
-    def living_status(self, trial_id: int) -> Status | None:
-        """Return the status of a trial that may still run; None if it is over or has not started."""
-        trial = self._alive.get(trial_id)
+    def unfinished_status(self, trial_id: int) -> Status | None:
+        """Return the status of a trial that may still run. None: it has ended or has not started."""
+        trial = self._unfinished.get(trial_id)
         return None if trial is None else self._current_status(trial)
 
     def _current_status(self, trial: Trial) -> Status:
@@ -280,7 +278,7 @@ class SearchState:
         return Status.IN_PROGRESS if waits_for_retry else trial.status
 
     def status_of(self, trial: Trial, *, dead: bool = False) -> str:
-        """Return the status of a trial. One that waits for a retry is in progress, unless no more trials are started.
+        """Return the status of a trial. While the search starts trials, a trial that waits for a retry is in progress.
 
         `dead`: the tuner was killed, so running trials are lost.
         """
@@ -290,7 +288,7 @@ class SearchState:
         return attempt.status
 
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:
-        """Return the content of `summary.json`, so that lists of experiments need not read the events."""
+        """Return the content of `summary.json`, which lists of experiments read instead of the events."""
         running, paused = self._running_and_paused()
         best = self.best()
         return {
@@ -306,9 +304,9 @@ class SearchState:
         }
 
     def _running_and_paused(self) -> tuple[list[Trial], list[Trial]]:
-        """Return the trials that run or wait for their next attempt, and the paused ones, in the order of starting."""
+        """Return (trials that run or wait for their next attempt, paused trials), both in the order of starting."""
         running, paused = list[Trial](), list[Trial]()
-        for trial in self._alive.values():
+        for trial in self._unfinished.values():
             status = self._current_status(trial)
             if status is Status.IN_PROGRESS:
                 running.append(trial)
@@ -317,7 +315,7 @@ class SearchState:
         return running, paused
 
     def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
-        """Return the values of a table, with rows for the best and for the latest running, paused and ended trials.
+        """Return the values of a table, with rows for the best trial and the latest running, paused and ended trials.
 
         `dead`: the tuner was killed, so running trials are lost.
         """
@@ -328,7 +326,7 @@ class SearchState:
         rows |= {trial.trial_id: _row(trial, "Paused") for trial in paused[-MAX_ROWS:]}
         best = self.best()
         if best is not None and best.trial_id not in rows:
-            trial = self._alive.get(best.trial_id)
+            trial = self._unfinished.get(best.trial_id)
             best_row = self._best_row if trial is None else _row(trial, str(trial.status))
             if best_row is not None:
                 rows[best.trial_id] = best_row
@@ -354,7 +352,7 @@ class SearchState:
         )
 
     def counted_mask(self) -> list[bool]:
-        """Return a list with True for each report that counts; see the module."""
+        """Return a list with True for each report that counts and False for the others."""
         last_valid_iters = {
             (trial.trial_id, attempt.number): attempt.valid_to
             for trial, attempt in self.attempts()
@@ -379,15 +377,15 @@ class SearchState:
         return rows
 
     def infeasibilities(self) -> list[float]:
-        """Return how far each report is from meeting all constraints; 0 if it meets them."""
+        """Return the infeasibility of each report."""
         if not self.constraints:
             return [0.0] * len(self.reports)
         columns = {constraint.metric: self._column(constraint.metric) for constraint in self.constraints}
         all_values = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        return [infeasibility(self.constraints, violations_of(self.constraints, values)) for values in all_values]
+        return [infeasibility_of(self.constraints, violations_of(self.constraints, values)) for values in all_values]
 
     def counted_reports(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
-        """Yield row, infeasibility and the values of these names for each report that counts."""
+        """Yield (row, infeasibility, values of these names) for each report that counts."""
         values = zip(*map(self._column, names), strict=True)
         rows = zip(range(len(self.reports)), self.infeasibilities(), values, strict=True)
         return compress(rows, self.counted_mask())

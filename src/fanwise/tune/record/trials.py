@@ -8,16 +8,16 @@ from typing import Any, Final, NamedTuple
 from ..constraints import format_violations
 from ..schedulers.scheduler import Decision, Status
 
-MAX_ROWS: Final = 50  # of a table; a snapshot has up to 50 running, 50 paused and 50 ended trials
+MAX_ROWS: Final = 50  # a snapshot has up to 50 running, 50 paused and 50 ended trials
 _DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # so that equal texts share memory
 
 
 class RankedReport(NamedTuple):
-    """A report, compared as a tuple: the smallest is the best, and the earlier one of two equally good reports.
+    """A report that sorts by infeasibility, loss and number. The smallest is the best.
 
     Attributes:
-        number: number of the report among those of all trials, so that no two are equal.
-        violations: the violated constraints, each with its excess.
+        number: number of the report among the reports of all trials, so that no two are equal.
+        violations: violated constraint -> excess.
     """
 
     infeasibility: float
@@ -37,7 +37,7 @@ class RankedReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Reason why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
+    """The reason why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
 
     kind: str
     text: str
@@ -50,12 +50,13 @@ class Attempt:
     """One run of a trial's objective on one slot. Times are seconds since the search began.
 
     Attributes:
-        from_iter, checkpoint: the report from whose checkpoint it continues; 0 and None: it starts from scratch.
-        valid_to: its reports after this iteration are void; None: none are.
-        ready_s, free_s: when its objective was called, and when its slot became free.
-        status: as judged by the search; "Lost" if its tuner was killed.
-        threads: descriptions of threads that it left running.
-        last_row: row of its last report in `Reports`, if all reports are kept.
+        from_iter, checkpoint: number of the report and name of the checkpoint from which the attempt continues. 0 and
+            None: start from scratch.
+        valid_to: number of the last valid report. None: all are valid.
+        ready_s, free_s: time when the objective was called, and when the slot became free.
+        status: a `Status`, or "Lost" if the tuner was killed.
+        threads: descriptions of threads that the attempt left running.
+        last_row: row of the last report in `Reports`, if all reports are kept.
     """
 
     number: int
@@ -81,15 +82,15 @@ class Trial:
     """One configuration and its attempts.
 
     Attributes:
-        attempts: all of them if all trials are kept, otherwise the last one.
-        source: the trial that it was cloned from.
-        fallback: True if its configuration was drawn at random because the searcher took too long.
-        checkpoint: its last checkpoint.
-        num_reports: number of reports, without void ones.
-        values: its last report.
-        worker_time_s: seconds inside the objective in all attempts, until its last report or end; None before that.
-        earlier_s: seconds inside the objective in attempts that have ended.
-        best: its best report. best_at_checkpoint: the best one up to the last checkpoint.
+        attempts: all attempts if all trials are kept, otherwise the last one.
+        source: id of the trial that was cloned, or None.
+        fallback: the configuration was drawn at random because the searcher took too long.
+        checkpoint: name of the last checkpoint.
+        num_reports: number of valid reports.
+        values: the last report.
+        worker_time_s: seconds inside the objective in all attempts, up to the last report or end of an attempt.
+        ended_attempts_s: seconds inside the objective in attempts that have ended.
+        best: the best report. best_at_checkpoint: the best report up to the last checkpoint.
     """
 
     trial_id: int
@@ -102,7 +103,7 @@ class Trial:
     num_reports: int = 0
     values: Mapping[str, Any] | None = None
     worker_time_s: float | None = None
-    earlier_s: float = 0.0
+    ended_attempts_s: float = 0.0
     best: RankedReport | None = None
     best_at_checkpoint: RankedReport | None = None
 
@@ -119,7 +120,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Reports:
-    """All reports as columns of one length. A value that a report did not have is None."""
+    """All reports as columns. A value is None if the report did not have it."""
 
     trial_ids: "array[int]" = field(default_factory=lambda: array("q"))
     attempts: "array[int]" = field(default_factory=lambda: array("q"))
@@ -157,7 +158,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial in a table. `iter`: its number of reports. `values`: its last report."""
+    """A trial in a table. `iter`: number of reports. `values`: the last report."""
 
     trial_id: int
     status: str
@@ -175,7 +176,7 @@ class SearchSnapshot:
         rows: the best trial, and the latest running, paused and ended trials.
         running, paused, finished, total: numbers of trials. `finished` includes `completed` and `failed`.
         lost: number of trials that were running when their tuner was killed.
-        best: value and trial id. violated: the constraints that it violates, if no report meets all.
+        best: value and trial id of the best report. violated: the constraints that this report violates.
         limit_s: the wall-clock limit, or None.
     """
 

@@ -1,7 +1,7 @@
 """The share of the worker time that was spent in objectives.
 
-Each run of the tuner is measured from the beginning of its first objective until no more trials are started. A resumed
-search has several runs. The start-up of the first trials and the shutdown are excluded.
+Each run of the tuner is measured from the call of its first objective to the decision to start no more trials. So
+start-up and shutdown are excluded. A resumed search has several runs.
 """
 
 from typing import final
@@ -9,16 +9,16 @@ from typing import final
 
 @final
 class Utilization:
-    """Sums the time in which workers were available, and the time they spent in objectives.
+    """Sums the available worker time and the worker time spent in objectives.
 
-    All times are seconds since the search began. A window is a time in which the number of workers was constant.
+    All times are seconds since the search began. A window is an interval with a constant number of workers.
     """
 
     def __init__(self, n_workers: int) -> None:
         self._n_workers = n_workers
-        self._windows: list[tuple[float, float, int]] = []  # closed: begin, end, number of workers
+        self._windows: list[tuple[float, float, int]] = []  # (begin, end, number of workers) of closed windows
         self._window_begin_s: float | None = None  # of the open window
-        self._window_workers = n_workers  # of the open window; above n_workers while more trials run
+        self._window_workers = n_workers  # of the open window; may exceed n_workers while removed workers are busy
         self._stop_s: float | None = None
         self._busy_s = 0.0
         self._ready: dict[tuple[int, int], float] = {}  # (trial, attempt) -> start of its running objective
@@ -45,7 +45,7 @@ class Utilization:
         return max(0.0, duration_s)
 
     def on_stop(self, now_s: float) -> None:
-        """Handle that no more trials are started."""
+        """Handle the decision to start no more trials."""
         if self._stop_s is None:
             self._stop_s = now_s
 
@@ -63,7 +63,7 @@ class Utilization:
             self._window_workers = n_workers
 
     def on_resume(self, last_s: float) -> dict[int, float]:
-        """Handle a new run of the tuner; the previous one ended at `last_s`. Return the seconds of each lost trial."""
+        """Handle a resume after a run that ended at `last_s`. Return the seconds in the objective per lost trial."""
         lost = list(self._ready)
         durations_s = {trial_id: self.on_end(trial_id, attempt, last_s, None) for trial_id, attempt in lost}
         self._windows = self.windows(last_s)
@@ -71,14 +71,14 @@ class Utilization:
         return durations_s
 
     def windows(self, now_s: float) -> list[tuple[float, float, int]]:
-        """Return the time that counts, as (begin_s, end_s, number of workers) in order."""
+        """Return all windows in order, as (begin_s, end_s, number of workers)."""
         end_s = now_s if self._stop_s is None else self._stop_s
         if self._window_begin_s is None or end_s <= self._window_begin_s:
             return self._windows
         return [*self._windows, (self._window_begin_s, end_s, self._window_workers)]
 
     def share(self, now_s: float) -> float | None:
-        """Return busy over available time, 0 to 1; None before the first objective began."""
+        """Return busy time / available time, between 0 and 1, or None before the first objective began."""
         until_s = now_s if self._stop_s is None else self._stop_s
         capacity_s = sum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in self.windows(now_s))
         busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())

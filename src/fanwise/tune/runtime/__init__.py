@@ -1,1 +1,1 @@
-"""A search at work: its loop, searcher thread, checkpoints, control socket and board process."""
+"""A running search: its event loop, searcher thread, checkpoints, control socket and board process."""

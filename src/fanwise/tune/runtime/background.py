@@ -11,16 +11,16 @@ from ...base.errors import ClosedError, DeadlineExceeded
 from ..experiment import Experiment
 from .search_run import SearchRun
 
-# Seconds that the exit of the program waits for the trials to stop, in addition to their grace period.
-_LAST_WAIT_S = 5.0
+# At exit, the program waits for the trials for this time in addition to their grace period.
+_EXIT_WAIT_S = 5.0
 
 
 @final
 @dataclass(eq=False, repr=False)
 class RunningSearch:
-    """A search that runs in a background thread. At the exit of the program it is stopped and its results are kept.
+    """A search that runs in a background thread. It is stopped when the program exits, and its results are kept.
 
-    Creating it blocks until the search has begun, and raises the exception that prevents it from beginning.
+    The constructor blocks until the search has begun, and raises the exception if it cannot begin.
     """
 
     _search_run: SearchRun
@@ -55,7 +55,7 @@ class RunningSearch:
         return self._result.done()
 
     def wait(self, timeout_s: float | None = None) -> Experiment:
-        """Block until the search is over, and return the experiment. Ctrl-C ends only the wait; see `stop`.
+        """Block until the search is over, and return the experiment. Ctrl-C ends only the wait, not the search.
 
         Args:
             timeout_s: maximum wait in seconds. None: no limit.
@@ -71,7 +71,7 @@ class RunningSearch:
         return self._result.result()
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the search and stop the running trials. A second call kills them. Does not block."""
+        """End the search and ask the running trials to stop. A second call kills them. Does not block."""
         with suppress(ClosedError):
             self._search_run.stop(reason)
 
@@ -84,4 +84,4 @@ class RunningSearch:
 
     def _stop_at_exit(self) -> None:
         self.stop("its program ended")
-        wait([self._result], self._search_run.settings.stop_grace_s + _LAST_WAIT_S)
+        wait([self._result], self._search_run.settings.stop_grace_s + _EXIT_WAIT_S)

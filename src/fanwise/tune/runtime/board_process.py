@@ -1,8 +1,8 @@
 """The board of a tuner: a process that shows the tuner's experiments in a browser while the tuner runs.
 
-A separate process, so that serving pages does not delay the answers to reports. The socket is opened here, so the
-address is known at once and browsers wait until the board is ready. The process ends when its standard input closes,
-even if the tuner is killed.
+The board has its own process, so that serving pages does not delay the answers to reports. The socket is opened here,
+so the address is known at once and browsers wait until the board is ready. The process ends when its standard input
+closes, even if the tuner is killed.
 """
 
 import logging
@@ -34,10 +34,10 @@ def check_board_is_installed() -> None:
 
 @contextmanager
 def serving_board(folder: Path) -> Iterator[str | None]:
-    """Run a board for this experiment inside the block. Give the local address of the experiment's page.
+    """Run a board during the block. Yield the local address of the experiment's page, or None if it cannot start.
 
     The page is opened in a browser if there is a display. If the board cannot start or ends early, a warning is logged
-    and the search continues. Give None if the board cannot start.
+    and the search continues.
     """
     with ExitStack() as stack:
         try:
@@ -88,5 +88,5 @@ def _start(listener: socket.socket, home: Path, output_fd: int) -> "subprocess.P
         stderr=output_fd,
         pass_fds=[listener.fileno()],
         env={**os.environ, "PYTHONPATH": module_path},
-        start_new_session=True,  # Ctrl-C must reach the search only, which then ends the board
+        start_new_session=True,  # so that Ctrl-C reaches only the search, which ends the board
     )

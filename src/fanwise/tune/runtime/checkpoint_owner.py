@@ -1,9 +1,9 @@
-"""Ownership of checkpoint folders. An experiment writes to, and deletes from, its own folder only.
+"""Ownership of checkpoint folders. An experiment changes files only in a folder that it owns.
 
     <checkpoints=>/<name>/fanwise-experiment.json     the owner: id, folder and machine of the experiment
 
 An experiment claims its folder when it begins and when it is resumed. The folder must be empty or have the same owner.
-Checkpoints inside the experiment's folder need no claim: they are deleted with it.
+Checkpoints inside the experiment's folder need no claim.
 """
 
 import json
@@ -62,19 +62,19 @@ def is_inside(root: str, folder: Path) -> bool:
 
 
 def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
-    """Return why the experiment may neither write to the root nor delete from it, or None if it may.
+    """Return the reason why the experiment must not change the root, or None if it may.
 
     Raise OSError if the file system fails.
     """
     owner = _read_owner(root)
     if owner is None:
-        return "it has files that this experiment did not put there." if names_in(root) else None
+        return "it has files of other programs." if names_in(root) else None
     owner_folder, machine = owner.get("folder"), owner.get("machine")
     if owner.get("id") != experiment_id:
         return f"it belongs to another experiment, {owner_folder} on {machine!r}."
     real_folder = os.path.realpath(folder)
-    # The folders of another machine cannot be seen, so an experiment from there counts as a copy.
-    was_moved = machine == platform.node() and not _holds(Path(str(owner_folder)), experiment_id)
+    # Folders on another machine cannot be checked, so the experiment there is assumed to exist still.
+    was_moved = machine == platform.node() and not _contains(Path(str(owner_folder)), experiment_id)
     if owner_folder == real_folder or was_moved:
         return None
     return (
@@ -83,8 +83,8 @@ def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
     )
 
 
-def _holds(folder: Path, experiment_id: object) -> bool:
-    """Return True if the folder holds this experiment, or a record that cannot be read."""
+def _contains(folder: Path, experiment_id: object) -> bool:
+    """Return True if the folder contains this experiment, or a record that cannot be read."""
     try:
         return (folder / FILE_NAME).exists() and read_meta(folder).get("id") == experiment_id
     except RecordError:
@@ -114,7 +114,7 @@ def _write_owner(root: str, owner: dict[str, object]) -> None:
     if not is_url(root):
         os.makedirs(root, exist_ok=True)
         path = Path(root) / OWNER_FILE_NAME
-        with open(path, "wb" if path.exists() else "xb") as file:  # x fails if another experiment claims the root now
+        with open(path, "wb" if path.exists() else "xb") as file:  # fails if another experiment has just claimed it
             file.write(text)
         return
     filesystem, base = filesystem_of(root)

@@ -37,7 +37,7 @@ _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 
 def checkpoint_root(folder: Path, name: str, setting: str | None) -> str:
-    """Return the checkpoint root: a subfolder of the experiment's folder, or of `setting`, given by `checked_root`."""
+    """Return the checkpoint root of an experiment. `setting`: the result of `checked_root`."""
     return os.path.abspath(folder / "checkpoints") if setting is None else f"{setting.rstrip('/')}/{name}"
 
 
@@ -45,7 +45,7 @@ def checked_root(setting: object) -> str | None:
     """Return the setting `checkpoints` as an absolute path or URL, or None for the experiment's folder.
 
     Raises:
-        TypeError, ValueError: it is not a path or URL, or the processes of trials cannot share it.
+        TypeError, ValueError: it is not a path or URL, or it cannot be shared between processes.
         NotInstalled: the library for this kind of URL is missing.
     """
     if setting is None:
@@ -57,7 +57,7 @@ def checked_root(setting: object) -> str | None:
     scheme, _, path = root.partition("://")
     if scheme == "memory":
         raise ValueError(
-            f"checkpoints={root!r} is the memory of one process, which the other processes of trials cannot access. "
+            f"checkpoints={root!r} is the memory of one process, which other processes cannot access. "
             f"Pass a folder, or leave it out."
         )
     check_url(root, name="checkpoints")
@@ -67,8 +67,8 @@ def checked_root(setting: object) -> str | None:
 def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratch: Callable[[], Path]) -> None:
     """Call `save` with an empty folder and keep the files it writes as the checkpoint `name`.
 
-    An existing checkpoint of this name is replaced: it was saved by an attempt that was lost before its report was
-    committed. Exceptions of `save` propagate.
+    An existing checkpoint of this name is replaced, because its attempt was lost before the report was committed.
+    Exceptions of `save` propagate.
 
     Args:
         scratch: returns a local folder for files to upload. Only called if the root is a URL.
@@ -103,13 +103,13 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
     if not is_url(root):
         folder = Path(root) / name
         if not (folder / _COMPLETE_MARKER).is_file():
-            raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
+            raise CheckpointError(f"there is no complete checkpoint {name} in {root}.")
         return folder
     filesystem, base = filesystem_of(root)
     try:
         filesystem.invalidate_cache()
         if not filesystem.exists(f"{base}/{name}/{_COMPLETE_MARKER}"):
-            raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
+            raise CheckpointError(f"there is no complete checkpoint {name} in {root}.")
         folder = scratch() / "checkpoint"
         shutil.rmtree(folder, ignore_errors=True)
         filesystem.get(f"{base}/{name}/", f"{folder}/", recursive=True)
@@ -148,10 +148,10 @@ def names_in(root: str) -> list[str]:
 
 
 def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
-    """Delete all checkpoints except those in `keep`, complete or not, and return their names. Other files stay.
+    """Delete all checkpoints except those in `keep`, and return the deleted names. Other files stay.
 
-    A killed tuner leaves checkpoints whose report it had not committed, or whose deletion was still pending. Raise
-    OSError if the file system fails.
+    A killed tuner leaves incomplete checkpoints, checkpoints whose report it had not committed, and checkpoints that it
+    was about to delete. Raise OSError if the file system fails.
     """
     names = [name for name in names_in(root) if name not in keep and _NAME.fullmatch(name)]
     if not is_url(root):
@@ -165,7 +165,7 @@ def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
 class CheckpointStore:
     """Deletes obsolete checkpoints in a thread, so that no decision waits for the disk.
 
-    Each deletion is delayed until the record is durable: after a power cut, the older checkpoint may be needed.
+    Each deletion is delayed until the record is durable, because the checkpoint may be needed after a power cut.
     """
 
     def __init__(self, root: str) -> None:
@@ -209,17 +209,17 @@ class CheckpointStore:
 
 @contextmanager
 def as_checkpoint_error(label: str, root: str) -> Iterator[None]:
-    """Convert an OSError into a CheckpointError. Must not enclose a call of the user's `save`."""
+    """Convert an OSError into a CheckpointError. The user's `save` must not be called inside the block."""
     try:
         yield
     except OSError as error:
         problem = f"{label} cannot be written to {root}: {error.strerror or error}."
-        raise CheckpointError(f"{problem} Look at the disk (full?), or set checkpoints= to another place.") from error
+        raise CheckpointError(f"{problem} Check whether the disk is full, or change checkpoints=.") from error
 
 
 @contextmanager
 def _partial_folder(base: Path, name: str) -> Iterator[Path]:
-    """Create an empty folder for a checkpoint, and remove it afterwards unless it was renamed."""
+    """Create an empty folder for a checkpoint. Delete it at the end of the block unless it was renamed."""
     folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=base)
     try:
         yield Path(folder)

@@ -1,14 +1,14 @@
 """Turns commands from other processes, `Tuner.enqueue` and `Tuner.set_workers` into events of a running search.
 
-    "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and a sentence that answers the user
+    "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and an answer to the user
 
     stop                  end the search; a second stop kills the running trials
     stop_trial 3          stop this trial permanently
-    pause 3, unpause 3    pause the trial at its next report; let it resume
+    pause 3, unpause 3    pause the trial at its next report; undo the pause
     enqueue {"x": 0.1}    use this configuration for the next new trial
     workers 4             run at most 4 trials at a time
 
-Commands are validated here against the state of the search. An invalid one raises a ValueError for the user.
+Commands are validated here against the state of the search. An invalid command raises TypeError or ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,27 +23,27 @@ from ..schedulers.scheduler import Status
 from ..space import Space, check_part
 from ..values import checked_int
 
-# Takes the current `now_s` and returns the event of a command.
+# Returns the event of a command for the current `now_s`.
 MakeEvent: TypeAlias = Callable[[float], Event]
 
 
 def command_for(
-    word: str, args: Sequence[object], *, state: SearchState, space: Space, seed: int
+    command: str, args: Sequence[object], *, state: SearchState, space: Space, seed: int
 ) -> tuple[MakeEvent, str]:
     """Parse and validate a command. Return its event and the answer to the user.
 
     Raises:
         TypeError, ValueError: the command is unknown, has invalid arguments, or cannot be executed now.
     """
-    match word, list(args):
+    match command, list(args):
         case "stop", []:
-            ends = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
+            effect = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
             answer = (
-                f"{ends}: running trials are asked to stop. A second stop kills these trials. All results are kept."
+                f"{effect}: running trials are asked to stop. A second stop kills these trials. All results are kept."
             )
             return lambda now_s: events.Interrupt(now_s, "stopped by hand"), answer
         case "stop_trial" | "pause" | "unpause", [trial_id]:
-            return _trial_command(word, trial_id, state)
+            return _trial_command(command, trial_id, state)
         case "enqueue", [config]:
             complete_config = complete_enqueued(config, state, space, seed)
             values = ", ".join(f"{name}={value}" for name, value in complete_config.items())
@@ -55,7 +55,7 @@ def command_for(
             answer = f"at most {limit} at a time from now on; running trials are not interrupted"
             return lambda now_s: events.Workers(now_s, number), answer
     raise ValueError(
-        f"unknown command {word!r} with {counted(len(args), 'argument')}. "
+        f"unknown command {command!r} with {counted(len(args), 'argument')}. "
         f"Do both processes run the same version of fanwise?"
     )
 
@@ -78,8 +78,8 @@ def check_is_trial(trial_id: int, num_trials: int) -> None:
     """Raise ValueError unless trial `trial_id` has started."""
     if 0 <= trial_id < num_trials:
         return
-    known = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"
-    raise ValueError(f"the search has no trial {trial_id}; {known}")
+    trials = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"
+    raise ValueError(f"the search has no trial {trial_id}; {trials}")
 
 
 def _check_starts_trials(request: str, state: SearchState) -> None:
@@ -87,23 +87,21 @@ def _check_starts_trials(request: str, state: SearchState) -> None:
         raise ValueError(f"{request} is refused because no new trials start: {state.reason}")
 
 
-def _trial_command(word: str, trial_id: Any, state: SearchState) -> tuple[MakeEvent, str]:
+def _trial_command(command: str, trial_id: Any, state: SearchState) -> tuple[MakeEvent, str]:
     if isinstance(trial_id, bool) or not isinstance(trial_id, int):
         raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
-    status = state.living_status(trial_id)
+    status = state.unfinished_status(trial_id)
     if status not in (Status.IN_PROGRESS, Status.PAUSED):
         check_is_trial(trial_id, state.num_trials)
         raise ValueError(f"trial {trial_id} is over")
     is_paused = status is Status.PAUSED
-    if word == "stop_trial":
+    if command == "stop_trial":
         answer = f"trial {trial_id} is asked to stop"
         return lambda now_s: events.Command(now_s, "stop", trial_id), answer
-    if word == "unpause":
+    if command == "unpause":
         answer = f"trial {trial_id} is running and will not pause"
         if is_paused:
-            answer = (
-                f"trial {trial_id} may resume. It needs a free worker and, if the scheduler paused it, its consent."
-            )
+            answer = f"trial {trial_id} may resume when a worker is free, unless the scheduler paused it as well"
         return lambda now_s: events.Command(now_s, "resume", trial_id), answer
     answer = (
         f"trial {trial_id} pauses at its next report and frees its worker. When it is unpaused, it resumes from its "

@@ -1,11 +1,11 @@
 """Control of a running search by other processes of the same user, over a Unix socket in the experiment's folder.
 
-    send_command() --(word, args)--> CommandListener --handle(word, args, answer)--> search --answer(text)--> reply
+    send_command() --command, args--> CommandListener --handle(command, args, answer)--> search --answer(text)--> reply
 
     <experiment>/control.sock   exists while the search runs; mode 0600, in a folder of mode 0700
-                 control.key    32 random bytes of this run, mode 0600; peers must prove that they have read them
+                 control.key    32 random bytes of this run, mode 0600
 
-No message is read before a peer has proved that it has the key, and messages are plain values that are never unpickled.
+A peer must prove that it has read the key before it can send a message. Messages are plain values and never unpickled.
 A killed tuner leaves both files behind. They give no access, and resuming the experiment replaces them.
 """
 
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 SOCKET_NAME = "control.sock"
 KEY_NAME = "control.key"
 
-# Executes a command on the hub's thread. Takes the word of the command, the arguments, and a function that is called
-# with the answer when the command is on record.
+# Executes a command on the hub's thread. Arguments: the command, its arguments, and a function to call with the answer
+# when the command has been recorded.
 CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
 _MAX_PATH_BYTES = 100  # Linux allows 107
@@ -56,13 +56,13 @@ class CommandListener:
         self._handle = handle
         self._links: set[Link] = set()
         self._listener: UnixListener | None = None
-        self._exit = ExitStack()
+        self._exit_stack = ExitStack()
         try:
             _remove_files(folder)
             key = new_key()
             (folder / KEY_NAME).touch(0o600, exist_ok=False)
             (folder / KEY_NAME).write_bytes(key)
-            path = self._exit.enter_context(short_path(folder)) / SOCKET_NAME
+            path = self._exit_stack.enter_context(short_path(folder)) / SOCKET_NAME
             self._listener = UnixListener(hub, path, key, on_link=self._on_link, limits=_LIMITS)
         except OSError as error:
             self.close()
@@ -87,7 +87,7 @@ class CommandListener:
             _log.info("the sender of a command to the search in %s has disconnected: %s", self._folder, error)
 
     def close(self) -> None:
-        """Stop listening, and remove socket and key. Must be called on the hub's thread, or after it has ended."""
+        """Stop listening, and delete both files. Must be called on the hub's thread, or after it has ended."""
         if self._listener is not None:
             self._listener.close()
         for link in list(self._links):
@@ -96,11 +96,11 @@ class CommandListener:
             _remove_files(self._folder)
         except OSError as error:
             _log.warning("the socket of the search in %s could not be removed: %s", self._folder, error)
-        self._exit.close()
+        self._exit_stack.close()
 
 
-def send_command(folder: Path, word: str, *args: object) -> str:
-    """Send a command (see `commands`) and block until it is on record. Return the answer.
+def send_command(folder: Path, command: str, *args: object) -> str:
+    """Send a command (see `commands`) and block until it has been recorded. Return the answer.
 
     Raises:
         ClosedError: the search is not running, runs on another machine, or was opened with `open_search`.
@@ -122,7 +122,7 @@ def send_command(folder: Path, word: str, *args: object) -> str:
             link = dial(hub, path / SOCKET_NAME, key, within_s=_ANSWER_TIMEOUT_S)
         _use_plain_values(link)
         link.open()
-        is_accepted, text = link.ask(word, *args, within_s=_ANSWER_TIMEOUT_S)
+        is_accepted, text = link.ask(command, *args, within_s=_ANSWER_TIMEOUT_S)
         link.close()
     except (FanwiseError, OSError) as error:
         cause = "if it is running, it runs on another machine; send the command there"
@@ -153,7 +153,7 @@ def check_is_running(folder: Path) -> Overview:
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
-    """Give a path of the folder that is short enough for a socket in it. The path is valid inside the block."""
+    """Yield a path of the folder that is short enough for a socket in it. The path is valid inside the block."""
     if len(os.fsencode(folder)) + 1 + len(SOCKET_NAME) <= _MAX_PATH_BYTES:
         yield folder
         return
@@ -165,7 +165,7 @@ def short_path(folder: Path) -> Iterator[Path]:
 
 
 def _use_plain_values(link: Link) -> None:
-    """Make the link encode plain values only, so that nothing is unpickled. Call before the first message."""
+    """Let the link encode plain values only, so that nothing is unpickled. Must precede the first message."""
     link.dumps, link.loads = _plain.dumps, lambda head, buffers=(): _plain.loads(head, buffers)
 
 

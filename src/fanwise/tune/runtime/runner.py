@@ -7,9 +7,9 @@
 An answer is sent only after its report is committed, and one write commits all reports of a turn. Decisions are made in
 `core`. Display code polls the search through `take_frame()`.
 
-Any error here (a full disk, an invalid answer of a scheduler, a bug) ends the search: nothing more is decided or
-written, the jobs are killed, and then `finished` is set with the error in `failure`. So nothing waits for a failed
-search forever, and no exception reaches the loop or the engine.
+Any error here, such as a full disk or a bug, ends the search. Nothing more is decided or written, the jobs are killed,
+and then `finished` is set with the error in `failure`. So nothing waits for a failed search forever, and no exception
+reaches the loop or the engine.
 """
 
 import contextlib
@@ -49,13 +49,13 @@ def _end_search_on_error(method: _Method) -> _Method:
     """Decorate a method so that its exceptions end the search instead of reaching the loop or the engine."""
 
     @functools.wraps(method)
-    def handled(self: "SearchRunner", *args: object) -> None:
+    def wrapper(self: "SearchRunner", *args: object) -> None:
         try:
             method(self, *args)
         except BaseException as error:
             self._fail(error)
 
-    return cast(_Method, handled)
+    return cast(_Method, wrapper)
 
 
 @dataclass(slots=True)
@@ -96,14 +96,14 @@ class SearchRunner:
         self._trial_job = job
         self._checkpoints = checkpoints
         self._recorder = Recorder(record, state, listener)
-        self._zero_s = engine.loop.now_s() - state.last_s
+        self._zero_s = engine.loop.now_s() - state.last_s  # the loop's time at time 0 of the search
         self._core: SearchCore | None = None
         self._suggester: InlineSuggester | ThreadedSuggester | None = None
         self._attempts: dict[int, _Attempt] = {}  # by job id
         self._job_ids: dict[int, int] = {}  # trial id -> id of its current job
         self._answers: list[tuple[Report, Answer | Reject]] = []  # sent after the next commit
         self._discards: list[str] = []
-        self._report: Report | None = None  # whose event is being applied
+        self._report: Report | None = None  # the report whose event is being applied
         self._timer: Timer | None = None
         self._timer_due_s: float | None = None  # `next_tick_s` of the core when the timer was last set or kept
         self._after_commit: list[Callable[[], None]] = []
@@ -132,7 +132,7 @@ class SearchRunner:
         return self._suggester.failure
 
     def now_s(self) -> float:
-        """Return the seconds since the search began, excluding interruptions. Can be called from any thread."""
+        """Return the seconds since the search began, without the time between runs. Can be called from any thread."""
         return self._loop.now_s() - self._zero_s
 
     @_end_search_on_error
@@ -143,9 +143,9 @@ class SearchRunner:
         make_first_event: Callable[[float], Event],
         earlier: Sequence[Event] = (),
     ) -> None:
-        """Start the search: apply the events `earlier`, and then `make_first_event(now_s)`."""
+        """Start the search. Apply the `earlier` events, and then `make_first_event(now_s)`."""
         self._core = core
-        self._loop.at_turn_end(self._turn_end)
+        self._loop.at_turn_end(self._on_turn_end)
         if searcher.runs_inline:
             self._suggester = InlineSuggester(searcher)
         else:
@@ -257,7 +257,7 @@ class SearchRunner:
     # -- from events to actions --------------------------------------------------------------------------------------
 
     def _apply(self, event: Event, job: Job | None = None) -> None:
-        """Handle and record the event, and the suggestions that follow at once. Execute the actions.
+        """Handle the event and the suggestions that an inline searcher returns. Record them and execute their actions.
 
         `job`: the job that has ended, if the event is `Ended`.
         """
@@ -318,13 +318,13 @@ class SearchRunner:
         self._attempts[job.id] = _Attempt(action.trial_id, action.attempt, job)
         self._job_ids[action.trial_id] = job.id
 
-    def _end_job(self, trial_id: int, how: contract.Ending) -> None:
+    def _end_job(self, trial_id: int, ending: contract.Ending) -> None:
         job_id = self._job_ids.get(trial_id)
         if job_id is not None:
-            self._engine.end(self._attempts[job_id].job, how)
+            self._engine.end(self._attempts[job_id].job, ending)
 
     def _with_last_output(self, event: events.Ended, actions: list[Action], job: Job) -> events.Ended:
-        """Return the event. If the attempt failed without output, e.g. by a timeout, add the last output of the job."""
+        """Return the event. Add the last output of the job if the attempt failed and the event has no output."""
         failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
         if not failed or event.outcome.last_output:
             return event
@@ -334,7 +334,7 @@ class SearchRunner:
 
     # -- the record and the clock ----------------------------------------------------------------------------------
 
-    def _turn_end(self) -> None:
+    def _on_turn_end(self) -> None:
         """Commit the rows of this turn, then send the held answers."""
         if self._is_over:
             return
@@ -376,7 +376,7 @@ class SearchRunner:
                 report.refuse(ValueError(action.message))
 
     def _set_timer(self, next_s: float | None) -> None:
-        """Set the timer for the next due time of `SearchCore`. Keep an earlier timer: an early tick is harmless."""
+        """Set the timer for the next tick. Keep a timer that is set earlier, because an early tick is harmless."""
         self._timer_due_s = next_s
         if next_s is None or self.finish is not None:
             return
@@ -405,14 +405,14 @@ class SearchRunner:
         if self._suggester is not None:
             self._suggester.close()
         if self._core is not None:
-            self._loop.call_soon(lambda: self._loop.not_at_turn_end(self._turn_end))
+            self._loop.call_soon(lambda: self._loop.not_at_turn_end(self._on_turn_end))
         self._is_over = True
         self.finished.set()
 
     # -- display ---------------------------------------------------------------------------------------------------
 
     def take_frame(self) -> tuple[list[str], SearchSnapshot]:
-        """Return the lines of news since the last call, and a snapshot. Must be called on the loop's thread."""
+        """Return the lines of text since the last call, and a snapshot. Must be called on the loop's thread."""
         state = self.state
         return state.news.take(), state.snapshot(now_s=self.now_s())
 
@@ -424,7 +424,7 @@ _REPLIES = {
 
 
 def _problem_with(values: object) -> str | None:
-    """Return the problem with a report's values, or None. Only the function `report` has validated them."""
+    """Return the problem with a report's values, or None. So far, only the trial's own process has validated them."""
     if type(values) is not dict:
         return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
     for name, value in values.items():

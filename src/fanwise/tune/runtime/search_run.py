@@ -3,7 +3,7 @@
 SearchRun.run()
   create or reopen the record -> start `SearchRunner` on the pool's hub thread -> display it in the calling thread
   -> close the record -> return the experiment or raise the error of the search
-SearchRun.apply(), SearchRun.call()    change the running search; callable from any thread
+SearchRun.apply(), SearchRun.call()    change the running search, from any thread
 """
 
 import functools
@@ -27,7 +27,7 @@ from ...pool.specs import Packed
 from ..callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from ..callbacks.search_events import SearchEnded
 from ..core import events
-from ..core.events import Earlier, Event
+from ..core.events import EarlierTrial, Event
 from ..core.search_core import SearchCore
 from ..display.screen import mark_shown_in_notebook, screen_for
 from ..display.table import method_line
@@ -43,7 +43,7 @@ from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
 from ..space import space_objects
 from ..stopping import limits_of
-from ..trial_resources import divided, trial_resources
+from ..trial_resources import devices_per_worker, trial_resources
 from ..values import checked_bool, is_number
 from ..warm_start import Summary, summary_line
 from .board_process import check_board_is_installed, serving_board
@@ -64,8 +64,8 @@ class SearchRun:
         capacity: the machines of the pool.
         pool: pool to run on, which is left open. None: create one with `cluster`, or on this machine.
         cluster: arguments for creating the pool when a search on a cluster is resumed.
-        earlier: warm-start trials of other experiments, the first events of a new search.
-        summaries: a summary of each source of these trials.
+        earlier: events with the trials of the warm start. A new search begins with them.
+        summaries: one summary per source of the warm start.
 
     Raises:
         TypeError, ValueError: invalid callbacks or display options.
@@ -80,14 +80,14 @@ class SearchRun:
     is_resumed: bool
     capacity: Capacity
     pool: Pool | None
-    cluster: Mapping[str, Any] | None = None  # Any: JSON
-    earlier: Sequence[Earlier] = ()
+    cluster: Mapping[str, Any] | None = None
+    earlier: Sequence[EarlierTrial] = ()
     summaries: Sequence[Summary] = ()
     callbacks: Sequence[object]
     print_update_interval: float
     board: bool
     quiet: bool
-    scheduler: Scheduler = field(init=False)  # a copy, which this run begins
+    scheduler: Scheduler = field(init=False)  # a copy whose `begin` this run calls
     _search: SearchRunner | None = field(init=False, default=None)
     _hub: Hub | None = field(init=False, default=None)
 
@@ -132,7 +132,7 @@ class SearchRun:
             try:
                 save_cluster(self.path, pool.cluster_settings)
                 if pool.cluster_settings and not is_url(self._checkpoint_root):
-                    # Created here only, so that a node without it knows that it does not share this file system.
+                    # Workers never create it. If a node has no such folder, it does not share this file system.
                     os.makedirs(self._checkpoint_root, exist_ok=True)
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self.is_resumed:
@@ -167,7 +167,7 @@ class SearchRun:
         screen = screen_for(self.print_update_interval, quiet=self.quiet)
         if not self.quiet:
             mark_shown_in_notebook(self.path)
-        screen.say(*lines)
+        screen.print_lines(*lines)
         listener = CommandListener(hub, self.path, self._handle)
         try:
             hub.call_soon(lambda: search.begin(core, self.scheduler.searcher, self._first_event, self.earlier))
@@ -210,30 +210,30 @@ class SearchRun:
 
     def apply(self, make_event: Callable[[float], Event]) -> None:
         """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
-        search, hub = self._running()
+        search, hub = self._running_search()
         hub.call_soon(lambda: search.apply_command(make_event))
 
     def stop(self, reason: str) -> None:
         """End the search and stop the running trials. A second call kills them. Does not block. Raises as `apply`."""
         self.apply(lambda now_s: events.Interrupt(now_s, reason))
 
-    def call(self, word: str, *args: object) -> None:
-        """Execute a command of `runtime.commands`, and block until the search has accepted it.
+    def call(self, command: str, *args: object) -> None:
+        """Execute a command (see `commands`) and block until the search has accepted it.
 
         Raises:
             TypeError, ValueError: the command is invalid.
             ClosedError: the search is not running.
         """
-        _, hub = self._running()
-        call_on(hub, lambda: self._handle(word, args, lambda _answer: None))
+        _, hub = self._running_search()
+        call_on(hub, lambda: self._handle(command, args, lambda _answer: None))
 
-    def _handle(self, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
-        """Execute a command on the hub's thread. Call `answer` when the command is on record. Raises as `call`."""
-        search, _ = self._running()
+    def _handle(self, command: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
+        """Execute a command on the hub's thread. Call `answer` when the command is recorded. Raises as `call`."""
+        search, _ = self._running_search()
         settings = self.settings
-        make_event, reply = command_for(word, args, state=search.state, space=settings.space, seed=settings.seed)
-        if word == "workers" and settings.divides_machine:  # before the command, which starts trials
-            devices_per_trial = divided(self.capacity, int(args[0]))  # type: ignore[call-overload]  # checked above
+        make_event, reply = command_for(command, args, state=search.state, space=settings.space, seed=settings.seed)
+        if command == "workers" and settings.divides_machine:  # must precede the event, which may start trials
+            devices_per_trial = devices_per_worker(self.capacity, int(args[0]))  # type: ignore[call-overload]  # checked above
             search.set_resources(trial_resources(self.capacity, devices_per_trial))
         search.apply_command(make_event, lambda: answer(reply))
 
@@ -242,7 +242,7 @@ class SearchRun:
         """Number of trials so far. None before the search has begun."""
         return None if self._search is None else self._search.num_trials
 
-    def _running(self) -> tuple[SearchRunner, Hub]:
+    def _running_search(self) -> tuple[SearchRunner, Hub]:
         search, hub = self._search, self._hub
         if search is None or hub is None or search.finished.is_set() or search.failure is not None:
             raise ClosedError(f"the search {self.name!r} is not running.")
@@ -262,7 +262,7 @@ class SearchRun:
             record = Record.create(self.path, meta)
         except BaseException:
             if not is_inside(root, self.path):
-                delete_owned(root)  # undo the claim; nothing was written yet
+                delete_owned(root)  # undo the claim
             raise
         try:
             save_program(self.path, self.objective, settings.scheduler, settings.space)
@@ -277,7 +277,8 @@ class SearchRun:
         try:
             meta = read_meta(self.path)
             claim(self._checkpoint_root, meta["id"], self.path)
-            original = SearchSettings.from_json(meta, self.settings.scheduler)  # initial stop and n_workers
+            # Replay starts with the initial `stop` and `n_workers`.
+            original = SearchSettings.from_json(meta, self.settings.scheduler)
             core = original.new_core(self.scheduler)
             return record, restore(self.path, core, self.scheduler.searcher), core
         except BaseException:
@@ -294,7 +295,7 @@ class SearchRun:
 
     def _pack_objective(self) -> Packed:
         """Wrap the objective so that its return value is reported, and pack it for the workers."""
-        pack(self.objective, caller="Tuner")  # so that an error names the objective and not the wrapper
+        pack(self.objective, caller="Tuner")  # if this fails, the error names the objective and not the wrapper
         metric = self.scheduler.objectives[0].metric
         wrapped = functools.partial(run_objective, self.objective, metric, space_objects(self.settings.space))
         packed = pack(wrapped, caller="Tuner")
@@ -303,7 +304,7 @@ class SearchRun:
     def _new_pool(self) -> Pool:
         if self.cluster:
             return Pool(**self.cluster)
-        # Enough CPUs for all workers, even if the machine has fewer: `_first_lines` reports the shortage.
+        # The pool gets enough CPUs for all workers. `_first_lines` warns if the machine has fewer.
         num_cpus = max(self.settings.n_workers * self._resources.cpus, self.capacity.cpus)
         return Pool(seed=self.settings.seed, cpus=num_cpus)
 

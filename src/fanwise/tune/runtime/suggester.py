@@ -1,4 +1,4 @@
-"""Calls the searcher: in the thread of the engine's event loop if the searcher is fast, else in a separate thread.
+"""Calls a fast searcher in the thread of the engine's event loop, and a slow searcher in a separate thread.
 
     SearchCore --observe, on_rollback, on_end--> InlineSuggester or ThreadedSuggester --> searcher
     Suggest action ------------ ask ----->                     --> Suggested, as an event
@@ -32,10 +32,10 @@ class InlineSuggester:
         self.on_end = searcher.on_end
 
     def ask(self, action: Suggest, *, now_s: float, last_seen_seq: int) -> Suggested:
-        """Return the suggestion."""
+        """Call the searcher. Return its answer as an event."""
         try:
             return Suggested(now_s, action.number, plain_suggestion(self._searcher, action), last_seen_seq)
-        except Exception as error:  # user code: any exception ends the search cleanly
+        except Exception as error:  # user code may raise any exception, which ends the search
             self.failure = error
             return failed_suggestion(self._searcher, action, now_s, error, last_seen_seq=last_seen_seq)
 
@@ -50,12 +50,12 @@ class InlineSuggester:
 class ThreadedSuggester:
     """Calls a slow searcher in a daemon thread, so that an endless fit does not block the program's exit.
 
-    At exit, the program waits a few seconds for the thread: a daemon thread that returns from C++ while Python is
-    finalizing ends the process with SIGABRT ("terminate called without an active exception").
+    At exit, the program waits a few seconds for the thread. Otherwise a daemon thread that returns from C++ while
+    Python is finalizing may end the process with SIGABRT ("terminate called without an active exception").
 
     Args:
         searcher: the searcher.
-        deliver: called on the searcher's thread with each answer, whose `now_s` is 0; the receiver sets it.
+        deliver: called on the searcher's thread with each answer. It must set `now_s`, which is 0.
     """
 
     def __init__(self, searcher: Searcher, deliver: Callable[[Suggested], None]) -> None:
@@ -102,7 +102,7 @@ class ThreadedSuggester:
         if self.failure is None and not self._is_closed:
             try:
                 config = plain_suggestion(self._searcher, action)
-            except BaseException as error:  # user code: any exception, even SystemExit, ends the search cleanly
+            except BaseException as error:  # user code may raise any exception, even SystemExit
                 self.failure = None if self._is_closed else error
         self._is_suggesting = False
         if self._is_closed:
@@ -120,6 +120,6 @@ class ThreadedSuggester:
         while (call := self._queue.get()) is not None:
             try:
                 call()
-            except BaseException as error:  # user code: the next suggestion fails with it and ends the search
+            except BaseException as error:  # from user code; the next suggestion fails with it and ends the search
                 self.failure = self.failure or error
         atexit.unregister(self._stop)

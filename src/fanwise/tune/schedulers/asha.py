@@ -4,14 +4,14 @@
     "promotion"   a trial pauses at each level; a free worker resumes the best paused trial in the top 1/eta of a rung,
                   from the highest rung down, or starts a new trial (Algorithm 2)
     "stopping"    a trial at a level is stopped unless it is in the top 1/eta of the trials that reached it so far; the
-                  first trial continues, and ties continue while fewer than the top 1/eta have continued
+                  first trial continues, and ties continue until 1/eta of the trials have continued
     "quantile"    a trial continues if it is at or better than the 1/eta quantile of the results at its level, including
                   its own (the rule of Syne Tune)
 
 Stopping needs no checkpoints. Promotion only pauses trials, so a trial can still be promoted when more trials have
-reached its level. A report that passes several levels counts for the highest one. Several brackets are asynchronous
-Hyperband (section 3.3): a new trial gets bracket s with a probability proportional to the number of trials that
-Hyperband starts in it.
+reached its level. A report that passes several levels counts for the highest one. With several brackets, the scheduler
+is asynchronous Hyperband (section 3.3). A new trial gets bracket s with a probability proportional to the number of
+trials that Hyperband starts in bracket s.
 """
 
 import abc
@@ -37,7 +37,7 @@ _RUNGS: dict[Kind, type[StoppingRung] | type[PromotionRung] | type[QuantileRung]
 
 
 class _Entry(NamedTuple):
-    """An entry of a trial in a rung. `iter`: the report that caused it. `continued`: the decision was CONTINUE."""
+    """An entry of a trial in a rung. `iter`: number of its report. `continued`: the decision was CONTINUE."""
 
     iter: int
     level: int
@@ -47,7 +47,7 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that may still report. `target`: resource of its next decision; below it, the trial continues."""
+    """A trial that may still report. `target`: resource of its next decision. It continues until then."""
 
     bracket: int
     target: float
@@ -69,7 +69,7 @@ class AsynchronousHalving(RungScheduler):
             for bracket in range(self._num_brackets)
             for level in range(bracket, len(self._levels))
         }
-        # Highest level first; at equal levels, the bracket with the lowest first level first.
+        # Sort by decreasing level, then by bracket.
         rungs = [self._rungs[place] for place in sorted(self._rungs, key=lambda place: (-place[1], place[0]))]
         self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
 
@@ -86,7 +86,7 @@ class AsynchronousHalving(RungScheduler):
         trial = self._trials.get(observation.trial_id)
         if trial is None:
             bracket = 0
-            if self._num_brackets > 1:  # depends only on the seed and the trial
+            if self._num_brackets > 1:  # the bracket depends only on the seed and the trial id
                 u = KeyedRandom(f"{self._seed}/bracket/{observation.trial_id}").random()
                 bracket = bisect_right(self._bracket_bounds, u)
             trial = self._trials[observation.trial_id] = _Trial(bracket, self._target(bracket))
@@ -119,21 +119,21 @@ class AsynchronousHalving(RungScheduler):
                 rung.withdraw(trial.entries[-1].key)
 
     def _target(self, level: int) -> float:
-        """Return the resource of a rung level; the maximum after the last one."""
+        """Return the resource of the level with this index, or the maximum after the last level."""
         return self._levels[level] if level < len(self._levels) else self._maximum
 
 
 @final
 class ASHA(AsynchronousHalving):
-    """Asynchronous successive halving (Li et al., arXiv 1810.05934); a searcher chooses the configurations.
+    """Asynchronous successive halving (Li et al., arXiv 1810.05934).
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         max_t, max_resource_attr: resource at which trials end, or its name in the space.
         grace_period: the first rung level.
-        reduction_factor: eta; one trial in eta continues, to eta times the resource.
+        reduction_factor: eta. One trial in eta continues, to eta times the resource.
         type: "stopping", "promotion" or "quantile".
-        brackets: number of brackets; bracket s compares trials from grace_period * eta^s on.
+        brackets: number of brackets. The first rung level of bracket s is grace_period * eta^s.
 
     >>> scheduler = ASHA(metric="loss", max_t=9)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
@@ -182,16 +182,16 @@ class MOASHA(AsynchronousHalving):
     """Multi-objective asynchronous successive halving (Schmucker et al., arXiv 2106.12639).
 
     A trial at a level is stopped unless it is among the best floor(n / reduction_factor), at least one, of the n trials
-    that reached it so far. Ties continue while fewer than that have continued. The best are selected by non-dominated
-    sorting, and within a front by an epsilon-net, so that they approximate the whole Pareto front. A decision takes
-    O(n log n) for two objectives and O(n^2) in the worst case for more.
+    that reached it so far. Ties continue until that number of trials have continued. The best trials are selected by
+    non-dominated sorting, and within a front by an epsilon-net, so that they approximate the whole Pareto front. A
+    decision takes O(n log n) time for two objectives, and at most O(n^2) for more.
 
     Args:
         searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         metric: names of the reported values to optimize, at least two.
         max_t, max_resource_attr: resource at which trials end, or its name in the space.
         grace_period: the first rung level.
-        reduction_factor: eta; one trial in eta continues, to eta times the resource.
+        reduction_factor: eta. One trial in eta continues, to eta times the resource.
 
     >>> scheduler = MOASHA(metric=["error", "seconds"], max_t=9)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)

@@ -1,13 +1,12 @@
-"""The median stopping rule: stop a trial whose best loss is worse than the median of the others' running averages.
+"""The median stopping rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.2).
 
-The rule of Golovin et al., "Google Vizier", KDD 2017, section 3.2.2. At a resource r, a trial is compared with every
-other trial that has reached r, represented by the average of its losses up to its last report at or below r. So
-trials need not report at the same resources, for example when the resource is measured in seconds. Unlike in the paper,
-trials that are still running count too, because with many workers few trials have ended when the first decisions are
-due.
+When a trial reports at resource r, the losses up to r are averaged for every other trial that has reached r. The trial
+is stopped if its best loss is worse than the median of these averages. So trials need not report at the same resources,
+for example when the resource is measured in seconds. Unlike in the paper, running trials count too, because with many
+workers few trials have ended when the first decisions are due.
 
-A report that violates a constraint counts as an infinite loss, because an average of losses and violations would mean
-nothing. Memory grows with the number of reports, and the time of a decision with the number of trials.
+A report that violates a constraint counts as an infinite loss, because averages of losses and violations are
+meaningless. Memory grows with the number of reports, and the time of a decision with the number of trials.
 """
 
 import math
@@ -47,13 +46,13 @@ class _Curve:
 
 @final
 class MedianStopping(Scheduler):
-    """The median stopping rule; a searcher chooses the configurations.
+    """The median stopping rule.
 
     Args:
         searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        metric: see `Scheduler`; the first metric is compared.
-        grace_time: no trial is stopped at a resource below this.
-        grace_population: no trial is stopped at a resource that fewer other trials have reached.
+        metric: see `Scheduler`. Only the first metric is compared.
+        grace_time: resource below which no trial is stopped.
+        grace_population: number of other trials that must have reached a resource before a trial is stopped there.
 
     >>> from fanwise.tune import Space
     >>> scheduler = MedianStopping(metric="loss", grace_population=2)

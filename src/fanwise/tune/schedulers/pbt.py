@@ -1,16 +1,16 @@
 """Population-based training (PBT; Jaderberg et al., arXiv 1711.09846).
 
 A member of the population is a sequence of trials. At the end of each perturbation interval, a member is compared with
-the others, each by its loss at the end of its last interval. No member waits for another. The trial of a member among
-the worst is stopped, and its next trial starts from the checkpoint of one of the best, with a perturbed configuration
-(exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
+the other members by the loss at the end of their last interval. No member waits for another. If a member is among the
+worst, its trial is stopped, and its next trial starts from the checkpoint of one of the best members with a perturbed
+configuration (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
-If there are fewer workers than members, members pause at the end of each interval and resume in order. After the first
-clone that had no checkpoint and started from scratch, members no longer pause, because they would lose their progress.
+If there are fewer workers than members, members pause at the end of each interval and resume in order. Once a clone has
+started from scratch without a checkpoint, members no longer pause, because they would lose their progress.
 
 Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
 clone reaches the maximum, the clone gets another source, or is dropped if there is none. Clones that start from scratch
-anyway keep their source.
+keep their source.
 """
 
 import math
@@ -44,7 +44,7 @@ class _IntervalEnd(NamedTuple):
 class _Member:
     """The current trial of a member."""
 
-    config: Mapping[str, object] | None = None  # None until the first report
+    config: Mapping[str, object] | None = None  # known from the first report
     first_iter: int = 0  # number of the trial's first report; 0 if there is none
     start_resource: float = 0.0  # resource of the checkpoint from which it was cloned
     interval_ends: list[_IntervalEnd] = field(default_factory=list)
@@ -54,18 +54,18 @@ class _Member:
 
 @final
 class PBT(ResourceScheduler):
-    """Population-based training; a searcher chooses the first configurations.
+    """Population-based training. The searcher chooses the first configurations.
 
-    The search ends when every member is at the maximum. A failed member is replaced by a clone of one of the best.
+    The search ends when every member is at the maximum. Failed members are replaced by clones of the best members.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         max_t, max_resource_attr: resource at which trials end, or its name in the space.
         perturbation_interval: resource between two comparisons of a member with the others.
         population_size: number of members.
-        quantile_fraction: fraction of the population that is replaced (the worst members) and fraction that is
-            cloned (the best); above 0, at most 0.5.
-        resample_probability: probability that a hyperparameter of a clone is sampled; otherwise it is multiplied by 0.8
+        quantile_fraction: fraction of the members, above 0 and at most 0.5. This fraction of the worst members is
+            replaced by clones of the same fraction of the best members.
+        resample_probability: probability that a hyperparameter of a clone is sampled. Otherwise it is multiplied by 0.8
             or 1.2.
 
     >>> scheduler = PBT(metric="loss", max_t=100, perturbation_interval=10)
@@ -102,9 +102,9 @@ class PBT(ResourceScheduler):
         self._no_new_configs = False
         self._waiting: deque[Resume | Clone] = deque()
         self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
-        self._scratch_clone_id: int | None = None  # a clone that had no checkpoint
+        self._scratch_clone_id: int | None = None  # trial id of a clone that had no checkpoint
         self._max_running_members = 0  # maximum number of members that ran at the same time
-        self._at_maximum: dict[int, int] = {}  # trials at the maximum, with the iteration at which they reached it
+        self._at_maximum: dict[int, int] = {}  # trial id -> number of its first report at the maximum
 
     def next(self, context: SuggestContext) -> NextTrial:
         if self._unconfirmed_trial_id == context.trial_id:  # the searcher had no suggestion for it
@@ -148,13 +148,12 @@ class PBT(ResourceScheduler):
         trial_id, resource = observation.trial_id, observation.resource
         member = self._members.get(trial_id)
         if member is None:
-            return Decision.STOP  # the member was replaced, but an interruption kept this trial from stopping
+            return Decision.STOP  # the member was replaced, but the search was interrupted before this trial stopped
         if member.first_iter == 0:
             member.config, member.first_iter = observation.config, observation.iter
             if member.is_clone and observation.iter == 1:
                 self._scratch_clone_id = trial_id
-            # A clone continues the iteration count of its checkpoint, so resource / iter is the resource of one report.
-            # The trial started one report before its first one.
+            # `iter` includes the reports of the source, so resource / iter is the resource of one report.
             member.start_resource = resource - resource / observation.iter
         if resource >= self._maximum:
             self._at_maximum.setdefault(trial_id, observation.iter)
@@ -167,7 +166,7 @@ class PBT(ResourceScheduler):
         return self._exploit(trial_id, member)
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
-        ranked = self._ranked()
+        ranked = self._rank_members()
         num_replaced = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
         if trial_id in [worst_id for _, worst_id in ranked[len(ranked) - num_replaced :]]:
             rank = member.interval_ends[-1].rank
@@ -184,8 +183,8 @@ class PBT(ResourceScheduler):
             return Decision.PAUSE
         return Decision.CONTINUE
 
-    def _ranked(self) -> list[tuple[tuple[float, float], int]]:
-        """Return (rank, trial id) of the members that completed an interval, best first."""
+    def _rank_members(self) -> list[tuple[tuple[float, float], int]]:
+        """Return (rank, trial id) of each member that has completed an interval, best first."""
         members = self._members.items()
         return sorted((member.interval_ends[-1].rank, id_) for id_, member in members if member.interval_ends)
 
@@ -196,7 +195,7 @@ class PBT(ResourceScheduler):
         return Clone(source, explore(self._space, config, rng, self._resample_probability))
 
     def _must_share_workers(self) -> bool:
-        """Return True if a member waits because there are more members than workers, and pausing loses no progress."""
+        """Return True if there are more members than workers, a member waits, and pausing loses no progress."""
         if self._scratch_clone_id is not None:
             return False
         num_clones = sum(isinstance(item, Clone) for item in self._waiting)
@@ -231,7 +230,7 @@ class PBT(ResourceScheduler):
             self._num_unstarted += 1
 
     def _clone_sources(self) -> list[int]:
-        ranked = self._ranked()
+        ranked = self._rank_members()
         best = ranked[: math.ceil(self._fraction * len(ranked))]
         return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]
 
@@ -250,13 +249,13 @@ def explore(
 ) -> dict[str, object]:
     """Return a configuration in which each hyperparameter is resampled or perturbed (section 4.1.2).
 
-    Hyperparameters whose condition no longer holds are removed; newly active ones are sampled.
+    Conditional hyperparameters that no longer exist are removed, and new ones are sampled.
     """
     values: dict[str, object] = {}
     for name, domain in space.domains.items():
         if name in config:
             u, factor, sample = rng.random(), rng.choice(_FACTORS), rng.random()
-            is_zero = config[name] == 0 and not isinstance(domain, Categories)  # no factor changes it
+            is_zero = config[name] == 0 and not isinstance(domain, Categories)  # multiplying it has no effect
             resample = u < resample_probability or is_zero
             values[name] = domain.from_unit(sample) if resample else perturb(domain, config[name], factor)
     while absent := [name for name in values if not exists(name, values, space.conditions)]:
@@ -266,10 +265,10 @@ def explore(
 
 
 def perturb(domain: Domain, value: object, factor: float) -> Value:
-    """Multiply a value by a factor, within the domain; for `reverseloguniform`, multiply its distance to 1.
+    """Multiply a value by a factor, within the domain. For `reverseloguniform`, multiply its distance to 1.
 
-    The result in a finite domain is the value nearest to the product, but at least one step away: 2 becomes 3 or 1. An
-    ordinal moves to the next category; a choice is not changed.
+    In a finite domain, the result is the value nearest to the product, but at least one step away, so 2 becomes 3 or 1.
+    An ordinal moves to the next category. A choice is not changed.
 
     >>> from fanwise.tune.space import randint, reverseloguniform, uniform
     >>> perturb(uniform(0, 1), 0.5, 1.2), perturb(uniform(0, 1), 0.9, 1.2), perturb(randint(1, 9), 2, 1.2)

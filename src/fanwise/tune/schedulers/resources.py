@@ -1,8 +1,8 @@
-"""Base classes of schedulers that compare trials at levels of their resource, such as epochs.
+"""Base classes of schedulers that use the resource of trials, such as epochs.
 
-grace_period, grace_period * eta, grace_period * eta^2, ... below the maximum       rung levels
+grace_period=1                   the rung levels are 1, eta, eta^2, ... below the maximum
 max_t=81                         the scheduler stops a trial that reports 81
-max_resource_attr="max_epochs"   the objective receives its maximum and ends by itself
+max_resource_attr="max_epochs"   the objective receives the maximum as an argument and ends by itself
 """
 
 import math
@@ -23,13 +23,13 @@ class ResourceOptions(SchedulerOptions, total=False):
 
 
 class ResourceScheduler(Scheduler):
-    """Base class of schedulers that end trials at a maximum resource; exactly one of the two options is given.
+    """Base class of schedulers that end trials at a maximum resource.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t: resource at which trials end.
-        max_resource_attr: name of the constant or hyperparameter with that resource, e.g. "max_epochs"; the objective
-            then ends by itself.
+        max_t: resource at which trials end. Exactly one of max_t and max_resource_attr must be given.
+        max_resource_attr: name of the constant or hyperparameter that is the maximum resource, e.g. "max_epochs". The
+            objective then ends by itself.
     """
 
     _multiple_objectives: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class ResourceScheduler(Scheduler):
     ) -> None:
         super().__init__(searcher, **options)
         if len(self.objectives) > 1 and not self._multiple_objectives:
-            hint = "For several: MOASHA, or FIFO, which stops no trial early"
+            hint = "For several metrics, use MOASHA, or FIFO, which stops no trial early"
             raise TypeError(f"{type(self).__name__} needs one metric, got {options['metric']!r}. {hint}")
         self._max_resource_attr = checked_name("max_resource_attr", max_resource_attr)
         if (max_t is None) == (max_resource_attr is None):
@@ -97,7 +97,7 @@ class RungScheduler(ResourceScheduler):
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         max_t, max_resource_attr: see `ResourceScheduler`.
         grace_period: the first rung level.
-        reduction_factor: eta; one trial in eta continues, to eta times the resource.
+        reduction_factor: eta. One trial in eta continues, to eta times the resource.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RungScheduler(ResourceScheduler):
         """Return the rung levels below the maximum, possibly none."""
         levels: list[float] = []
         level = self._grace_period
-        while level < maximum * (1 - 1e-9):  # 1.1 * 1.1 is 1.2100000000000002
+        while level < maximum * (1 - 1e-9):  # because 1.1 * 1.1 is 1.2100000000000002
             levels.append(level)
             level = round_resource(self._grace_period * self._eta ** len(levels))
         return tuple(levels)

@@ -1,8 +1,8 @@
 """Rungs of asynchronous successive halving: the rules that decide which trials continue.
 
-A rung gets an entry when a trial reaches its level, and decides about the trial. Keys of entries are tuples of the
-infeasibility, the losses, a unique and increasing number, and the trial id. So infeasible entries rank behind all
-feasible ones, and of equal entries the first ranks first.
+When a trial reaches the level of a rung, it is entered in the rung, and the rung decides about it. Entries are sorted
+by their keys. A key is a tuple of the infeasibility, the losses, a unique and increasing number, and the trial id. So
+infeasible entries rank behind all feasible ones, and of equal entries the first ranks first.
 """
 
 from bisect import bisect_left, insort
@@ -26,11 +26,11 @@ class Rung(Protocol):
 
 @final
 class StoppingRung:
-    """A rung whose trials continue if they are among the best floor(n / eta), at least one, when they enter.
+    """A rung whose trials continue if they are in the top. The top is the best floor(n / eta) entries, at least one.
 
     Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
-    later ones would be stopped. So trials equal to the worst entry of the top also continue while fewer trials have
-    continued than the top has entries.
+    later ones would be stopped. So a trial that equals the worst entry of the top also continues if the number of
+    trials that have continued is below the size of the top.
 
     >>> rung = StoppingRung(3.0)
     >>> [str(rung.enter((0.0, 0.9, number, 0))) for number in range(6)]
@@ -59,10 +59,10 @@ class StoppingRung:
 
 @final
 class QuantileRung:
-    """A rung whose trials continue if they are at or better than the 1/eta quantile of the entries, their own included.
+    """A rung whose trials continue if they equal or beat the 1/eta quantile of all n entries, including their own.
 
-    The rule of Syne Tune. The quantile is that of `numpy.quantile`, between the entries floor((n - 1) / eta) and the
-    next one, so an entry is at or better than it if and only if it is at or better than entry floor((n - 1) / eta).
+    This is the rule of Syne Tune, which uses `numpy.quantile`. Its result lies between entry floor((n - 1) / eta) and
+    the next one, so it suffices to compare with entry floor((n - 1) / eta).
 
     >>> rung = QuantileRung(3.0)
     >>> [str(rung.enter((0.0, loss, number, 0))) for number, loss in enumerate([0.5, 0.9, 0.6, 0.4])]
@@ -117,12 +117,12 @@ class PromotionRung:
         return PAUSE
 
     def promote(self) -> int:
-        """Remove the promotable trial from the waiting ones and return its id. There must be one."""
+        """Remove the promotable trial from the waiting trials and return its id. `promotable` must not be None."""
         trial_id: int = self._waiting.pop(0)[-1]
         return trial_id
 
     def withdraw(self, key: Key) -> None:
-        """Remove a trial that has ended from the waiting ones. Its entry remains."""
+        """Remove a trial that has ended from the waiting trials. Its entry remains."""
         index = bisect_left(self._waiting, key)
         if self._waiting[index : index + 1] == [key]:
             del self._waiting[index]
@@ -134,17 +134,17 @@ class PromotionRung:
 
 @final
 class ParetoRung:
-    """A rung of several objectives. Trials continue if they are among the best floor(n / eta) entries, at least one.
+    """A rung for several objectives. Trials continue if they are among the best floor(n / eta) entries, at least one.
 
-    Feasible entries are ordered by `pareto.best_of`, infeasible ones follow by infeasibility. Ties are handled as in
-    `StoppingRung`.
+    Feasible entries are ordered by `pareto.best_of`. Infeasible entries follow, ordered by infeasibility. Ties are
+    handled as in `StoppingRung`.
     """
 
     __slots__ = ("_entries", "_eta", "_num_continued")
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
-        self._entries: list[Key] = []  # in the order of entering
+        self._entries: list[Key] = []  # in the order in which they were added
         self._num_continued = 0
 
     def enter(self, key: Key) -> Decision:

@@ -1,9 +1,8 @@
 """Base class of schedulers, which decide which trial runs next and what happens after each report.
 
-A scheduler is a pure state machine: no clock, no I/O, and random numbers only from `SuggestContext.random` or keyed by
-the seed. So the same object runs live, in replay and in the simulator. Its searcher chooses the configurations of new
-trials: the tuner asks the searcher when the scheduler returns `New()` without a configuration. The tuner validates all
-answers.
+A scheduler is a pure state machine without clock or I/O, so it also runs in replays and in the simulator. Its random
+numbers come from `SuggestContext.random` or are keyed by the seed. When it returns `New()` without a configuration, the
+tuner asks the scheduler's searcher for one. The tuner validates all answers.
 """
 
 import abc
@@ -22,7 +21,7 @@ from ..space import Space
 
 
 class Decision(enum.StrEnum):
-    """The answer to a report. The text "STOP" is accepted for STOP, and so on."""
+    """The answer to a report. Schedulers may also return it as text, such as "STOP"."""
 
     CONTINUE = "CONTINUE"
     STOP = "STOP"
@@ -36,7 +35,7 @@ PAUSE: Final = Decision.PAUSE
 
 
 class Status(enum.StrEnum):
-    """Status of a trial; the values are those of Syne Tune."""
+    """Status of a trial. Syne Tune uses the same values."""
 
     IN_PROGRESS = "InProgress"
     PAUSED = "Paused"
@@ -48,7 +47,7 @@ class Status(enum.StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class New:
-    """Start a new trial with id `context.trial_id`. `config`: its configuration; None: the searcher chooses it."""
+    """Start a new trial with id `context.trial_id`. `config`: its configuration, or None to ask the searcher."""
 
     config: Mapping[str, object] | None = None
 
@@ -56,7 +55,7 @@ class New:
 @final
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a paused trial from its last checkpoint, or from scratch. The scheduler does not get repeated reports."""
+    """Resume a paused trial from its last checkpoint, or from scratch. Repeated reports do not reach the scheduler."""
 
     trial_id: int
 
@@ -66,7 +65,7 @@ class Resume:
 class Clone:
     """Start a new trial with id `context.trial_id` and this configuration from the last checkpoint of `trial_id`.
 
-    Without a checkpoint it starts from scratch. Its iterations continue from those of the checkpoint.
+    Without a checkpoint it starts from scratch. Its first report has the number after that of the checkpoint.
     """
 
     trial_id: int
@@ -118,10 +117,10 @@ class Scheduler(abc.ABC):
         mode: "min" or "max", for all metrics or one for each.
         constraints: conditions on reported values, such as ["latency_ms <= 20"]. A report that violates one ranks
             behind all reports that do not.
-        resource_attr: name of the reported value that measures the progress of a trial, e.g. "epoch"; None: the number
-            of its reports.
-        points_to_evaluate: configurations to try first, in this order; omitted values are sampled.
-        random_seed: seed of the search; None: the seed of the Tuner.
+        resource_attr: name of the reported value that measures the progress of a trial, e.g. "epoch". None: use the
+            number of its reports.
+        points_to_evaluate: configurations to try first, in this order. Omitted values are sampled.
+        random_seed: seed of the search. None: the seed of the Tuner.
 
     Raises:
         TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
@@ -138,7 +137,7 @@ class Scheduler(abc.ABC):
     max_resource: float | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let the signature, as in help() and on the command line, list the options of the base class."""
+        """Add the options of the base class to the signature, for help() and the command line."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             keyword = inspect.Parameter.KEYWORD_ONLY
@@ -188,23 +187,22 @@ class Scheduler(abc.ABC):
         self.searcher.begin(space, seed)
 
     def levels(self, space: Space) -> tuple[float, ...]:
-        """Return the resource levels, in increasing order, at which a searcher that was given by name compares trials.
+        """Return the `levels` of a searcher that was passed by name, in increasing order.
 
-        The searcher learns from each trial's first report at the highest level that enough trials have reached. Without
-        levels, it learns from each trial's last report, like a searcher that was given as an object.
+        A searcher that was passed as an object keeps its own levels. See `Searcher.levels`.
         """
         return ()
 
     @abc.abstractmethod
     def next(self, context: SuggestContext) -> NextTrial:
-        """Return the next action of a free worker. Respect `context.no_new_configs` and `context.can_start_trial`."""
+        """Return the next action for a free worker. Respect `context.no_new_configs` and `context.can_start_trial`."""
 
     @abc.abstractmethod
     def on_report(self, observation: Observation) -> Decision:
-        """Decide about a running trial after a report. Each (trial, iteration) is passed once unless rolled back."""
+        """Return the decision about a running trial after a report. No report is passed twice unless rolled back."""
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
-        """Discard the reports of a trial after iteration `to_iter`, because an attempt was lost."""
+        """Discard the reports of a trial after number `to_iter`, because an attempt was lost."""
 
     def on_end(self, trial_id: int, status: Status) -> None:  # noqa: B027  # optional
         """Handle the final end of a trial: COMPLETED, STOPPED or FAILED. Not called for paused trials."""
@@ -225,7 +223,7 @@ class Scheduler(abc.ABC):
 
 @final
 class FIFO(Scheduler):
-    """First in, first out: runs every trial to its end; a searcher chooses the configurations. Takes several metrics.
+    """First in, first out. Runs every trial to its end. Accepts several metrics.
 
     Arguments and errors are those of `Scheduler`.
 
@@ -255,21 +253,21 @@ def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode])
 
 
 def checked_name(option: str, name: str | None) -> str | None:
-    """Return the name, or None. Raises TypeError if it is neither."""
+    """Return `name` if it is a str or None. Raises TypeError otherwise."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{option} must be a name or None, got {name!r} of type {type(name).__name__}")
     return name
 
 
 def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
-    """Return the seed, or None. Raises TypeError if it is neither."""
+    """Return `seed` if it is an int or None. Raises TypeError otherwise."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"{name} must be an int or None, got {seed!r} of type {type(seed).__name__}")
     return seed
 
 
 def seed_of(scheduler: Scheduler, seed: int | None, default: int) -> int:
-    """Return `seed`, the scheduler's `random_seed`, or the default. Raises ValueError if the first two differ."""
+    """Return `seed`, the scheduler's `random_seed`, or else the default. Raises ValueError if the first two differ."""
     if scheduler.random_seed is None:
         return default if seed is None else seed
     if seed is not None and seed != scheduler.random_seed:

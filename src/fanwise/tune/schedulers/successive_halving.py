@@ -3,13 +3,13 @@
     rung 0   n_0 new trials pause at level 0; when all have arrived, the best n_1 continue
     rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 continue     ... until the last level
 
-`SuccessiveHalving` repeats one bracket, which is a list of levels and numbers of trials; `Hyperband` cycles through
-several. A free worker resumes a promoted trial of the oldest round, or starts a trial of the last round until that is
-complete (all of its trials have started), or starts a new round. So no worker idles while a straggler runs. Trials are
+A bracket is a list of levels and numbers of trials. `SuccessiveHalving` repeats one bracket, `Hyperband` cycles through
+several. A free worker first resumes promoted trials, of the oldest round first. Otherwise it starts a trial of the last
+round or, if all trials of that round have started, of a new one. So no worker idles while a straggler runs. Trials are
 compared within their round only.
 
-A trial that fails, is stopped or ends before its level leaves the round. Of the m remaining trials of n_i, the best
-m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with the trials it has.
+A trial that fails, is stopped or ends before its level leaves the round. If m of n_i trials remain, the best
+m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with fewer trials.
 Trials that do not continue are ended, so that their checkpoints can be deleted.
 """
 
@@ -25,7 +25,7 @@ from ..values import round_resource
 from .resources import RungOptions, RungScheduler
 from .scheduler import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status, Stop, Wait
 
-_EPSILON = 1e-9  # log_10(1000) is 2.9999999999999996; 3 ** -1 * 81 * 3 is not always 81
+_EPSILON = 1e-9  # for rounding errors, e.g. log(1000) / log(10) is 2.9999999999999996
 
 
 @final
@@ -48,13 +48,13 @@ class _Arrival(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A round. `running` and `arrived` are its trials below and at the level of its current rung, `rung`."""
+    """A round. `running`: trials below the level of the current rung. `arrived`: trials that pause at it."""
 
     number: int
     bracket: Bracket
     rung: int = 0
     num_started: int = 0
-    is_complete: bool = False  # no more trials start in it
+    is_complete: bool = False  # no more trials start in this round
     running: set[int] = field(default_factory=set)
     arrived: dict[int, _Arrival] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ class SynchronousHalving(RungScheduler):
     """Base class of `SuccessiveHalving`, `Hyperband` and `BOHB`."""
 
     def brackets(self, maximum: float) -> Sequence[Bracket]:
-        """Return the brackets for this maximum resource; round i uses bracket i modulo their number."""
+        """Return the brackets for this maximum resource. Rounds use them in turn."""
         s_max = math.floor(math.log(maximum / self._grace_period) / math.log(self._eta) + _EPSILON)
         brackets = []
         for s in range(s_max, -1, -1):
@@ -85,7 +85,7 @@ class SynchronousHalving(RungScheduler):
         self._round_of: dict[int, _Round] = {}  # rounds of active trials
         self._incomplete: _Round | None = None
         self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
-        self._promoted: dict[int, tuple[int, int]] = {}  # paused trials that continue: number of the round, rank
+        self._promoted: dict[int, tuple[int, int]] = {}  # paused trial that continues -> (number of its round, rank)
         self._eliminated: dict[int, None] = {}  # paused trials that do not continue, in order
 
     def next(self, context: SuggestContext) -> NextTrial:
@@ -123,7 +123,7 @@ class SynchronousHalving(RungScheduler):
         round_.arrived[trial_id] = arrival
         self._num_arrived += 1
         self._close_rung_if_all_arrived(round_)
-        if trial_id in self._promoted:  # the last trial to arrive need not pause
+        if trial_id in self._promoted:  # the last trial of a rung to arrive does not pause
             del self._promoted[trial_id]
             return CONTINUE
         if trial_id in self._eliminated:
@@ -174,7 +174,7 @@ class SynchronousHalving(RungScheduler):
             self._close_rung_if_all_arrived(round_)
 
     def _close_rung_if_all_arrived(self, round_: _Round) -> None:
-        """Promote the best trials to the next rung and eliminate the others if all of the round have arrived."""
+        """If all trials of the round have arrived, promote the best to the next rung and eliminate the others."""
         if round_.running or not round_.is_complete:
             return
         ranked = sorted(round_.arrived, key=round_.arrived.__getitem__)
@@ -193,16 +193,16 @@ class SynchronousHalving(RungScheduler):
 
 @final
 class SuccessiveHalving(SynchronousHalving):
-    """Synchronous successive halving: rounds in which the best trials of each rung continue when the rung is complete.
+    """Synchronous successive halving. The best trials of each rung continue when the rung is complete.
 
-    As in Dive into Deep Learning, 19.4: a round starts with eta^K trials, and int(eta^(K-i)) trials continue to level
-    i. The levels are grace_period * eta^k and the maximum; K is the number of levels below it.
+    A round starts with eta^K trials, and int(eta^(K-i)) trials continue to level i (Dive into Deep Learning, 19.4). The
+    levels are grace_period * eta^k and the maximum. K is the number of levels below the maximum.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         max_t, max_resource_attr: resource at which trials end, or its name in the space.
         grace_period: the first level.
-        reduction_factor: eta; one trial in eta continues, to eta times the resource.
+        reduction_factor: eta. One trial in eta continues, to eta times the resource.
 
     >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
     >>> space = Space({"depth": 3})

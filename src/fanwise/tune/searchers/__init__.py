@@ -1,7 +1,4 @@
-"""Searchers, which choose the configurations of trials, and their names, as in `ASHA(searcher="tpe")`.
-
-`optuna:NAME` is the sampler NAME of Optuna.
-"""
+"""Searchers, which choose the configurations of trials, and their names, as in `ASHA(searcher="tpe")`."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +26,7 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
 }
 """Constructors of searchers by name. All can be called without arguments."""
 
-OPTUNA_PREFIX = "optuna:"
+OPTUNA_PREFIX = "optuna:"  # "optuna:NAME" is the sampler NAME of Optuna
 
 
 def searcher_factory(name: str) -> Callable[..., Searcher]:
@@ -42,5 +39,5 @@ def searcher_factory(name: str) -> Callable[..., Searcher]:
 
 
 def resolve_searcher(searcher: Searcher | str | None) -> Searcher | None:
-    """Construct the searcher with this name; other values are returned unchanged. Raises ValueError, NotInstalled."""
+    """Return the searcher, or a new one if the argument is a name. Raises ValueError, NotInstalled."""
     return searcher_factory(searcher)() if isinstance(searcher, str) else searcher

@@ -1,8 +1,8 @@
 """Encoding of configurations as rows of numbers, vectorized with NumPy.
 
-A row has one number in [0, 1) per hyperparameter, in the order of `Space.domains`: the `to_unit` of its domain. So
-log-scaled domains are log-scaled in the row, and `Space.sample` is uniform in the unit cube. Values of finite domains
-are encoded as the middle of their share of [0, 1). NaN marks hyperparameters that do not exist; constants are omitted.
+A row has one number in [0, 1) per hyperparameter, its `Domain.to_unit`, in the order of `Space.domains`. So log-scaled
+domains are log-scaled in the row, and `Space.sample` is uniform in the unit cube. Values of finite domains
+are encoded as the middle of their share of [0, 1). NaN marks hyperparameters that do not exist. Constants are omitted.
 """
 
 # N: rows, D: hyperparameters, K: values of a finite domain, F: features of a model
@@ -25,14 +25,14 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 _RESOLUTION = 2**40  # real numbers that round to the same 2**-40 of their domain have equal keys
-_MAX_LISTED = 2**16  # spaces with at most this many configurations are enumerated
-_NUM_DRAWS = 64  # to find an unseen configuration
+_MAX_ENUMERATED = 2**16  # spaces with at most this many configurations are enumerated
+_NUM_DRAWS = 64  # random draws to find an untried configuration
 _INITIAL_DESIGN_SIZE = 256
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def seeded_rng(seed: int) -> np.random.Generator:
-    """Return a generator that uses PCG64, also if a later NumPy has another default."""
+    """Return a generator that uses PCG64, even if a later NumPy has another default."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
@@ -62,7 +62,8 @@ class Encoder:
         self.num_dims = len(self.names)
         self._shares = [_shares_of(domain) for domain in self.domains]
         index = {name: column for column, name in enumerate(self.names)}
-        self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []  # columns and ranks of the parents
+        # (column of the hyperparameter, [(column of a parent, ranks of the parent's allowed values)])
+        self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []
         for name in parents_first(space.names, space.conditions):
             if name in index and (when := space.conditions.get(name)):
                 parents = []
@@ -71,10 +72,10 @@ class Encoder:
                     parents.append((index[parent], self._rank(index[parent], units)))
                 self._conditions.append((index[name], parents))
         self.priors = {index[name]: prior for name, prior in space_priors(space).items()}
-        self._listed: dict[bytes, Floats] | None = None  # all rows of a small space, by key
+        self._all_rows: dict[bytes, Floats] | None = None  # all rows of a small space, by key
 
     def _rank(self, dim: int, units_N: Floats) -> Ints:
-        """Return the indices of the values at these units; for real numbers, the nearest multiples of 2**-40."""
+        """Return the index of the value at each unit. For real numbers, return the nearest multiple of 2**-40."""
         shares = self._shares[dim]
         return np.rint(units_N * _RESOLUTION).astype(np.int64) if shares is None else shares.rank(units_N)
 
@@ -92,8 +93,8 @@ class Encoder:
         units = np.clip(np.where(np.isnan(row), 0.5, row), 0.0, _BELOW_ONE)
         return self.space.from_units(units.tolist())
 
-    def snapped(self, units_ND: Rows) -> Rows:
-        """Convert points of the unit cube to rows: round to values of the domains, NaN for absent hyperparameters.
+    def snap(self, units_ND: Rows) -> Rows:
+        """Convert points of the unit cube to rows. Round to values of the domains. Absent hyperparameters become NaN.
 
         NaN in the input means the middle of the domain.
         """
@@ -110,33 +111,33 @@ class Encoder:
         return rows
 
     def sample(self, n: int, rng: np.random.Generator, *, prior: bool = False) -> Rows:
-        """Sample n rows uniformly, as `Space.sample` does, or with `prior=True` from the priors of the space."""
+        """Sample n rows uniformly, or from the priors of the space."""
         units = rng.random((n, self.num_dims))
         if prior:
             for d, distribution in self.priors.items():
                 domain = self.domains[d]
                 units[:, d] = [domain.to_unit(distribution.value_at(domain, u)) for u in units[:, d].tolist()]
-        return self.snapped(units)
+        return self.snap(units)
 
     def candidates(self, n: int, rng: np.random.Generator) -> Rows:
-        """Sample n rows uniformly; with priors, half of them are sampled from the priors."""
+        """Sample n rows uniformly. If the space has priors, sample half of the rows from them."""
         num_prior = n // 2 if self.priors else 0
         return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, prior=True)])
 
     def initial_design(self, seed: int) -> Rows:
-        """Return 256 rows of a scrambled Sobol sequence; with priors, every second row is sampled from the priors."""
+        """Return 256 rows of a scrambled Sobol sequence. If the space has priors, sample every second row from them."""
         from scipy.stats import qmc
 
         rng = seeded_rng(KeyedRandom(f"{seed}/start").getrandbits(128))
         # A space of constants has no dimension, but Sobol needs one.
         sequence = qmc.Sobol(max(self.num_dims, 1), scramble=True, rng=rng)
-        rows = self.snapped(sequence.random(_INITIAL_DESIGN_SIZE)[:, : self.num_dims])
+        rows = self.snap(sequence.random(_INITIAL_DESIGN_SIZE)[:, : self.num_dims])
         if self.priors:
             rows[::2] = self.sample(_INITIAL_DESIGN_SIZE // 2, rng, prior=True)
         return rows
 
     def ranks(self, rows: Rows) -> Ints:
-        """Return the index of each value in its domain, (N, D); multiples of 2**-40 for real numbers, -1 if absent."""
+        """Return the `_rank` of each value, (N, D), and -1 for absent hyperparameters."""
         ranks = np.empty(rows.shape, np.int64)
         filled = np.nan_to_num(rows, nan=0.0)
         for d in range(self.num_dims):
@@ -151,13 +152,13 @@ class Encoder:
         return shares.middle(np.arange(self.domains[dim].num_values or 0))
 
     def keys(self, rows: Rows) -> list[bytes]:
-        """Return a key for each row. Keys are equal if the configurations are, up to 2**-40 of the domain."""
+        """Return a key for each row. Rows whose values differ by less than 2**-40 have equal keys."""
         return [ranks.tobytes() for ranks in self.ranks(rows)]
 
     def features(self, rows: Rows) -> Floats:
         """Return the features of a model, (N, F), without NaN.
 
-        Ordered hyperparameters are one column; a choice is one-hot encoded. Absent hyperparameters are imputed by the
+        An ordered hyperparameter is one column. A choice is one-hot encoded. Absent hyperparameters are replaced by the
         middle of the domain, or by zeros. Each conditional hyperparameter adds an indicator column.
         """
         columns: list[Floats] = []
@@ -170,42 +171,42 @@ class Encoder:
         columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
-    def unseen(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
-        """Return a row whose key is not excluded, random unless it is hard to find, or None if there is none."""
+    def untried_row(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
+        """Return a row whose key is not excluded, or None if there is none. The row is random if it is easy to find."""
         rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
             if key not in excluded:
                 return row  # type: ignore[no-any-return]  # numpy iteration is untyped
         sizes = [domain.num_values or 0 for domain in self.domains]
         size = math.prod(sizes)
-        if size > _MAX_LISTED:
+        if size > _MAX_ENUMERATED:
             for config in self.space.grid(dict(zip(self.names, sizes, strict=True))):
                 row = self.encode(config)
                 if self.keys(row[None])[0] not in excluded:
                     return row
         elif size:  # otherwise there are infinitely many configurations
-            listed = self._listed = self._listed or self._list_rows(sizes)
-            keys = list(listed)
+            all_rows = self._all_rows = self._all_rows or self._enumerate_rows(sizes)
+            keys = list(all_rows)
             first = int(rng.integers(len(keys)))
-            return next((listed[key] for key in (*keys[first:], *keys[:first]) if key not in excluded), None)
+            return next((all_rows[key] for key in (*keys[first:], *keys[:first]) if key not in excluded), None)
         return None
 
-    def _list_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:
+    def _enumerate_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:
         """Return all rows by key."""
         ranks_DN = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
         units = [self.middles(d)[ranks_N] for d, ranks_N in enumerate(ranks_DN)]
-        rows = self.snapped(np.array(units).reshape(ranks_DN.shape).T)
+        rows = self.snap(np.array(units).reshape(ranks_DN.shape).T)
         return dict(zip(self.keys(rows), rows, strict=True))
 
 
 class _Shares(Protocol):
-    """The shares of [0, 1) of the values of a finite domain, vectorized."""
+    """The shares of the values of a finite domain in [0, 1), vectorized."""
 
     def rank(self, units_N: Floats) -> Ints:
-        """Return the indices of the values at these units."""
+        """Return the index of the value at each unit."""
 
     def middle(self, ranks_N: Ints) -> Floats:
-        """Return the units of the values with these indices, up to rounding of logarithms."""
+        """Return the unit of the value at each index, up to rounding of logarithms."""
 
 
 @final
@@ -235,7 +236,7 @@ class _UnequalShares:
 
 @final
 class _LogShares:
-    """Log-scaled multiples of q: k * q has the share of [k - 1/2, k + 1/2] on the log scale. `first`: the first k."""
+    """Shares of log-scaled multiples of q. The share of k * q is [k - 1/2, k + 1/2] on the log scale, k >= `first`."""
 
     def __init__(self, first: int, size: int) -> None:
         self._first, self._size = first, size

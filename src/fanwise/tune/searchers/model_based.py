@@ -3,8 +3,8 @@
 The base class provides the initial design (a Sobol sequence until enough trials have a result), avoids configurations
 that were tried, refits only when there are new observations, and restores its state when a search is resumed.
 
-Replay and resume require that `fit` sets attributes that are functions of its arguments only. When a search is
-resumed, `replay_suggestion` records the training data of each fit, and only the last fit is computed.
+The results of `fit` must depend only on its arguments. When a search is resumed, `replay_suggestion` only collects the
+training data, and the next suggestion computes the last fit.
 """
 
 import abc
@@ -26,8 +26,8 @@ class ModelBasedSearcher(Searcher):
     """Base class of searchers with a model.
 
     Args:
-        num_init: number of results before the model is used. A resource level is used once it has this many results.
-        max_rows: maximum number of trials in the training data: a quarter are the best, the others the latest.
+        num_init: number of results before the model or a resource level is used.
+        max_rows: maximum number of trials in the training data. A quarter are the best, the others the latest.
 
     Attributes:
         encoder: converts between configurations and rows; available after `begin`.
@@ -53,7 +53,7 @@ class ModelBasedSearcher(Searcher):
 
     @abc.abstractmethod
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
-        """Return rows of configurations, best first. The first one that was not tried is suggested.
+        """Return rows of configurations, best first. The first untried one is suggested.
 
         `pending_PD`: rows of the P running trials that are not in the training data. Do not keep `rng`.
         """
@@ -65,8 +65,8 @@ class ModelBasedSearcher(Searcher):
         self.encoder = Encoder(space)
         self.observations = ObservationStore(self.encoder, self.levels)
         self._seed = seed
-        self._seen: set[bytes] = set()
-        self._running: dict[int, Floats] = {}  # at the last request
+        self._tried_keys: set[bytes] = set()
+        self._running: dict[int, Floats] = {}  # rows of the running trials at the last request, by trial id
         self._outstanding: dict[int, tuple[Floats, bytes]] = {}  # suggested, but not yet running
         self._initial_design: Rows | None = None
         self._num_initial = 0
@@ -88,7 +88,7 @@ class ModelBasedSearcher(Searcher):
             rows = self.propose(self._pending_rows(), rng)
         else:
             rows = self._next_initial_row()
-        row = self._first_unseen(rows, rng)
+        row = self._first_untried(rows, rng)
         if row is None:
             return None
         config = self.encoder.config(row)
@@ -103,7 +103,7 @@ class ModelBasedSearcher(Searcher):
 
     def observe(self, observation: Observation) -> None:
         if observation.trial_id >= 0 and observation.trial_id not in self.observations:
-            self._add_seen(self.encoder.encode(observation.config))
+            self._add_tried(self.encoder.encode(observation.config))
         self.observations.observe(observation)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
@@ -113,7 +113,7 @@ class ModelBasedSearcher(Searcher):
         outstanding = self._outstanding.pop(trial_id, None)
         row = self._running.get(trial_id, None if outstanding is None else outstanding[0])
         if row is not None:
-            self._add_seen(row)
+            self._add_tried(row)
         self.observations.on_end(trial_id, status, row)
 
     def describe(self) -> dict[str, object]:
@@ -126,7 +126,7 @@ class ModelBasedSearcher(Searcher):
             row = previous.get(trial_id)
             if row is None:
                 row = self.encoder.encode(config)
-                self._add_seen(row)
+                self._add_tried(row)
                 # A suggestion that timed out was replaced by another configuration.
                 self._outstanding.pop(trial_id, None)
             self._running[trial_id] = row
@@ -146,23 +146,27 @@ class ModelBasedSearcher(Searcher):
         import numpy as np
 
         assert self._data is not None
-        known = set(self._data.trial_ids_N.tolist())
-        rows = [row for trial_id, row in self._running.items() if trial_id not in known]
+        trial_ids = set(self._data.trial_ids_N.tolist())
+        rows = [row for trial_id, row in self._running.items() if trial_id not in trial_ids]
         return np.array(rows).reshape(len(rows), self.encoder.num_dims)
 
-    def _add_seen(self, row: "Floats") -> None:
-        self._seen.update(self.encoder.keys(row[None]))
+    def _add_tried(self, row: "Floats") -> None:
+        self._tried_keys.update(self.encoder.keys(row[None]))
 
     def _add_outstanding(self, trial_id: int, config: Mapping[str, object]) -> None:
         row = self.encoder.encode(config)
         self._outstanding[trial_id] = row, self.encoder.keys(row[None])[0]
 
-    def _first_unseen(self, rows: "Rows", rng: "np.random.Generator") -> "Floats | None":
-        """Return the first row that was not tried, else another untried row, or None if all were tried."""
-        seen = self._seen.union(key for _, key in self._outstanding.values()) if self._outstanding else self._seen
+    def _first_untried(self, rows: "Rows", rng: "np.random.Generator") -> "Floats | None":
+        """Return the first untried row, or another untried row of the space, or None if all were tried."""
+        tried_keys = (
+            self._tried_keys.union(key for _, key in self._outstanding.values())
+            if self._outstanding
+            else self._tried_keys
+        )
         keys = self.encoder.keys(rows)
-        index = next((index for index, key in enumerate(keys) if key not in seen), None)
-        return self.encoder.unseen(seen, rng) if index is None else rows[index]
+        index = next((index for index, key in enumerate(keys) if key not in tried_keys), None)
+        return self.encoder.untried_row(tried_keys, rng) if index is None else rows[index]
 
     def _next_initial_row(self) -> "Rows":
         if self._initial_design is None:

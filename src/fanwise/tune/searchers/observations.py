@@ -1,12 +1,12 @@
 """Observations of a search as training data for models, and ranking of trials.
 
 Without resource levels, the result of a trial is its last report. With levels, it is the first report at or above the
-highest level that enough trials have reached (BOHB: Falkner et al., arXiv 1807.01774, section 3.2).
+highest level that enough trials have reached (BOHB, Falkner et al., arXiv 1807.01774, section 3.2).
 
-Failed trials and reports with infinite values have no result; their losses are +inf, so that models can avoid their
+Failed trials and reports with infinite values have no result. Their losses are +inf, so that models can avoid their
 configurations. Reports that violate constraints are results.
 
-A finished trial takes one row. Trials that may still report also keep their reports (each 24 bytes plus 8 per objective
+A finished trial takes one row. A trial that may still report also keeps its reports (each 24 bytes plus 8 per objective
 and constraint), because a rollback may discard any of them.
 """
 
@@ -83,7 +83,7 @@ class _ActiveTrial:
 
 @final
 class ObservationStore:
-    """The observations of one search. `levels`: resource levels in increasing order; empty: results are last reports.
+    """The observations of one search. `levels`: resource levels in increasing order, or empty to use the last reports.
 
     >>> from fanwise.tune.space import Space, uniform
     >>> store = ObservationStore(Encoder(Space({"x": uniform(0, 1)})))
@@ -131,7 +131,7 @@ class ObservationStore:
         active.resources.append(observation.resource)
         active.numbers.extend(numbers)
         self._num_objectives = len(observation.losses)
-        if self._values.shape[2] != len(numbers):  # until the first report all rows are empty or failed
+        if self._values.shape[2] != len(numbers):  # this is the first report, so all rows are NaN or +inf
             self._values = np.repeat(self._values[:, :, :1], len(numbers), axis=2)
         self._write(active.slot, observation.resource, numbers)
 
@@ -148,7 +148,7 @@ class ObservationStore:
             self._write(active.slot, resource, active.numbers[index * size : (index + 1) * size])
 
     def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
-        """Handle the final end of a trial. `row`: its configuration, to keep a failed trial that never reported."""
+        """Handle the final end of a trial. `row`: its encoded configuration, in case it failed without a report."""
         active = self._active.pop(trial_id, None)
         if active is not None and not active.iters:  # all of its reports were discarded
             self._free_slots.append(active.slot)
@@ -167,8 +167,9 @@ class ObservationStore:
         """Return the training data.
 
         Args:
-            min_results: the highest level with at least this many results is used; if there is none, the first.
-            max_rows: maximum number of trials: a quarter are the best, the others the latest.
+            min_results: number of results that a level must have to be used. The highest such level is used, or the
+                first level if there is none.
+            max_rows: maximum number of trials. A quarter are the best, the others the latest.
         """
         values = self._values[: self._num_slots]
         level = 0
@@ -200,8 +201,8 @@ class ObservationStore:
             self._num_slots += 1
             if slot == len(self._ids):
                 size = max(_INITIAL_CAPACITY, 2 * slot)
-                self._ids, self._rows = _resized(self._ids, size), _resized(self._rows, size)
-                self._is_over, self._values = _resized(self._is_over, size), _resized(self._values, size)
+                self._ids, self._rows = _resize(self._ids, size), _resize(self._rows, size)
+                self._is_over, self._values = _resize(self._is_over, size), _resize(self._values, size)
         self._ids[slot] = trial_id
         self._rows[slot] = row
         self._is_over[slot] = False
@@ -218,7 +219,7 @@ class ObservationStore:
                 self._values[slot, level] = numbers
 
 
-def _resized(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def _resize(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     new = np.empty((size, *old.shape[1:]), old.dtype)
     new[: len(old)] = old
     return new
@@ -232,13 +233,13 @@ def _select_subset(losses_NM: Floats, infeasibility_N: Floats, max_rows: int) ->
     ranks_N = losses_NM.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable").sum(axis=1)
     is_kept = np.zeros(len(infeasibility_N), bool)
     is_kept[np.lexsort((ranks_N, infeasibility_N))[: max_rows // 4]] = True
-    others = np.flatnonzero(~is_kept)
-    is_kept[others[len(others) - (max_rows - max_rows // 4) :]] = True
+    remaining = np.flatnonzero(~is_kept)
+    is_kept[remaining[len(remaining) - (max_rows - max_rows // 4) :]] = True
     return np.flatnonzero(is_kept)
 
 
 def best_first(data: TrainingData) -> npt.NDArray[np.int64]:
-    """Return the indices of the trials, best first; ties are ordered by id, and trials without a result are last.
+    """Return the indices of the trials, best first. Ties are ordered by id. Trials without a result are last.
 
     Trials are compared by infeasibility, then by loss. Several objectives are compared as in NSGA-II (Deb et al. 2002,
     section III): by front, then by crowding distance.
@@ -247,7 +248,7 @@ def best_first(data: TrainingData) -> npt.NDArray[np.int64]:
 
 
 def ranks(data: TrainingData) -> Floats:
-    """Return the rank of each trial in the order of `best_first`, from 0; ties share a rank."""
+    """Return the rank of each trial in the order of `best_first`, from 0. Ties share a rank."""
     keys = np.stack(_sort_keys(data), axis=1)
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.float64)
 

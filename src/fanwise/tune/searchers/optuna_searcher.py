@@ -1,11 +1,11 @@
 """Adapter from Optuna's samplers to searchers.
 
-Trials are mirrored in an in-memory study. The study is updated when a trial starts, pauses or ends, not at every
-report, so discarded reports never reach it. As in Optuna, the last report is the result of a trial; a trial whose last
-report is not finite has failed.
+Trials are copied to an in-memory study. The study is updated when a trial starts, pauses or ends, not at every report,
+so discarded reports never reach it. As in Optuna, the last report is the result of a trial. A trial whose last report
+is not finite has failed.
 
-A suggestion is open from its return until its trial starts. At most one is open: a suggestion that timed out stays open
-and is returned again.
+A suggestion is open until its trial starts. At most one is open. A suggestion that timed out stays open and is returned
+again.
 """
 
 import math
@@ -24,8 +24,8 @@ from .searcher import Observation, Searcher, SuggestContext
 if TYPE_CHECKING:
     from .with_optuna import OptunaStudy
 
-_GP_SAMPLER = "GPSampler"  # imports torch at its first model
-_MAX_TRIES = 3  # if a sampler repeats configurations
+_GP_SAMPLER = "GPSampler"  # imports torch when it fits its first model
+_MAX_TRIES = 3  # number of suggestions to request if a sampler repeats configurations
 
 
 @dataclass(slots=True)
@@ -33,13 +33,13 @@ class _Trial:
     """A trial that has not ended."""
 
     config: Mapping[str, object]
-    number: int | None = None  # in the study; None if it was not added
-    is_paused: bool = False  # in the study
+    number: int | None = None  # number in the study, or None if the trial is not in the study
+    is_paused: bool = False  # paused in the study
     reports: list[Observation] = field(default_factory=list)
 
     @property
     def last(self) -> Observation | None:
-        """The last report; None if there is none or it is not finite."""
+        """The last report, or None if there is none or it is not finite."""
         last = self.reports[-1] if self.reports else None
         return last if last is not None and all(map(math.isfinite, (*last.losses, *last.violations))) else None
 
@@ -57,23 +57,23 @@ class _OpenSuggestion:
 class OptunaSearcher(Searcher):
     """Suggests configurations with a sampler of Optuna.
 
-    The sampler sees running, paused and failed trials, several objectives and constraints. If it repeats a
+    The sampler knows running, paused and failed trials, several objectives and constraints. If it repeats a
     configuration, a random one is suggested instead. The search ends when all configurations were tried.
 
-    When a search resumes, samplers with internal state are asked for every earlier suggestion again; the TPE and random
-    samplers need only the study.
+    When a search is resumed, samplers with internal state repeat all earlier suggestions. The TPE and random samplers
+    need only the study.
 
     Args:
-        sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. Called with
+        sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. It is called with
             `seed=` and the options when the search begins. For a sampler without a seed, pass a function such as
             `lambda seed: PartialFixedSampler({"x": 1}, TPESampler(seed=seed))`.
-        suggest_timeout_s: seconds a free worker waits for a suggestion before it gets a random configuration; None: no
-            limit.
+        suggest_timeout_s: seconds that a free worker waits for a suggestion before it gets a random configuration.
+            None: no limit.
         options: options of the sampler.
 
     Raises:
-        TypeError: a sampler instance instead of its class, or a seed, which is derived from the search's seed.
-        NotInstalled: in `check`, if Optuna or, for the GPSampler, torch is missing.
+        TypeError: the sampler is an instance, or a seed was passed.
+        NotInstalled: raised by `check` if Optuna is missing, or torch for the GPSampler.
 
     >>> searcher = OptunaSearcher("TPESampler", n_startup_trials=20)
     >>> searcher.describe()["options"]
@@ -111,7 +111,7 @@ class OptunaSearcher(Searcher):
         self._seed = seed
         self._encoder = Encoder(space)
         self._num_configurations = space.num_configurations
-        self._seen: set[bytes] = set()  # keys of suggested and running configurations
+        self._tried_keys: set[bytes] = set()  # keys of suggested and running configurations
         self._num_added = 0
         self._open: _OpenSuggestion | None = None
         self._trials: dict[int, _Trial] = {}
@@ -148,54 +148,54 @@ class OptunaSearcher(Searcher):
     def replay_suggestion(self, context: SuggestContext, config: Mapping[str, object] | None) -> None:
         has_state = self._study.has_state
         if has_state:
-            self.suggest(context)  # for the state of the sampler
+            self.suggest(context)  # changes the state of the sampler
         else:
             self._sync_pending(context.pending)
-        if self._open is not None and self._open.config != config:  # recorded with another version of Optuna
+        if self._open is not None and self._open.config != config:  # another version of Optuna was used before
             self._study.end(self._open.number, "Failed", None)
             self._open = None
         if self._open is not None:
             self._open.trial_id = context.trial_id
         elif config is not None and not has_state:
-            self._add_seen(config)
+            self._add_tried(config)
             self._open = _OpenSuggestion(self._study.add(config), context.trial_id, dict(config))
 
     def _new_suggestion(self, context: SuggestContext) -> _OpenSuggestion | None:
-        """Return a suggestion that was not tried, or None."""
+        """Return an untried suggestion, or None."""
         from .encoding import seeded_rng
 
         study = self._study
         study.reseed(KeyedRandom(f"{self._seed}/optuna/{context.number}").getrandbits(32))
         tries = _MAX_TRIES
-        if study.is_exhaustive:  # it may repeat configurations that were added from outside
+        if study.is_exhaustive:  # the sampler may repeat configurations that it did not suggest
             tries += self._num_added
-        while tries and len(self._seen) != self._num_configurations and not study.is_exhausted:
+        while tries and len(self._tried_keys) != self._num_configurations and not study.is_exhausted:
             number, config = study.suggest()
-            if self._add_seen(config):
+            if self._add_tried(config):
                 return _OpenSuggestion(number, context.trial_id, config)
             study.end(number, "Failed", None)
             tries -= 1
         if study.is_exhaustive or study.is_exhausted:
             return None
-        row = self._encoder.unseen(self._seen, seeded_rng(context.random.getrandbits(128)))
+        row = self._encoder.untried_row(self._tried_keys, seeded_rng(context.random.getrandbits(128)))
         if row is None:
             return None
         config = self._encoder.config(row)
-        self._add_seen(config)
+        self._add_tried(config)
         return _OpenSuggestion(study.add(config), context.trial_id, config)
 
-    def _add_seen(self, config: Mapping[str, object]) -> bool:
+    def _add_tried(self, config: Mapping[str, object]) -> bool:
         """Record a configuration as tried. Return False if it was tried before."""
-        num_seen = len(self._seen)
-        self._seen.update(self._encoder.keys(self._encoder.rows([config])))
-        return len(self._seen) > num_seen
+        num_tried = len(self._tried_keys)
+        self._tried_keys.update(self._encoder.keys(self._encoder.rows([config])))
+        return len(self._tried_keys) > num_tried
 
     def observe(self, observation: Observation) -> None:
         trial = self._trials.get(observation.trial_id)
         if trial is None:
             trial = self._trials[observation.trial_id] = _Trial(dict(observation.config))
             if observation.trial_id >= 0:  # warm-start configurations may be tried again
-                self._add_seen(observation.config)
+                self._add_tried(observation.config)
         trial.reports.append(observation)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
@@ -215,7 +215,7 @@ class OptunaSearcher(Searcher):
                 return
             if trial.number is None:
                 if not trial.reports and (self._open is None or self._open.config != trial.config):
-                    return  # the study does not have the trial, and there is no result to add
+                    return  # the trial is not in the study and has no result
                 trial.number = self._start(trial.config)
             if trial.is_paused:
                 self._study.resume(trial.number)
@@ -227,7 +227,7 @@ class OptunaSearcher(Searcher):
             trial = self._trials.get(trial_id)
             if trial is None:
                 trial = self._trials[trial_id] = _Trial(dict(config))
-                self._add_seen(config)
+                self._add_tried(config)
             if trial.number is None:
                 trial.number = self._start(trial.config)
             elif trial.is_paused:
@@ -241,7 +241,7 @@ class OptunaSearcher(Searcher):
                 self._study.end(trial.number, "Stopped", trial.last)
 
     def _start(self, config: Mapping[str, object]) -> int:
-        """Close the open suggestion if it has this configuration, else add a trial. Return the trial's study number."""
+        """Use the open suggestion if it has this configuration, or add a trial. Return its number in the study."""
         suggestion = self._open
         if suggestion is not None and suggestion.config == config:
             self._open = None

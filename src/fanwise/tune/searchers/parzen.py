@@ -2,12 +2,12 @@
 
     density(x) = sum over trials n of weight_n * product over hyperparameters d of kernel_d(x_d; row_nd)
 
-Kernels of ordered hyperparameters are normal distributions truncated to [0, 1]; for small finite domains, tables of
-their values at each point, normalized. Kernels of choices are those of Aitchison and Aitken (1976). Densities are
-relative to the uniform distribution of `Space.sample`. The prior of the space is one more component of the mixture.
+Kernels of ordered hyperparameters are normal distributions truncated to [0, 1]. For small finite domains, they are
+tabulated and normalized. Kernels of choices are those of Aitchison and Aitken (1976). Densities are relative to the
+uniform distribution of `Space.sample`. The prior of the space is one more component of the mixture.
 
-Hyperparameters that do not exist in a trial are replaced by their prior, and those that do not exist in x are omitted
-from the product, so conditional spaces need no separate groups.
+If a hyperparameter does not exist in a trial, the kernel is its prior. If it does not exist in x, it is omitted from
+the product.
 
 Bandwidths follow Scott's rule: the standard deviation of the values times N^(-1 / (4 + D)).
 """
@@ -24,7 +24,7 @@ from .encoding import Encoder, Floats, Ints, Rows
 
 _MAX_TABLE_SIZE = 64
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_UNIFORM_STD = 1e3  # a normal distribution with it is practically uniform on [0, 1]
+_UNIFORM_STD = 1e3  # a normal distribution with this deviation is practically uniform on [0, 1]
 _UNIFORM_VARIANCE = 1 / 12
 _MIN_PROBABILITY = 1e-300
 _MIN_STD = 0.02
@@ -34,7 +34,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 @final
 class _TruncatedNormals:
-    """Kernels of a hyperparameter for N trials, and a last one for its prior: normal distributions on [0, 1]."""
+    """Normal distributions on [0, 1] as kernels of a hyperparameter, one per trial and a last one for its prior."""
 
     def __init__(self, units_N: Floats, std: float, center: float, prior_std: float) -> None:
         exists_N = ~np.isnan(units_N)
@@ -44,29 +44,29 @@ class _TruncatedNormals:
         self._inside = ndtr((1.0 - self._centers) / self._stds) - self._below  # probability in [0, 1]
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        """Return the log densities, (C, N + 1); 0 if the hyperparameter does not exist in the point."""
+        """Return the log densities, (C, N + 1). They are 0 if the hyperparameter does not exist in the point."""
         z = (units_C[:, None] - self._centers) / self._stds
         log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._inside) + _LOG_SQRT_2PI)
         log_density[np.isnan(units_C)] = 0.0
         return log_density
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        """Map uniform numbers to draws from these kernels, (C,)."""
+        """Convert uniform numbers to draws from these kernels, (C,)."""
         z_C = ndtri(self._below[kernel_C] + u_C * self._inside[kernel_C])
         return np.asarray(np.clip(self._centers[kernel_C] + z_C * self._stds[kernel_C], 0.0, _BELOW_ONE))
 
 
 @final
 class _Tables:
-    """Kernels as tables of the probabilities of K values, with the methods of _TruncatedNormals.
+    """Tables of probabilities of K values as kernels of a hyperparameter. The methods are as in `_TruncatedNormals`.
 
-    The probabilities have a row for the trials of each value, and a last one for the prior.
+    `probabilities` has a row for the trials with each value, and a last row for the prior.
     """
 
     def __init__(self, ranks_N: Ints, probabilities: Floats, shares_K: Floats, middles_K: Floats) -> None:
-        # Rank -1, a hyperparameter that does not exist in a trial, is the last row, the prior.
+        # Rank -1 means that the hyperparameter does not exist in the trial. It selects the last row, the prior.
         self._rows = np.append(ranks_N, -1)
-        # Relative to the shares. The last column, for values that do not exist, is zero.
+        # Log densities relative to the shares. The last column is 0, for points without the hyperparameter.
         self._logs = np.pad(np.log(np.maximum(probabilities / shares_K, _MIN_PROBABILITY)), ((0, 0), (0, 1)))
         self._sums = probabilities.cumsum(axis=1)
         self._middles_K = middles_K
@@ -98,7 +98,9 @@ class ParzenEstimator:
         self._log_weights = np.log(self._weights)
         scott = bandwidth_factor * max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
         ranks_ND = encoder.ranks(rows_ND)
-        self._kernels = [_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott) for d in range(encoder.num_dims)]
+        self._kernels = [
+            _make_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott) for d in range(encoder.num_dims)
+        ]
 
     def log_density(self, points_CD: Rows) -> Floats:
         """Return the log density of each point, (C,)."""
@@ -115,10 +117,12 @@ class ParzenEstimator:
         units = rng.random((count, len(self._kernels)))
         for d, kernels in enumerate(self._kernels):
             units[:, d] = kernels.sample(kernel_C, units[:, d])
-        return self._encoder.snapped(units)
+        return self._encoder.snap(units)
 
 
-def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float) -> _TruncatedNormals | _Tables:
+def _make_kernels(
+    encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: float
+) -> _TruncatedNormals | _Tables:
     domain, prior = encoder.domains[d], encoder.priors.get(d)
     num_values = domain.num_values
     center = 0.5 if prior is None else domain.to_unit(prior.center)
@@ -148,7 +152,7 @@ def _kernels(encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott: fl
 
 
 def _standard_deviation(units_N: Floats, center: float, prior_std: float) -> float:
-    """Return the standard deviation of the values and the prior, which counts as one value."""
+    """Return the standard deviation of the values. The prior counts as one value."""
     units = units_N[~np.isnan(units_N)]
     prior_std = min(prior_std, math.sqrt(_UNIFORM_VARIANCE))
     mean = (units.sum() + center) / (len(units) + 1)

@@ -1,4 +1,4 @@
-"""Searchers that suggest fixed configurations: a grid, or `points_to_evaluate` before those of another searcher."""
+"""Searchers that suggest fixed configurations, a grid or the `points_to_evaluate` of a scheduler."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -14,15 +14,16 @@ _DEFAULT_POINTS = 5
 
 @final
 class GridSearcher(Searcher):
-    """Suggests every configuration of a grid once; the last hyperparameter of the space changes fastest.
+    """Suggests every configuration of a grid once. The last hyperparameter of the space changes fastest.
 
     Args:
         num_points: number of values per hyperparameter, for all or by name (default 5). Values are evenly spaced on the
-            scale of the domain, including both ends; one point is the middle. Domains with fewer values, and every
+            scale of the domain, including both ends. A single point is the middle. Domains with fewer values, and every
             choice, use all of their values.
 
     Raises:
-        TypeError, ValueError: a number is not an int or below 1; in `check`, a name is not a hyperparameter.
+        TypeError, ValueError: a number is not an int or is below 1. `check` raises ValueError if a name is not a
+            hyperparameter.
 
     >>> from fanwise.tune.space import Space, choice, loguniform
     >>> space = Space({"learning_rate": loguniform(0.01, 1), "optimizer": choice(["sgd", "adam"])})
@@ -47,7 +48,7 @@ class GridSearcher(Searcher):
     def check(self, space: Space) -> None:
         for name in self.num_points if isinstance(self.num_points, dict) else ():
             if name not in space.domains:
-                raise ValueError(f"num_points: {name!r} is no hyperparameter{did_you_mean(name, space.domains)}")
+                raise ValueError(f"num_points: {name!r} is not a hyperparameter{did_you_mean(name, space.domains)}")
 
     def begin(self, space: Space, seed: int) -> None:
         self._num_suggested = 0
@@ -77,7 +78,7 @@ class GridSearcher(Searcher):
 
 @final
 class FirstPoints(Searcher):
-    """Suggests `points` in order, with omitted values sampled, then delegates to `searcher`, which observes all trials.
+    """Suggests `points` in order, and then the suggestions of `searcher`. Omitted values of points are sampled.
 
     Raises TypeError if `points` is not a list of dicts.
     """
@@ -86,7 +87,7 @@ class FirstPoints(Searcher):
         self._points = _normalize_points(points)
         self.searcher = searcher
         self._num_suggested = 0
-        self.runs_inline = searcher.runs_inline  # type: ignore[misc]  # as the wrapped searcher
+        self.runs_inline = searcher.runs_inline  # type: ignore[misc]  # per instance
         self.suggest_timeout_s = searcher.suggest_timeout_s  # type: ignore[misc]
         self.levels = searcher.levels
 

@@ -10,16 +10,16 @@ from ..space import Space
 from .searcher import Observation, Searcher, SuggestContext
 
 _MAX_CONFIGS = 4096  # larger spaces rarely repeat a configuration
-_MAX_DRAWS = 20  # to find an untried configuration in a small branch
-_BLOCK = 64  # points drawn at a time from a Sobol sequence; a power of two keeps the sequence balanced
+_MAX_DRAWS = 20  # random draws to find an untried configuration in a small branch
+_BLOCK = 64  # points that are drawn at a time from a Sobol sequence, a power of two to keep it balanced
 
 
 @final
-class SeenConfigs:
+class TriedConfigs:
     """Replaces configurations that were already tried, for searchers that sample.
 
-    Applies to spaces with up to 4,096 configurations, and to small conditional branches of larger ones, such as
-    {"optimizer": "none"} next to {"optimizer": "sgd", "momentum": ...}. Once all configurations were tried, they may
+    This applies to spaces with up to 4,096 configurations, and to small conditional branches of larger spaces, such as
+    {"optimizer": "none"} next to {"optimizer": "sgd", "momentum": ...}. When all configurations were tried, they may
     repeat.
     """
 
@@ -37,14 +37,14 @@ class SeenConfigs:
             self._keys.add(self._key(config))
 
     def deduplicate(self, config: dict[str, object], context: SuggestContext) -> dict[str, object]:
-        """Return `config` or, if it was tried, a random one, untried if possible. Record the result as tried."""
+        """Return `config` or, if it was tried, a random replacement. Record the result as tried."""
         if len(self._keys) >= (self._size or math.inf) or not (self._size or self._has_conditions):
             return config
         for running in context.pending.values():
             self.add(running)
         if self._size:
             if self._key(config) in self._keys and len(self._keys) < self._size:
-                config = self._untried(context.random.randrange(self._size))
+                config = self._find_untried(context.random.randrange(self._size))
         else:
             for _ in range(_MAX_DRAWS):
                 if self._key(config) not in self._keys:
@@ -59,8 +59,8 @@ class SeenConfigs:
         sizes = (domain.num_values for name, domain in self._space.domains.items() if name in config)
         return math.prod(math.inf if size is None else size for size in sizes) <= _MAX_CONFIGS
 
-    def _untried(self, start: int) -> dict[str, object]:
-        """Return the first untried configuration of the grid of all, beginning cyclically at index `start`."""
+    def _find_untried(self, start: int) -> dict[str, object]:
+        """Return the first untried configuration at index `start` or later, cyclically, in the grid of the space."""
         sizes = {name: domain.num_values or 1 for name, domain in self._space.domains.items()}
         for bounds in ((start, None), (0, start)):
             for config in islice(self._space.grid(sizes), *bounds):
@@ -76,33 +76,33 @@ class SeenConfigs:
 class RandomSearcher(Searcher):
     """Samples configurations uniformly from the space.
 
-    No configuration repeats in spaces with up to 4,096 configurations until all were tried.
+    In spaces with up to 4,096 configurations, no configuration repeats until all were tried.
     """
 
     runs_inline: ClassVar[bool] = True
-    _seen: SeenConfigs | None = None
+    _tried_configs: TriedConfigs | None = None
 
     def begin(self, space: Space, seed: int) -> None:
-        self._seen = SeenConfigs(space)
+        self._tried_configs = TriedConfigs(space)
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        if self._seen is None:  # user-defined schedulers may not call begin
-            self._seen = SeenConfigs(context.space)
+        if self._tried_configs is None:  # a user-defined scheduler might not call begin
+            self._tried_configs = TriedConfigs(context.space)
         config = context.space.sample(context.random)
-        return self._seen.deduplicate(config, context)
+        return self._tried_configs.deduplicate(config, context)
 
     def observe(self, observation: Observation) -> None:
-        if self._seen is not None and observation.trial_id >= 0:
-            self._seen.add(observation.config)
+        if self._tried_configs is not None and observation.trial_id >= 0:
+            self._tried_configs.add(observation.config)
 
 
 @final
 class SobolSearcher(Searcher):
     """Suggests the points of a scrambled Sobol sequence, which cover the space more evenly than random points.
 
-    Uses Sobol's sequence (1967) with Owen's scrambling from `scipy.stats.qmc`, seeded by the search. The first 2**k
-    points are balanced in every hyperparameter, so prefer a power of two as the number of trials. In spaces with up to
-    4,096 configurations, no configuration repeats until all were tried.
+    The sequence is from `scipy.stats.qmc`, with Owen's scrambling and the seed of the search. The first 2**k points are
+    balanced in every hyperparameter, so prefer a power of two as the number of trials. In spaces with up to 4,096
+    configurations, no configuration repeats until all were tried.
 
     >>> from fanwise.tune.space import Space, uniform
     >>> space = Space({"x": uniform(0, 1)})
@@ -125,15 +125,15 @@ class SobolSearcher(Searcher):
         rng = np.random.default_rng(KeyedRandom(f"{seed}/sobol").getrandbits(64))
         # A space of constants has no dimension, but Sobol needs one.
         self._sequence: Any = qmc.Sobol(max(len(space.domains), 1), scramble=True, rng=rng)
-        self._seen = SeenConfigs(space)
+        self._tried_configs = TriedConfigs(space)
         self._buffer: list[list[float]] = []  # next points, in reverse order
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         if not self._buffer:
             self._buffer = self._sequence.random(_BLOCK).tolist()[::-1]
         config = context.space.from_units(self._buffer.pop()[: len(context.space.domains)])
-        return self._seen.deduplicate(config, context)
+        return self._tried_configs.deduplicate(config, context)
 
     def observe(self, observation: Observation) -> None:
         if observation.trial_id >= 0:
-            self._seen.add(observation.config)
+            self._tried_configs.add(observation.config)

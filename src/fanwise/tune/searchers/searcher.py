@@ -1,8 +1,8 @@
 """Base class of searchers, which choose the configurations of trials.
 
-A searcher implements `suggest` and `observe`. It sees losses (smaller is better) and the configurations of running
-trials, but nothing of workers or of the scheduler's decisions. Its random numbers come from the `SuggestContext`, keyed
-by seed and suggestion number, so suggestion 17 does not depend on how many numbers suggestions 0 to 16 drew.
+A searcher implements `suggest` and `observe`. It receives losses (smaller is better) and the configurations of running
+trials. It does not know about workers or the scheduler's decisions. Its random numbers come from `SuggestContext`,
+keyed by seed and suggestion number, so suggestion 17 does not depend on how many numbers suggestions 0 to 16 drew.
 """
 
 import abc
@@ -26,7 +26,7 @@ class Objective:
     mode: Mode = "min"
 
     def loss(self, value: float) -> float:
-        """Convert a value to a loss: smaller is better, and infinite values of either sign become +inf."""
+        """Convert a value to a loss. Smaller is better. Infinite values of either sign become +inf."""
         loss = value if self.mode == "min" else -value
         return math.inf if loss == -math.inf else loss
 
@@ -37,14 +37,15 @@ class Observation:
     """A report of a trial.
 
     Args:
-        trial_id: id of the trial; negative for trials of a warm start, whose configurations may be suggested again.
+        trial_id: id of the trial. It is negative for trials of a warm start, whose configurations may be suggested
+            again.
         config: its configuration.
-        iter: number of the report within the trial, from 1; continues when a trial is resumed.
-        resource: value of the scheduler's `resource_attr` in the report, rounded to 12 significant digits; otherwise
-            `iter`.
-        losses: one loss per objective; +inf for infinite values, never NaN or -inf.
+        iter: number of the report within the trial, from 1. It continues when a trial is resumed.
+        resource: value of the scheduler's `resource_attr` in the report, rounded to 12 significant digits, or `iter` if
+            the scheduler has none.
+        losses: one loss per objective. Infinite values are +inf, and NaN does not occur.
         values: all reported values.
-        violations: violation of each constraint in the unit of its metric; at most 0 if satisfied.
+        violations: violation of each constraint in the unit of its metric, at most 0 if satisfied.
         infeasibility: 0 if all constraints are satisfied, otherwise the sum of the violations, each divided by its
             bound. Reports are ranked by infeasibility first, then by loss.
     """
@@ -67,21 +68,21 @@ class Observation:
 @final
 @dataclass(slots=True, eq=False, repr=False)
 class SuggestContext:
-    """The state of the search when a scheduler chooses the next trial, or a searcher a configuration.
+    """The state of the search, for a scheduler that chooses the next trial or a searcher that chooses a configuration.
 
     Args:
         number: number of the request, from 0.
-        trial_id: id of the trial if a new one is started.
+        trial_id: id that a new trial gets.
         space: the search space.
         seed: seed of the search.
-        purpose: part of the key of the random numbers; distinguishes kinds of requests.
+        purpose: kind of the request, a part of the key of the random numbers.
         pending: configurations of the running trials by id. Read-only.
         now_s: seconds since the search began.
-        suggest_timeout_s: seconds until a random configuration is used instead of the suggestion; None: no limit.
-        no_new_configs: the searcher has no more configurations or is not asked any more; `New()` without a
+        suggest_timeout_s: seconds until a random configuration is used instead of the suggestion. None: no limit.
+        no_new_configs: the searcher has no more configurations or is not asked any more. `New()` without a
             configuration then means `Wait()`.
-        can_start_trial: False if the search has started as many trials as it may. Paused trials may be resumed, but
-            `New` and `Clone` mean `Wait()`, and `no_new_configs` is True.
+        can_start_trial: False if the search must not start more trials. Paused trials may be resumed, but `New` and
+            `Clone` mean `Wait()`, and `no_new_configs` is True.
     """
 
     number: int
@@ -119,12 +120,11 @@ class Searcher(abc.ABC):
 
     Attributes:
         runs_inline: True for searchers that answer within microseconds. They run in the thread that answers reports.
-        suggest_timeout_s: seconds a free worker waits for a suggestion before a random configuration is used and
-            recorded as such. If set, suggestions are requested before a worker is free. None: no limit. Ignored if
-            `runs_inline` is set.
+        suggest_timeout_s: seconds that a free worker waits for a suggestion before it gets a random configuration. If
+            set, suggestions are requested before a worker is free. None: no limit. Ignored if `runs_inline` is set.
         levels: resource levels in increasing order. Model-based searchers learn from each trial's first report at the
-            highest level that enough trials have reached; without levels, from each trial's last report. The scheduler
-            sets them before `begin` if the searcher was given by name.
+            highest level that enough trials have reached. Without levels, they learn from each trial's last report. The
+            scheduler sets the levels before `begin` if the searcher was passed by name.
     """
 
     runs_inline: ClassVar[bool] = False
@@ -143,8 +143,8 @@ class Searcher(abc.ABC):
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         """Return a configuration for trial `context.trial_id`, with or without the constants of the space.
 
-        None means no suggestion now. The searcher is asked again after a report or the end of a trial; if no trial is
-        running, the search ends.
+        Return None if there is no suggestion now. The searcher is asked again after a report or the end of a trial. If
+        no trial is running, the search ends.
         """
 
     @abc.abstractmethod
@@ -165,7 +165,7 @@ class Searcher(abc.ABC):
         """Begin a search. Called once, on the copy."""
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
-        """Discard the observations of a trial after iteration `to_iter`."""
+        """Discard the observations of a trial after report number `to_iter`."""
 
     def on_end(self, trial_id: int, status: str) -> None:  # noqa: B027  # optional
         """Handle the final end of a trial: "Completed", "Stopped" or "Failed"."""

@@ -2,8 +2,8 @@
 
 Bergstra, Bardenet, Bengio and Kegl: Algorithms for Hyper-Parameter Optimization (NeurIPS 2011), with multivariate
 densities (Falkner et al., arXiv 1807.01774; Watanabe, arXiv 2304.11127). Candidates are sampled from the density l of
-the good trials and ranked by l(x) / g(x), where g is the density of the others, the bad trials. Running trials count as
-bad, too. Each weighs as much as num_bad / num_good bad trials, so that parallel suggestions spread out.
+the good trials and ranked by l(x) / g(x), where g is the density of the bad trials. Running trials count as bad. The
+weight of a running trial is num_bad / num_good, so that parallel suggestions spread out.
 """
 
 import math
@@ -28,9 +28,9 @@ class TPESearcher(ModelBasedSearcher):
     """Suggests configurations that are likely among the best trials and unlikely among the others.
 
     Args:
-        num_init: number of results before the model is used; until then the space is covered evenly.
+        num_init: number of results before the model is used. Until then the space is covered evenly.
         good_fraction: fraction of the trials that count as good, at most 25 trials.
-        num_candidates: number of candidates for each suggestion; more make the search greedier.
+        num_candidates: number of candidates for each suggestion. With more candidates, the search is greedier.
 
     Raises TypeError or ValueError for an invalid argument.
     """
@@ -49,7 +49,7 @@ class TPESearcher(ModelBasedSearcher):
         order = best_first(data)
         num_good = max(1, min(math.ceil(self.good_fraction * data.has_result_N.sum()), _MAX_GOOD))
         self._num_good = num_good
-        # Recombination weights of CMA-ES.
+        # Weights decrease with the rank, as in the recombination of CMA-ES.
         weights = math.log(num_good + 1) - np.log(np.arange(1, num_good + 1))
         self._good = ParzenEstimator(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
         self._bad_ND = data.rows_ND[np.sort(order[num_good:])]
@@ -68,8 +68,8 @@ class TPESearcher(ModelBasedSearcher):
             np.concatenate((self._bad_ND, pending_PD)),
             weights,
             bandwidth_factor=_BAD_BANDWIDTH,
-            # A uniform prior has a smaller share of this density than of the one of the few good trials, which favors
-            # unexplored regions. Priors of the user have equal shares of both, otherwise they would never fade.
+            # The uniform prior has a smaller share of this density than of the density of the good trials, which favors
+            # unexplored regions. User-defined priors have equal shares in both, otherwise they would never fade.
             prior_weight=pending_weight if self.encoder.priors else 1.0,
         )
         candidates = self._good.sample(self.num_candidates, rng)

@@ -1,7 +1,7 @@
 """Optuna distributions of a space, and an in-memory study for the samplers used by `OptunaSearcher`.
 
-Domains are converted to distributions as listed below. A domain that is not listed is represented in the study by the
-index of its value, or by a number in [0, 1).
+Domains are converted to these distributions. The study represents values of other domains by their index, or by a
+number in [0, 1).
 
     uniform, loguniform, quniform, finrange with an exact step          FloatDistribution
     randint, lograndint, qrandint, finrange with cast_int, exact step   IntDistribution
@@ -43,7 +43,7 @@ _STATELESS = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return the distribution of every name of the space, including conditional hyperparameters.
+    """Return the distribution of every hyperparameter and constant of the space.
 
     Raises ValueError if a domain or constant has no counterpart in Optuna. Priors are omitted.
 
@@ -51,18 +51,18 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     >>> distributions(Space({"lr": loguniform(0.01, 1), "epochs": 10}))["lr"]
     FloatDistribution(high=1.0, log=True, low=0.01, step=None)
     """
-    converted: dict[str, BaseDistribution] = {}
+    result: dict[str, BaseDistribution] = {}
     for name, value in space.constants.items():
         if isinstance(value, list | dict):
             problem = f"{value!r} is neither a string, a number nor None"
             raise ValueError(f"the constant {name!r} cannot be converted: {problem}")
-        converted[name] = CategoricalDistribution((value,))
+        result[name] = CategoricalDistribution((value,))
     for name, domain in space.domains.items():
         distribution = distribution_of(domain)
         if distribution is None:
             raise ValueError(f"{name!r} cannot be converted: {domain!r} has no counterpart in Optuna")
-        converted[name] = distribution
-    return converted
+        result[name] = distribution
+    return result
 
 
 def distribution_of(domain: Domain) -> BaseDistribution | None:
@@ -87,7 +87,7 @@ def _step(domain_type: str, settings: Mapping[str, Any]) -> Fraction | None:
     """Return the step of equally spaced values if Optuna can represent it exactly, otherwise None."""
     if domain_type in ("quniform", "qrandint"):
         step = Fraction(repr(settings["q"]))
-        return step if (Fraction(repr(settings["upper"])) / step).denominator == 1 else None  # None for q = 1/3
+        return step if (Fraction(repr(settings["upper"])) / step).denominator == 1 else None  # e.g. None for q = 1/3
     if domain_type != "finrange":
         return None
     width = Fraction(repr(settings["upper"])) - Fraction(repr(settings["lower"]))
@@ -107,7 +107,7 @@ class ParameterMapping:
 
 
 def parameter_mapping(domain: Domain) -> ParameterMapping:
-    """Map a domain to the equivalent distribution, or else to one of value indices or of numbers in [0, 1)."""
+    """Map a domain to an equal distribution, or else to a distribution of value indices or of numbers in [0, 1)."""
     distribution = distribution_of(domain)
     if isinstance(distribution, CategoricalDistribution):
         if len(set(distribution.choices)) == len(distribution.choices):
@@ -119,7 +119,7 @@ def parameter_mapping(domain: Domain) -> ParameterMapping:
     if not is_finite(domain):
         return ParameterMapping(FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(below_one(u)))
     first, is_log = 0, False
-    if isinstance(domain, Multiples) and domain.is_log:  # so that the log scale fits, count from lower / q
+    if isinstance(domain, Multiples) and domain.is_log:  # count from lower / q, so that the log scale is right
         first, is_log = round(Fraction(repr(domain.lower)) / Fraction(repr(domain.q))), True
     return ParameterMapping(
         IntDistribution(first, first + domain.num_values - 1, log=is_log),
@@ -186,7 +186,7 @@ class OptunaStudy:
 
     @property
     def has_state(self) -> bool:
-        """True if the sampler may have state besides the study; always True for user-defined subclasses."""
+        """True if the sampler may have state besides the study. Always True for user-defined subclasses."""
         return type(self._sampler) not in _STATELESS
 
     def reseed(self, seed: int) -> None:
@@ -227,7 +227,7 @@ class OptunaStudy:
             self._storage.set_trial_state_values(self._storage_id(number), state)
 
     def end(self, number: int, status: str, last: Observation | None) -> None:
-        """End a trial. `last`: its last report; None if there is none or it is not finite."""
+        """End a trial. `last`: its last report, or None if there is none or it is not finite."""
         if last is None or status == "Failed":
             self._study.tell(number, state=TrialState.FAIL)
             return
@@ -245,7 +245,7 @@ class OptunaStudy:
         self._study.tell(number, state=TrialState.PRUNED)
 
     def _set_num_objectives(self, num_objectives: int) -> None:
-        """Recreate the study when a report reveals the number of objectives. All earlier trials have failed."""
+        """Recreate the study when the first result shows the number of objectives. All earlier trials have failed."""
         trials, previous = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)
         self._create_study(num_objectives)
@@ -287,9 +287,9 @@ def sampler_options(name: str) -> list[str]:
 
 
 def _sampler_class(name: str) -> Callable[..., Any]:
-    known = [sampler for sampler in optuna.samplers.__all__ if sampler.endswith("Sampler")]
-    if name not in known:
-        raise ValueError(f"optuna.samplers has no {name!r}{did_you_mean(name, known)}")
+    names = [sampler for sampler in optuna.samplers.__all__ if sampler.endswith("Sampler")]
+    if name not in names:
+        raise ValueError(f"optuna.samplers has no {name!r}{did_you_mean(name, names)}")
     sampler_class: Callable[..., Any] = getattr(optuna.samplers, name)
     return sampler_class
 

@@ -1,13 +1,12 @@
-"""The default searcher: Bayesian optimization with a forest of extremely randomized trees.
+"""The default searcher, and helpers around sklearn for `permutation_importance`.
 
-Also helpers around sklearn for `permutation_importance`.
-
-The method is SMAC (Hutter, Hoos and Leyton-Brown, LION 5, 2011, section 4): candidates are ranked by expected
-improvement, with mean and deviation taken over the trees. Extremely randomized trees replace random forests because
-their averaged predictions are smoother when trials are few. Losses are replaced by normal scores of their ranks, so
-outliers and failures have bounded influence. Candidates are sampled from the whole space; sampling around good trials
-was worse on the benchmark tables, because trees hardly distinguish nearby points. The default settings were selected on
-four of eight tables and validated on the others: docs/guides/searchers.md.
+The default searcher is Bayesian optimization with SMAC (Hutter, Hoos and Leyton-Brown, LION 5, 2011, section 4). It
+ranks candidates by expected improvement, with mean and deviation over the predictions of the trees of a forest. Unlike
+in SMAC, trees are extremely randomized, because their averaged predictions are smoother when there are few trials.
+Losses are replaced by normal scores of their ranks, so outliers and failures have bounded influence. Candidates are
+sampled from the whole space. Sampling around good trials was worse in benchmarks, because trees hardly distinguish
+nearby points. The default settings were selected on four of eight benchmark tables and validated on the other four
+(docs/guides/searchers.md).
 """
 
 # N: trials, C: candidates, P: running trials, D: hyperparameters, F: features, T: trees
@@ -52,7 +51,7 @@ class Forest:
     ) -> "Floats":
         """Return the prediction of each tree, (C, T).
 
-        Each pending row is counted in its leaves as an observation of `pending_value` ("constant liar").
+        Each pending row counts as an observation of `pending_value` in its leaves ("constant liar").
         """
         import numpy as np
 
@@ -74,14 +73,13 @@ class ForestSearcher(ModelBasedSearcher):
     """Suggests the configuration with the highest expected improvement under a forest of trees.
 
     Several objectives are ranked by non-dominated sorting and crowding distance, as in NSGA-II. Trials that violate
-    constraints rank behind all others. Running trials count as bad results in their leaves, which spreads parallel
-    suggestions.
+    constraints rank behind all others. Running trials count as bad results, so that parallel suggestions spread out.
 
     Args:
-        num_init: number of results before the model is used; until then the space is covered evenly.
-        num_trees: number of trees; the time of a suggestion is proportional to it.
+        num_init: number of results before the model is used. Until then the space is covered evenly.
+        num_trees: number of trees. The time of a suggestion is proportional to it.
         num_candidates: number of candidates that are sampled for each suggestion.
-        max_rows: maximum number of trials in the training data: a quarter are the best, the others the latest.
+        max_rows: maximum number of trials in the training data. A quarter are the best, the others the latest.
 
     Raises:
         TypeError, ValueError: invalid argument.
@@ -131,7 +129,7 @@ class ForestSearcher(ModelBasedSearcher):
 
 
 def expected_improvement(best: float, mean_C: "Floats", std_C: "Floats") -> "Floats":
-    """Expected improvement below `best` of normal distributions (Jones, Schonlau and Welch, 1998, equation 15)."""
+    """Return the expected improvement below `best` of normal distributions (Jones et al., 1998, equation 15)."""
     import numpy as np
     from scipy.special import ndtr
 

@@ -1,4 +1,4 @@
-"""Simulation of searches: real schedulers and searchers, with tables of learning curves and a virtual clock."""
+"""Simulation of searches with real schedulers and searchers, tables of learning curves, and a virtual clock."""
 
 from .result import Incumbent as Incumbent
 from .result import SimulatedSearch as SimulatedSearch

@@ -27,18 +27,18 @@ class SimulatedSearch:
     """The result of a simulated search.
 
     Args:
-        objective: the objective; the first one if there are several.
+        objective: the first objective.
         n_workers: number of workers.
         duration_s: virtual seconds until the last trial ended.
-        reason: why the search ended, in one line.
-        best: the best report with its configuration; None without reports. If no report is feasible, it is the report
-            with the smallest `infeasibility`.
+        reason: reason for the end of the search, in one line.
+        best: the best report with its configuration, or None without reports. If no report is feasible, it is the
+            report with the smallest `infeasibility`.
         incumbents: improvements of the best feasible report, in order of time.
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
         num_attempts: number of times a trial was started, resumed or restarted.
-        num_reports: number of reports that are neither repetitions nor received after the trial had been stopped.
+        num_reports: number of reports that count, without repeated and late ones.
         num_events: number of events passed to the state machine.
-        decisions: number of decisions of each kind on these reports.
+        decisions: number of these reports by decision.
         training_s: total seconds of training on all workers, including work that was lost or repeated.
         utilization: share of worker time spent in training, as in `Experiment.utilization`.
     """

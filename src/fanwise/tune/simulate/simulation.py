@@ -34,31 +34,31 @@ def simulate(
 ) -> SimulatedSearch:
     """Simulate a search with learning curves in place of training, and a virtual clock.
 
-    Blocks until the search ends; hours of a thousand workers take seconds. Results are bit-identical on every machine.
-    The scheduler is copied.
+    Blocks until the search ends. Simulating hours of a thousand workers takes seconds. Results are bit-identical on
+    every machine.
 
     Args:
-        scheduler: the scheduler, as for a Tuner.
+        scheduler: the scheduler, as for a Tuner. It is copied.
         table: learning curves and space, such as a `FunctionTable` or the result of `from_frame`.
-        stop: stopping criterion; `max_wallclock_time` is in virtual seconds.
+        stop: stopping criterion. `max_wallclock_time` is in virtual seconds.
         n_workers: number of simulated workers.
-        seed: seed of the search and the faults; None: the `random_seed` of the scheduler, or 0 if it has none.
-        checkpoints: True: trials save a checkpoint with every report. False: resumed and retried trials start from
-            scratch.
+        seed: seed of the search and the faults. None: the `random_seed` of the scheduler, or 0 if it has none.
+        checkpoints: if True, trials save a checkpoint with every report. If False, resumed and retried trials start
+            from scratch.
         startup_s: virtual seconds from the start of a trial until the objective is called.
         suggest_s: virtual seconds per suggestion. Suggestions are made one after another.
         faults: crashes, lost workers and slow attempts.
         retries: maximum number of restarts of a crashed trial.
-        asynchronous: False: a new batch of trials starts when all trials of the previous one have ended.
-        trial_timeout_s: virtual seconds after which a trial is stopped; None: no limit.
-        max_equal_failures: number of first trials that end the search if all of them fail alike; None: no limit.
+        asynchronous: if False, a new batch of trials starts when all trials of the last one have ended.
+        trial_timeout_s: virtual seconds after which a trial is stopped. None: no limit.
+        max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
         warm_start: earlier experiments and data frames, as for a Tuner.
         on_event: called with every event and the resulting actions of the state machine, e.g. to collect reports.
 
     Raises:
-        TypeError: a setting of the wrong type.
-        ValueError: a setting out of range, the scheduler or warm start does not fit the space, no trial reported the
-            metric, or a curve has invalid times.
+        TypeError: a setting has the wrong type.
+        ValueError: a setting is out of range, the scheduler or warm start does not fit the space, no trial reported
+            the metric, or a curve has invalid times.
         SearchFailedError: the search failed, for example because all trials crashed.
         Exception: an error of the scheduler, the table or a user-defined function, unchanged.
 

@@ -1,8 +1,8 @@
-"""Learning curves for simulated trials: computed by a function, or measured and stored in arrays or a data frame.
+"""Learning curves for simulated trials, computed by a function or measured and stored in arrays or a data frame.
 
     Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (report, seconds since the previous report)
 
-`CurveTable` has measured curves of some configurations and returns the curve of the nearest one; `FunctionTable`
+`CurveTable` has measured curves of some configurations and returns the curve of the nearest one. `FunctionTable`
 computes curves. Curves are deterministic, so a retried trial repeats its reports.
 """
 
@@ -97,17 +97,17 @@ class FunctionTable:
 
 @final
 class CurveTable:
-    """Measured curves of C configurations with R reports; other configurations get the curve of the nearest of these.
+    """Measured curves of C configurations with R reports. Other configurations have the curve of the nearest one.
 
-    The distance is Euclidean in the units of the domains; different categories of a choice have distance 1. Ties are
+    The distance is Euclidean in the units of the domains. Different categories of a choice have distance 1. Ties are
     broken by index.
 
     Args:
-        space: the search space; a constant `max_resource_attr` is added if missing.
+        space: the search space. A constant `max_resource_attr` is added if missing.
         configs: hyperparameter -> its C values.
         values: reported value -> array (C, R).
-        elapsed_s: array (C, R), seconds of training so far, replaced by their running maximum. A NaN ends the curve.
-        resources: the R values of `resource_attr`; None: 1, 2, ..., R.
+        elapsed_s: array (C, R) with the seconds of training so far. The running maximum is used. A NaN ends the curve.
+        resources: the R values of `resource_attr`. None: 1, 2, ..., R.
         resource_attr: name of the resource in reports.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
 
@@ -190,7 +190,7 @@ class CurveTable:
             return row
         if not self._units_C:
             self._units_C = list(map(self._units, self._domains, self._columns))
-        # Summed in a fixed order, for bit-identical results.
+        # The order of the sum is fixed, so that results are bit-identical.
         distances_C = np.zeros(len(self))
         for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):
             difference_C = units_C - domain.to_unit(value)
@@ -199,9 +199,9 @@ class CurveTable:
 
     def _units(self, name: str, column: Sequence[object]) -> _Floats:
         domain = self._domains[name]
-        outside = [value for value in column if not domain.contains(value)]
-        if outside:
-            raise ValueError(f"the table has {name} = {outside[0]!r}, which is not in the space's {domain!r}")
+        invalid_values = [value for value in column if not domain.contains(value)]
+        if invalid_values:
+            raise ValueError(f"the table has {name} = {invalid_values[0]!r}, which is not in the space's {domain!r}")
         units = {value: domain.to_unit(value) for value in dict.fromkeys(column)}
         return np.array([units[value] for value in column])
 
@@ -226,8 +226,8 @@ def from_frame(
         metrics: column of the metric, or several columns.
         resource_attr: column with the resource, e.g. "epoch".
         elapsed_attr: column with the seconds of training so far.
-        max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial; added to the
-            space with the largest resource if missing.
+        max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial. If missing, a
+            constant with the largest resource is added to the space.
 
     Raises:
         ValueError: a column is missing, or the frame has no rows.

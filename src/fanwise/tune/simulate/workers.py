@@ -39,14 +39,14 @@ _LOSS = Outcome("lost", "the simulated worker was lost, from the argument `fault
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Random faults of simulated attempts, keyed by (seed, trial, attempt) so that trials do not affect each other.
+    """Random faults of simulated attempts. They are keyed by seed, trial and attempt, so that trials are independent.
 
     Args:
         crashes_per_hour: rate of crashes per hour of training. Crashed trials are restarted according to `retries`.
         losses_per_hour: rate of lost workers per hour of training.
         repair_s: virtual seconds until a lost worker is available again.
-        slowdown: function that draws the slowdown factor of an attempt, e.g. `lambda rng: 1.0 + (rng.random() <
-            0.1)` doubles the time of one in ten attempts.
+        slowdown: function that returns a random factor for the time of an attempt. For example,
+            `lambda rng: 1.0 + (rng.random() < 0.1)` doubles the time of one in ten attempts.
 
     Raises:
         TypeError, ValueError: a rate or time is not a finite number of at least 0.
@@ -72,7 +72,7 @@ class Faults:
         return slowdown
 
     def _sample(self, rng: KeyedRandom, step_s: float) -> tuple[Outcome, float] | None:
-        """Return the outcome of a fault and its time in seconds after the start of the step, or None without a fault.
+        """Return the outcome of a fault and its time in seconds after the start of the step, or None if there is none.
 
         The probability is rate * duration instead of 1 - exp(-rate * duration), because the last bit of exp differs
         between machines.
@@ -114,7 +114,7 @@ class SimulatedWorkers:
     suggest_s: float
     faults: Faults | None
     on_event: OnEvent | None
-    queue: deque[Event]  # events at the current time; at first those of the warm start
+    queue: deque[Event]  # events at the current time, initially the events of the warm start
     incumbents: list[Incumbent] = field(default_factory=list)
     decisions: dict[Decision, int] = field(default_factory=lambda: dict.fromkeys(Decision, 0))
     num_events: int = 0
@@ -129,7 +129,7 @@ class SimulatedWorkers:
     _finish: Finish | None = None
 
     def run(self) -> tuple[float, Finish]:
-        """Run the search. Return its duration in virtual seconds, and how it ended."""
+        """Run the search. Return its duration in virtual seconds, and the action `Finish`."""
         core, heap = self.core, self._heap
         self.queue.append(events.Begin(0.0))
         self._process_queue()
@@ -146,7 +146,7 @@ class SimulatedWorkers:
         return self._now_s, self._finish
 
     def _receive(self, event: Event) -> None:
-        """Handle an event whose time has come. Events of attempts that were stopped meanwhile are dropped."""
+        """Handle an event that is due. Drop events of attempts that were stopped meanwhile."""
         if isinstance(event, (events.Ready, events.Reported, events.Ended)):
             attempt = self._running.get(event.trial_id)
             if attempt is None or attempt.start.attempt != event.attempt:
@@ -167,7 +167,7 @@ class SimulatedWorkers:
         heapq.heappush(self._heap, (at_s, self._num_scheduled, event))
 
     def _process_queue(self) -> None:
-        """Pass queued events to the state machine and carry out its actions, until the queue is empty."""
+        """Pass queued events to the state machine and execute its actions, until the queue is empty."""
         queue, handle, on_event = self.queue, self.core.handle, self.on_event
         while queue:
             event = queue.popleft()
@@ -259,7 +259,7 @@ class SimulatedWorkers:
             self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, iter))
 
     def _suggest(self, action: Suggest) -> None:
-        # Suggestions are sequential. Each is based on the events at the time of the request, as in a real search.
+        # Suggestions are made one after another, each with the observations at the time of its request.
         self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s
         event = call_searcher(self.searcher, action, at_s, last_seen_seq=self.num_events)
         if at_s > self._now_s:

@@ -1,4 +1,4 @@
-"""Base classes of domains. A domain is the set of values of one hyperparameter, with a mapping from [0, 1) to it."""
+"""Base classes of domains. A domain is the set of values of a hyperparameter with a mapping from [0, 1) to this set."""
 
 import abc
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class Domain(abc.ABC):
     - `contains` accepts NumPy scalars and 3.0 for 3; `normalize` converts them to plain Python.
 
     Attributes:
-        domain_type: name of the constructing function, such as "loguniform".
+        domain_type: name of the function that created the domain, such as "loguniform".
     """
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class Domain(abc.ABC):
     @property
     @abc.abstractmethod
     def num_values(self) -> int | None:
-        """Number of values; None for intervals of real numbers."""
+        """Number of values, or None for intervals of real numbers."""
 
     @abc.abstractmethod
     def from_unit(self, u: float) -> Value:
@@ -53,11 +53,11 @@ class Domain(abc.ABC):
 
     @abc.abstractmethod
     def settings(self) -> Mapping[str, object]:
-        """Return the arguments of the constructing function, as JSON."""
+        """Return the arguments of the function `domain_type`, as JSON."""
 
 
 class FiniteDomain(Domain):
-    """Base class of domains with finitely many values, which have equal shares of [0, 1) by default."""
+    """Base class of domains with finitely many values. By default, all values have equal shares of [0, 1)."""
 
     __slots__ = ()
 
@@ -87,7 +87,7 @@ class FiniteDomain(Domain):
         return self.value_at(self.index_of(value))
 
     def from_unit(self, u: float) -> Value:
-        # Multiplying a float by 2**64 is exact, so rounding moves no edge of a share.
+        # Multiplying a float by 2**64 is exact, so there is no rounding error at the edges of the shares.
         return self.value_at(int(check_unit(u) * 18446744073709551616.0) * self.num_values >> 64)
 
     def to_unit(self, value: object) -> float:

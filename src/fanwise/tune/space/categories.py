@@ -1,8 +1,8 @@
 """Categorical domains, unordered (choice) or ordered (ordinal).
 
-A category may be any Python object. Domains, searchers and records use the name of the category: the value itself for
-text, numbers, booleans and None, otherwise a text such as "relu" or "[64, 64]". `Space.with_objects` replaces names by
-objects before the objective is called.
+A category may be any Python object. Text, numbers, booleans and None are used directly. Domains, searchers and records
+use the name of any other object, such as "relu" or "[64, 64]". `Space.with_objects` replaces names by objects before
+the objective is called.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class Categories(FiniteDomain):
         kind: "equal": uniformly distributed. "nn": the nearest neighbor of a uniform number between the smallest and
             the largest category, extended by half a mean distance at both ends. "nn-log": the same for logarithms.
         object_positions: indices of the categories that are names of objects.
-        objects: the objects at these indices; None if the domain was restored from JSON.
+        objects: the objects at these indices, or None if the domain was restored from JSON.
     """
 
     domain_type: Literal["choice", "ordinal"]
@@ -42,7 +42,8 @@ class Categories(FiniteDomain):
     object_positions: tuple[int, ...] = ()
     objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
     _positions: dict[object, int] = field(init=False, repr=False, compare=False)
-    edges: tuple[float, ...] = field(init=False, repr=False, compare=False)  # between shares of [0, 1), if unequal
+    # Inner bounds of the shares of [0, 1). Empty if the shares are equal.
+    edges: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values = tuple(plain_json(f"a category of {self.domain_type}", category) for category in self.categories)
@@ -62,7 +63,7 @@ class Categories(FiniteDomain):
         if self.kind == "nn-log":
             if points[0] <= 0:
                 raise ValueError(f"ordinal: kind 'nn-log' needs numbers above 0, got {values[0]!r}; use 'nn'")
-            points = [Fraction(log2(float(value)), ONE) for value in points]  # log2 counts in units of 1 / ONE
+            points = [Fraction(log2(float(value)), ONE) for value in points]  # log2 returns units of 1 / ONE
         if len(points) == 1:
             return ()
         margin = (points[-1] - points[0]) / (2 * (len(points) - 1))
@@ -94,14 +95,14 @@ class Categories(FiniteDomain):
         return self.categories[index]
 
     def find(self, value: object) -> int | None:
-        """Return the index of a category, given by name or as an equal object, or None."""
+        """Return the index of the category with this name or with an equal object, or None."""
         if _is_plain(value):
             return self._positions.get(_key(value))
-        if self.objects is None:  # restored from JSON: compare names
+        if self.objects is None:  # restored from JSON, so only names can be compared
             index = self._positions.get((str, name_of(value))) if self.object_positions else None
             return index if index in self.object_positions else None
         pairs = zip(self.object_positions, self.objects, strict=True)
-        return next((index for index, other in pairs if _is_same(other, value)), None)
+        return next((index for index, category in pairs if _is_same(category, value)), None)
 
     def from_unit(self, u: float) -> Value:
         if self.edges:
@@ -121,7 +122,7 @@ def is_increasing(values: Sequence[object]) -> bool:
 
 
 def make_categories(domain_type: Literal["choice", "ordinal"], values: object, kind: OrdinalKind | None) -> Categories:
-    """Construct a domain; objects are replaced by their names. Arguments and errors are those of `ordinal`."""
+    """Create a domain, with names in place of objects. Arguments and errors are those of `ordinal`."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise TypeError(f"{domain_type} takes a list of values, got {values!r} of type {type(values).__name__}")
     if not values:

@@ -1,4 +1,4 @@
-"""Functions that construct domains. Their names and meanings are those of Syne Tune."""
+"""Functions that create domains. Names and meanings are those of Syne Tune."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ def quniform(lower: float, upper: float, q: float) -> Multiples:
 
 
 def qloguniform(lower: float, upper: float, q: float) -> Multiples:
-    """Multiples of q from lower, above 0, to upper, both included, uniform on a log scale. Raises as `quniform`."""
+    """Multiples of q from lower to upper, both included, uniform on a log scale. lower > 0. Raises as `quniform`."""
     return Multiples("qloguniform", lower, upper, q)
 
 
@@ -93,12 +93,12 @@ def qrandint(lower: int, upper: int, q: int = 1) -> Multiples:
 
 
 def qlograndint(lower: int, upper: int, q: int) -> Multiples:
-    """Integers that are multiples of q, from lower, above 0, to upper, uniform on a log scale. Raises as `qrandint`."""
+    """Integers that are multiples of q, as `qrandint`, but uniform on a log scale. lower > 0. Raises as `qrandint`."""
     return Multiples("qlograndint", lower, upper, q)
 
 
 def finrange(lower: float, upper: float, size: int, cast_int: bool = False) -> FinRange:
-    """`size` equally spaced numbers from lower to upper, both included; rounded to ints with cast_int.
+    """`size` equally spaced numbers from lower to upper, both included. With cast_int, they are rounded to ints.
 
     Raises as `uniform` (with cast_int, bounds must be ints), TypeError if size is not an int, and ValueError if it is
     below 2 or the points are too close together.
@@ -110,7 +110,7 @@ def finrange(lower: float, upper: float, size: int, cast_int: bool = False) -> F
 
 
 def logfinrange(lower: float, upper: float, size: int, cast_int: bool = False) -> FinRange:
-    """`size` numbers from lower, above 0, to upper, both included, with equal ratios. Otherwise as `finrange`.
+    """`size` numbers from lower to upper, both included, with equal ratios. lower > 0. Otherwise as `finrange`.
 
     >>> [logfinrange(16, 128, 4, cast_int=True).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [16, 32, 64, 128]
@@ -122,9 +122,9 @@ def choice(categories: Sequence[Any]) -> Categories:
     """Categories without an order, uniformly distributed.
 
     A category is text, a number, a boolean, None, or any other Python object, such as a list, function or class. The
-    objective receives the object; lists, tuples and dicts are copied for each trial. Elsewhere (records, tables,
-    `Space.sample`) an object is represented by its name: `__name__` or repr, with the position appended if two names
-    are equal ("<lambda>#1"). Configurations, e.g. in `points_to_evaluate`, may contain the object or its name.
+    objective receives the object, or a new copy of a list, tuple or dict. Records, tables and `Space.sample` contain
+    the name of the object instead. The name is `__name__` or the repr, with the position appended if two names are
+    equal ("<lambda>#1"). Configurations, e.g. in `points_to_evaluate`, may contain the object or its name.
 
     Raises TypeError if categories is not a list or tuple, ValueError if it is empty or has a duplicate or NaN.
 
@@ -137,15 +137,15 @@ def choice(categories: Sequence[Any]) -> Categories:
 
 
 def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Categories:
-    """Ordered categories: neighbors in the list are similar.
+    """Ordered categories. Searchers assume that neighbors in the list are similar.
 
     Args:
         categories: values or objects, as in `choice`, in order.
-        kind: "equal": uniformly distributed. "nn": increasing numbers; the nearest neighbor of a number drawn by
+        kind: distribution. "equal": uniform. "nn" (for increasing numbers): the nearest neighbor of a number drawn by
             `uniform`. "nn-log": the nearest neighbor of a number drawn by `loguniform`. None: "nn" for increasing
             numbers, otherwise "equal".
 
-    Raises as `choice`, and ValueError for an unknown kind or one that does not fit the categories.
+    Raises as `choice`, and ValueError if the kind is unknown or does not fit the categories.
 
     >>> [ordinal(["small", "medium", "large"]).from_unit(u) for u in (0.0, 0.5, 0.9)]
     ['small', 'medium', 'large']
@@ -156,7 +156,7 @@ def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Categ
 
 
 def logordinal(categories: Sequence[float]) -> Categories:
-    """Increasing positive numbers; `ordinal` with kind "nn-log". Raises as `ordinal`.
+    """Increasing positive numbers, as `ordinal` with kind "nn-log". Raises as `ordinal`.
 
     >>> [logordinal([8, 64, 512]).from_unit(u) for u in (0.1, 0.5, 0.9)]
     [8, 64, 512]
@@ -180,14 +180,14 @@ def grid_values(domain: Domain, num_points: int) -> list[Value]:
     if num_points == 1:
         return [domain.from_unit(0.5)]
     if isinstance(domain, Interval) and domain.domain_type != "reverseloguniform":
-        with contextlib.suppress(ValueError):  # the interval is too narrow for so many points
+        with contextlib.suppress(ValueError):  # raised if the points are too close together
             constructor = finrange if domain.domain_type == "uniform" else logfinrange
             points = constructor(domain.lower, domain.upper, num_points)
             return [points.value_at(index) for index in range(num_points)]
     values = [domain.from_unit(below_one(index / (num_points - 1))) for index in range(num_points)]
     if isinstance(domain, Interval):
         values[-1] = domain.upper
-    return list(dict.fromkeys(values))  # distinct: a narrow interval contains few floats
+    return list(dict.fromkeys(values))  # without duplicates, because a narrow interval contains few floats
 
 
 DOMAIN_TYPES: Mapping[str, Callable[..., Domain]] = {
@@ -202,7 +202,7 @@ DOMAIN_TYPES: Mapping[str, Callable[..., Domain]] = {
 
 
 def domain_to_json(domain: Domain) -> dict[str, object]:
-    """Return the JSON form of a domain: the constructing function and its arguments."""
+    """Return the JSON form of a domain, which has the function that created it and its arguments."""
     return {"domain": domain.domain_type, **domain.settings()}
 
 

@@ -4,8 +4,8 @@
     Multiples   randint, lograndint, quniform, qloguniform, qrandint, qlograndint
     FinRange    finrange, logfinrange
 
-Bounds and steps stand for the decimal numbers in the user's code: the third multiple of 0.1 is 0.3, not
-0.30000000000000004, and the third point of logfinrange(0.0001, 0.1, 4) is 0.01. A step such as 1/3 stands for the
+Bounds and steps are taken as the decimal numbers in the user's code. The third multiple of 0.1 is 0.3, not
+0.30000000000000004, and the third point of logfinrange(0.0001, 0.1, 4) is 0.01. A step such as 1/3 is taken as the
 fraction.
 """
 
@@ -26,13 +26,13 @@ MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qra
 _MAX_FLOAT = math.nextafter(math.inf, 0.0)
 _MAX_VALUES = 2**52  # with more values, the midpoint of a bin of [0, 1) rounds to its edge
 _MAX_LOG_MULTIPLE = 2**45  # keeps the exponent in `from_unit` below 46
-_TOLERANCE = Fraction(1, 10**6)  # maximum distance of a float from the value it stands for, in steps
+_TOLERANCE = Fraction(1, 10**6)  # maximum distance, in steps, of a float from the value that it is taken as
 
 
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Interval(Domain):
-    """Real numbers between lower and upper; constructed by `uniform`, `loguniform` and `reverseloguniform`."""
+    """Real numbers between lower and upper. Created by `uniform`, `loguniform` and `reverseloguniform`."""
 
     domain_type: IntervalType
     lower: float
@@ -87,9 +87,9 @@ class Interval(Domain):
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Multiples(FiniteDomain):
-    """Multiples of q from lower to upper inclusive; constructed by `randint`, `lograndint`, `quniform`, ...
+    """Multiples of q from lower to upper inclusive. Created by `randint`, `lograndint`, `quniform`, ...
 
-    On a log scale, k * q is drawn with the probability of [(k - 1/2) * q, (k + 1/2) * q], also at the bounds.
+    On a log scale, k * q has the probability of the interval [(k - 1/2) * q, (k + 1/2) * q], also at the bounds.
     """
 
     domain_type: MultiplesType
@@ -115,7 +115,7 @@ class Multiples(FiniteDomain):
         set_fields(self, lower=self._value(first), upper=self._value(last), _scale=self._make_scale(first, last))
 
     def _multiple(self, bound: str, value: float, step: Fraction) -> int:
-        """Return the k for which a bound is k * step. Raises ValueError if the bound is not a multiple."""
+        """Return k if the bound is k * step. Raises ValueError if the bound is not a multiple."""
         ratio = (Fraction(value) if self._is_int else Fraction(repr(value))) / step
         nearest = round(ratio)
         if abs(ratio - nearest) > (0 if self._is_int else _TOLERANCE):
@@ -165,7 +165,7 @@ class Multiples(FiniteDomain):
         return self._value(self._first + index)
 
     def find(self, value: object) -> int | None:
-        """Return the index of a multiple, up to rounding: 0.1 * 3 is a multiple of 0.1."""
+        """Return the index of a multiple, or None. Ignore rounding errors, so 0.1 * 3 is a multiple of 0.1."""
         if not is_number(value) or not abs(value) <= _MAX_FLOAT:
             return None
         numerator, denominator = self._step
@@ -195,7 +195,7 @@ class Multiples(FiniteDomain):
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class FinRange(FiniteDomain):
-    """`size` equally spaced numbers from lower to upper inclusive; constructed by `finrange` and `logfinrange`."""
+    """`size` equally spaced numbers from lower to upper inclusive. Created by `finrange` and `logfinrange`."""
 
     domain_type: Literal["finrange", "logfinrange"]
     lower: float
@@ -221,9 +221,9 @@ class FinRange(FiniteDomain):
         if self.cast_int and size > upper - lower + 1:
             raise ValueError(f"{self.domain_type}: there are fewer than {size} integers in {self!r}; reduce size")
         if size > _MAX_VALUES or not math.isfinite(upper - lower) or not self._points_differ():
-            other = "uniform" if self._scale is None else "lograndint" if self.cast_int else "loguniform"
+            function = "uniform" if self._scale is None else "lograndint" if self.cast_int else "loguniform"
             raise ValueError(
-                f"{self.domain_type}: the points of {self!r} are too close together; reduce size or use {other}"
+                f"{self.domain_type}: the points of {self!r} are too close together; reduce size or use {function}"
             )
 
     def _points_differ(self) -> bool:
@@ -234,7 +234,7 @@ class FinRange(FiniteDomain):
         if not self.cast_int:
             second = scale.at(1 / steps) if steps > 1 else self.upper
             return second - self.lower > 8 * math.ulp(second)
-        # The gaps grow; once they reach 1, rounding cannot merge two points.
+        # The gaps grow. When they reach 1, rounding cannot merge two points.
         index = 0
         while index < steps - 1 and scale.at((index + 1) / steps) - scale.at(index / steps) < 1:
             if self.value_at(index) == self.value_at(index + 1):
@@ -266,17 +266,17 @@ class FinRange(FiniteDomain):
         return (2 * numerator + denominator) // (2 * denominator) if self.cast_int else numerator / denominator
 
     def find(self, value: object) -> int | None:
-        """Return the index of a point, up to rounding: 0.3 is in finrange(0.1, 1.0, 10)."""
+        """Return the index of a point, or None. Ignore rounding errors, so 0.3 is in finrange(0.1, 1.0, 10)."""
         if not is_number(value) or not abs(value) <= _MAX_FLOAT:
             return None
         steps = self.size - 1
-        inside = min(max(value, self.lower), self.upper)
+        clipped = min(max(value, self.lower), self.upper)
         if self._scale is not None:
-            u = 1.0 if inside == self.upper else self._scale.position(inside)
+            u = 1.0 if clipped == self.upper else self._scale.position(clipped)
         else:
-            u = (inside - self.lower) / (self.upper - self.lower)
+            u = (clipped - self.lower) / (self.upper - self.lower)
         guess = round(u * steps)
-        # With cast_int, rounding can make a neighbor the nearest point.
+        # With cast_int, a neighbor can be nearest, because points are rounded.
         neighbors = (index for index in (guess, guess - 1, guess + 1) if 0 <= index <= steps)
         index = min(neighbors, key=lambda index: abs(self.value_at(index) - value))
         point = self.value_at(index)

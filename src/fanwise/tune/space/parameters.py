@@ -5,14 +5,14 @@ Conditional hyperparameters exist only if their parents have certain values:
     "optimizer": choice(["sgd", "adam"])
     "momentum":  parameter(uniform(0, 0.99), when={"optimizer": "sgd"})
 
-A configuration contains only the hyperparameters that exist. Conditions may be nested; a hyperparameter whose parent
-does not exist does not exist either.
+A configuration contains only the hyperparameters that exist. Conditions may be nested. If a parent does not exist, its
+children do not exist either.
 
 On an ordered domain the prior is a normal distribution, truncated to the domain, on the scale of the domain. Its
 standard deviation is (1 - confidence) times the width of the domain (PriorBand, Mallik et al. 2023, arXiv 2306.12370,
-as implemented in NePS). On a choice the center has probability `confidence`, and the others share the rest. The normal
-distribution is approximated by a histogram of 256 integer columns, so that draws are bit-identical on every machine and
-monotone in u.
+as implemented in NePS). On a choice the center has probability `confidence`, and the other categories share the rest.
+The normal distribution is approximated by a histogram of 256 integer columns, so that draws are bit-identical on every
+machine and monotone in u.
 """
 
 import functools
@@ -29,7 +29,7 @@ from .scales import FRACTION_BITS, ONE, below_one, check_unit, exp2
 
 Confidence: TypeAlias = Literal["low", "medium", "high"] | float
 _CONFIDENCES = {"low": 0.5, "medium": 0.75, "high": 0.9}
-_COLUMNS = 256  # of the histogram
+_COLUMNS = 256  # columns of the histogram
 _HALF_LOG2_E = 0.7213475204444817
 _MAX_Z_SQUARED = 64.0  # keeps the probability of every value above 0
 
@@ -43,14 +43,14 @@ class Prior:
     confidence: float
 
     def value_at(self, domain: Domain, u: float) -> Value:
-        """Map u in [0, 1) to a value distributed according to the prior; monotone on ordered domains."""
+        """Map u in [0, 1) to a value with the distribution of the prior. Monotone on ordered domains."""
         if domain.ordered:
             return domain.from_unit(_normal_quantile(check_unit(u), domain.to_unit(self.center), 1.0 - self.confidence))
         assert domain.num_values is not None, "unordered domains are finite"
         probability = max(self.confidence, 1.0 / domain.num_values)
         if check_unit(u) < probability or domain.num_values == 1:
             return self.center
-        # Map the remaining interval to the other categories, cyclically from the center on.
+        # Map the remaining interval to the other categories, starting after the center, cyclically.
         share = 1.0 / domain.num_values
         rest = below_one((u - probability) / (1.0 - probability)) * (1.0 - share)
         position = domain.to_unit(self.center) + share / 2 + rest
@@ -92,13 +92,13 @@ def _normal_quantile(u: float, center: float, deviation: float) -> float:
     return below_one((column + (target - lower) / (sums[column] - lower)) / _COLUMNS)
 
 
-When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> the values it may have; all parents must match
+When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> values that it may have; all parents must match
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A domain or constant with a condition or prior; constructed by `parameter`. `Space` validates the condition."""
+    """A domain or constant with a condition or prior. Created by `parameter`. `Space` validates the condition."""
 
     domain: object
     when: Mapping[str, object] | None
@@ -119,9 +119,10 @@ def parameter(
 
     Args:
         domain: a domain such as `uniform(0, 1)`, or a constant.
-        when: parent -> the value, or list of values, that it must have; all parents must match. The objective is
-            called without the argument if the hyperparameter does not exist, so give it a default. None: always exists.
-        prior: a value that is expected to be good. Model-based searchers draw some configurations near it;
+        when: parent -> value, or list of values, that the parent must have. All parents must match. The objective is
+            called without the argument if the hyperparameter does not exist, so the argument needs a default. None: the
+            hyperparameter always exists.
+        prior: a value that is expected to be good. Model-based searchers draw some configurations near it.
             `Space.sample` ignores it.
         confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
 
@@ -186,7 +187,7 @@ def normalize_condition(
 
 
 def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple[str, ...]:
-    """Sort names topologically, so that parents precede children; otherwise the order is kept.
+    """Sort names topologically, so that parents precede children. Keep the order otherwise.
 
     Raises ValueError if the conditions form a cycle.
     """
@@ -228,7 +229,7 @@ def format_condition(when: When) -> str:
 
 
 def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
-    """Map each ancestor to the values under which all the names exist.
+    """Return ancestor -> values of the ancestor with which all `names` exist.
 
     Raises ValueError if two of the names cannot exist together.
     """
@@ -249,7 +250,7 @@ def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> di
     return {parent: values for parent, (values, _) in allowed.items()}
 
 
-_OTHER = object()  # stands for all values of a parent that no condition mentions
+_OTHER = object()  # represents all values of a parent that are in no condition
 
 
 def count_configurations(
@@ -258,11 +259,11 @@ def count_configurations(
     """Return the number of distinct configurations, or None if a domain is real-valued. `names`: parents first."""
     if not all(map(is_finite, domains.values())):
         return None
-    mentioned: dict[str, list[Value]] = {}
+    values_of: dict[str, list[Value]] = {}  # parent -> its values in conditions
     for when in conditions.values():
         for parent, values in when.items():
-            known = mentioned.setdefault(parent, [])
-            known += [value for value in values if not is_one_of(value, known)]
+            union = values_of.setdefault(parent, [])
+            union += [value for value in values if not is_one_of(value, union)]
 
     def count(index: int, config: Mapping[str, object]) -> int:
         if index == len(names):
@@ -271,10 +272,10 @@ def count_configurations(
         if domain is None or not exists(name, config, conditions):
             return count(index + 1, config)
         num_values = domain.num_values or 0
-        if name not in mentioned:
+        if name not in values_of:
             return num_values * count(index + 1, config)
-        num_others = num_values - len(mentioned[name])
+        num_others = num_values - len(values_of[name])
         total = num_others * count(index + 1, {**config, name: _OTHER}) if num_others else 0
-        return total + sum(count(index + 1, {**config, name: value}) for value in mentioned[name])
+        return total + sum(count(index + 1, {**config, name: value}) for value in values_of[name])
 
     return count(0, {})

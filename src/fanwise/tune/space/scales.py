@@ -3,14 +3,14 @@
     log            0.5 is mapped to 10 between 1 and 100         (loguniform)
     reverse log    0.5 is mapped to 0.99 between 0.9 and 0.999   (reverseloguniform; 1 - x is on a log scale)
 
-Scales are monotone and never leave their bounds. They use only float arithmetic and the integers below, because exp and
-log of the C library differ between machines in the last bit, and a search must replay bit for bit.
+Scales are monotone and never leave their bounds. They do not use exp and log of the C library, which differ between
+machines in the last bit, because a replay must be bit-identical.
 
 Logarithms are integers in units of 2**-80 (fixed point). 2**t is computed as 2**whole * 2**(i/256) * 2**(j/65536) *
-2**rest: two factors from tables, and the exponential series up to the cube of the rest, which is below 2**-16. `exp2`
-rounds down with a relative error below 2**-70, so floats made from it are off by at most 0.50002 units in the last
-place. It is monotone: products of monotone factors are rounded down within a table step, and at the end of a step the
-missing term of the series (more than 2**-71) exceeds the rounding error of the next step (less than 2**-77).
+2**rest. Tables contain the second and third factor. The last one is the exponential series up to the cube of the rest,
+which is below 2**-16. `exp2` rounds down with a relative error below 2**-70, so its floats are off by at most 0.50002
+units in the last place. It is monotone within a table step, because all factors are. It is monotone between steps,
+because the missing term of the series (more than 2**-71) exceeds the rounding error (less than 2**-77).
 """
 
 import math
@@ -22,13 +22,13 @@ ONE = 1 << FRACTION_BITS
 
 _FLOAT_ONE = float(ONE)
 _BELOW_ONE = math.nextafter(1.0, 0.0)
-_STEPS = 256  # entries of each table
+_STEPS = 256  # number of entries of each table
 _REST_BITS = FRACTION_BITS - 16
 _REST_MASK = (1 << _REST_BITS) - 1
 _THREE = 3 * ONE
 _LN2 = 0xB17217F7D1CF79ABC9E3  # in units of 2**-80
 _LOG2_E = 0x171547652B82FE1777D0F  # in units of 2**-80
-_MIN_LDEXP_EXPONENT = -1000  # below it, floats may be subnormal, and ldexp would round twice
+_MIN_LDEXP_EXPONENT = -1000  # below this exponent, floats may be subnormal, and ldexp would round twice
 
 
 def _powers_of_root(root_of: int) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ def below_one(u: float) -> float:
 
 @final
 class LogScale:
-    """A log scale: equal distances in [0, 1) are equal ratios of values. `lower` is above 0."""
+    """A log scale. Equal distances in [0, 1) are equal ratios of values. `lower` must be above 0."""
 
     __slots__ = ("_log_lower", "_log_width", "_lower", "_upper")
 
@@ -119,7 +119,7 @@ class LogScale:
         return self._log_lower + (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS)
 
     def at(self, u: float) -> float:
-        """Return the value at u, 0 <= u < 1."""
+        """Return the value at u in [0, 1)."""
         return min(max(exp2_float(self.log_at(u)), self._lower), self._upper)
 
     def at_step(self, index: int, num_steps: int) -> float:
@@ -138,7 +138,7 @@ class LogScale:
 
 @final
 class ReverseLogScale:
-    """A log scale of the distances of the values to 1. `upper` is below 1. The methods are those of LogScale."""
+    """A log scale of the distances of values to 1. `upper` must be below 1. The methods are as in LogScale."""
 
     __slots__ = ("_log_first", "_log_width", "_lower", "_upper")
 

@@ -1,8 +1,8 @@
 """Search spaces, which map names to domains and constants.
 
-A Space samples, completes and validates configurations. Configurations returned by its methods contain exactly the
-constants and the hyperparameters whose conditions hold (see `parameters`), in the order of the space, with plain Python
-values. Arguments are never modified or kept.
+A Space samples, completes and validates configurations. A configuration contains the constants and the hyperparameters
+whose conditions hold (see `parameters`), in the order of the space, with plain Python values. Methods neither modify
+nor keep their arguments.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from .parameters import (
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant:
-    """A constant of the space; constructed by `constant`."""
+    """A constant of the space. Created by `constant`."""
 
     value: object
 
@@ -45,10 +45,10 @@ class Constant:
 
 
 def constant(value: object) -> Constant:
-    """A constant of the space that is a list: every configuration contains it.
+    """A list as a constant of the space. Every configuration contains it.
 
-    Only needed for lists. A bare list in a space is an error, because `{"learning_rate": [0.1, 0.01]}` usually means
-    `choice([0.1, 0.01])`.
+    Other constants need no `constant`. A bare list in a space is an error, because `{"learning_rate": [0.1, 0.01]}`
+    usually means `choice([0.1, 0.01])`.
 
     >>> from random import Random
     >>> Space({"hidden_sizes": constant([128, 64])}).sample(Random(0))
@@ -62,8 +62,8 @@ class Space:
     """A search space.
 
     Args:
-        mapping: name -> domain, or a constant that JSON can represent, or either of them in `parameter(...)`. Lists
-            are written as `constant([...])`.
+        mapping: name -> domain, or a constant that JSON can represent. `parameter(...)` adds a condition or prior.
+            Write lists as `constant([...])`.
 
     Raises:
         TypeError: a name is not text, or a constant is a bare list or tuple or cannot be represented in JSON.
@@ -145,12 +145,12 @@ class Space:
 
     @property
     def conditions(self) -> Mapping[str, When]:
-        """Conditions by name of the conditional hyperparameter: parent -> the values it must have. Read-only."""
+        """Condition (parent -> values that it must have) by name of the conditional hyperparameter. Read-only."""
         return MappingProxyType(self._conditions)
 
     @property
     def num_configurations(self) -> int | None:
-        """Number of distinct configurations; None if a hyperparameter is real-valued."""
+        """Number of distinct configurations, or None if a hyperparameter is real-valued."""
         return count_configurations(self._parents_first, self._domains, self._conditions)
 
     def from_units(self, units: Sequence[float]) -> dict[str, object]:
@@ -161,17 +161,17 @@ class Space:
         if len(units) != len(self._domains):
             raise ValueError(f"a point of this space has {len(self._domains)} numbers, got {len(units)}")
         pairs = zip(self._domains.items(), units, strict=True)
-        return self._existing({name: domain.from_unit(u) for (name, domain), u in pairs})
+        return self._make_config({name: domain.from_unit(u) for (name, domain), u in pairs})
 
     def sample(self, rng: RandomSource) -> dict[str, object]:
         """Sample a configuration uniformly. Calls `rng.random()` once per domain, in order."""
-        return self._existing({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
+        return self._make_config({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
 
     def resample(self, config: Mapping[str, object], name: str, rng: RandomSource) -> dict[str, object]:
         """Return a copy of config with a new random value of `name`, which may equal the old one.
 
-        Conditional hyperparameters that cease to exist are removed; those that begin to exist are sampled. Raises
-        ValueError if name is unknown, constant or does not exist in config, or config is invalid.
+        Conditional hyperparameters that no longer exist are removed, and new ones are sampled. Raises ValueError if
+        name is unknown, constant or does not exist in config, or if config is invalid.
         """
         if name not in self._domains:
             reason = "is a constant of the space" if name in self._constants else "is not in the space"
@@ -179,20 +179,20 @@ class Space:
         old = self.check(config)
         if name not in old:
             condition = format_condition(self._conditions[name])
-            raise ValueError(f"{name!r} does not exist in this configuration: only when {condition}")
+            raise ValueError(f"{name!r} does not exist in this configuration; it exists only when {condition}")
         new = {**old, name: self._domains[name].from_unit(rng.random())}
         for dependent in self._parents_first if self._conditions else ():
             if not exists(dependent, new, self._conditions):
                 new.pop(dependent, None)
             elif dependent not in new and dependent in self._domains:
                 new[dependent] = self._domains[dependent].from_unit(rng.random())
-        return self._existing(new)
+        return self._make_config(new)
 
     def complete(self, partial: Mapping[str, object], rng: RandomSource) -> dict[str, object]:
-        """Return a configuration with the values of `partial`; the others are sampled as in `sample`.
+        """Return a configuration with the values of `partial`. Other values are sampled as in `sample`.
 
-        Parents of conditional hyperparameters in `partial` are sampled such that these exist. Raises ValueError as
-        `check`, and if hyperparameters cannot exist together.
+        Parents are sampled such that the conditional hyperparameters in `partial` exist. Raises ValueError as `check`,
+        and if hyperparameters cannot exist together.
         """
         fixed = self._checked(partial, [])
         units = {name: rng.random() for name in self._domains}
@@ -200,10 +200,10 @@ class Space:
         for name, allowed in required_parents(partial, self._conditions).items():
             if name not in fixed and not is_one_of(values[name], allowed):
                 values[name] = allowed[int(units[name] * len(allowed))]
-        return self._existing({**values, **fixed})
+        return self._make_config({**values, **fixed})
 
     def grid(self, num_points: int | Mapping[str, int]) -> Iterator[dict[str, object]]:
-        """Iterate over a grid of evenly spaced values; the last name changes fastest.
+        """Iterate over a grid of evenly spaced values. The last name changes fastest.
 
         Args:
             num_points: values per domain, for all domains or by name. Domains with fewer values, and every choice, use
@@ -221,16 +221,16 @@ class Space:
     def _completions(
         self, values: Mapping[str, Sequence[Value]], config: Mapping[str, object], names: Sequence[str]
     ) -> Iterator[dict[str, object]]:
-        """Yield every completion of `config` by values of the remaining `names`."""
+        """Yield `config` with every combination of values for `names`."""
         for index, name in enumerate(names):
             if name in values and exists(name, config, self._conditions):
                 for value in values[name]:
                     yield from self._completions(values, {**config, name: value}, names[index + 1 :])
                 return
-        yield self._existing(config)
+        yield self._make_config(config)
 
     def with_objects(self, config: Mapping[str, object]) -> dict[str, Any]:
-        """Return the configuration that the objective receives: a copy with objects in place of names.
+        """Return the configuration for the objective, a copy with objects in place of their names.
 
         Raises ValueError if the space was restored from a record, which contains only names.
 
@@ -241,16 +241,16 @@ class Space:
         return with_objects(config, space_objects(self))
 
     def check(self, config: Mapping[str, object]) -> dict[str, object]:
-        """Validate a configuration and return it with plain values, in order, with constants filled in.
+        """Validate a configuration. Return it with plain values, in the order of the space, and with constants.
 
-        Raises ValueError with a list of all names that are missing, unknown, not existing or outside their domain.
+        Raises ValueError with a list of all problems, such as missing or unknown names.
         """
         missing = (name for name in self._domains if name not in config)
         problems = [f"{name!r} is missing" for name in missing if exists(name, config, self._conditions)]
-        return self._existing(self._checked(config, problems))
+        return self._make_config(self._checked(config, problems))
 
     def _checked(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-        """Return the given values in plain form. Raise ValueError with `problems` and all that are found here."""
+        """Return the values of `config` in plain form. Raise ValueError with `problems` and new problems, if any."""
         plain: dict[str, object] = {}
         for name, value in config.items():
             domain = self._domains.get(name)
@@ -269,7 +269,7 @@ class Space:
         return plain
 
     def _unmet_conditions(self, plain: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
-        """Return the problems of hyperparameters whose conditions the given parents violate.
+        """Return a problem for each hyperparameter in `config` whose condition a parent in `plain` violates.
 
         Raises ValueError if two hyperparameters cannot exist together for any value of the omitted parents.
         """
@@ -287,7 +287,7 @@ class Space:
             required_parents(config, self._conditions)
         return problems
 
-    def _existing(self, values: Mapping[str, object]) -> dict[str, object]:
+    def _make_config(self, values: Mapping[str, object]) -> dict[str, object]:
         """Add constants, remove hyperparameters that do not exist, and restore the order of the space."""
         config: dict[str, object] = {**self._template, **values}
         for name in self._mutable_constants:
@@ -302,7 +302,7 @@ class Space:
 
 
 def check_part(space: Space, partial: Mapping[str, object]) -> dict[str, object]:
-    """Validate a partial configuration; nothing is filled in. Raises ValueError as `Space.check`."""
+    """Validate a partial configuration and return its values in plain form. Raises ValueError as `Space.check`."""
     return space._checked(partial, [])
 
 
@@ -312,7 +312,7 @@ def space_priors(space: Space) -> Mapping[str, Prior]:
 
 
 def space_objects(space: Space) -> Mapping[str, Mapping[Value, Any]]:
-    """Return the categories that are objects: hyperparameter -> name of the category -> object.
+    """Return the categories that are objects, as hyperparameter -> name of the category -> object.
 
     Raises ValueError if the space was restored from a record, which contains only names.
     """
@@ -330,7 +330,7 @@ def space_objects(space: Space) -> Mapping[str, Mapping[Value, Any]]:
 
 
 def space_to_json(space: Space) -> dict[str, object]:
-    """Return the JSON form: name -> {"domain": type, ...} or {"constant": value}, plus "when" and "prior"."""
+    """Return name -> {"domain": type, ...} or {"constant": value}, with "when" and "prior" if set."""
     entries: dict[str, object] = {}
     for name in space.names:
         if name in space.domains:

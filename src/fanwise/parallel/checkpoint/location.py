@@ -1,0 +1,106 @@
+"""The location of a checkpoint: a path, or a URL of a file system that fsspec knows.
+
+An upload uses fsspec's transaction, which replaces the file at its end. The older file stays until then, also if this
+process is killed.
+"""
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ...base.errors import CheckpointError
+from ...base.urls import check_url, filesystem_of, is_url, scheme_of
+
+Location = Path | str
+StrPath = str | os.PathLike[str]
+
+_CHUNK_BYTES = 1 << 22
+_COLLAPSED_URL = re.compile(r"([a-z][a-z0-9+.-]+):/[^/]")  # Path removes one slash of a URL
+
+
+def location_of(path: StrPath, name: str = "path") -> Location:
+    """Return the absolute path, or the URL. `name`: the argument, for errors.
+
+    Raises:
+        ValueError, NotInstalled: a URL of a file system that fsspec does not have.
+
+    >>> location_of("/tmp/run.pt"), location_of("file:///tmp/run.pt"), location_of("memory://run.pt")
+    (PosixPath('/tmp/run.pt'), PosixPath('/tmp/run.pt'), 'memory://run.pt')
+    """
+    text = os.fspath(path)
+    if is_url(text):
+        if scheme_of(text) in ("file", "local"):
+            return Path(text.partition("://")[2])
+        check_url(text, name=name)
+        return text
+    collapsed = None if isinstance(path, str) else _COLLAPSED_URL.match(text)
+    if collapsed is not None and not os.path.isdir(f"{collapsed[1]}:"):
+        raise ValueError(
+            f"{name}={path!r}: a Path cannot hold a URL. Pass a string.\n"
+            f"  right:  {name}={text.replace(':/', '://', 1)!r}"
+        )
+    return Path(os.path.abspath(text))
+
+
+def is_in_process_memory(location: Location) -> bool:
+    """Return True for memory://, which other processes cannot see."""
+    return is_url(location) and scheme_of(str(location)) == "memory"
+
+
+def upload(file: IO[bytes], url: str) -> None:
+    """Replace the content of a URL. Raises CheckpointError if the file system refuses; then nothing changes."""
+    with _explained(url, "written"):
+        try:
+            _upload(file, url)
+        except FileNotFoundError:
+            filesystem, path = filesystem_of(url)
+            first, _, rest = path.lstrip("/").partition("/")
+            # A missing folder is created, but not a missing bucket of an object store: its name may be a mistake.
+            if not rest or not filesystem.exists(path[: len(path) - len(rest) - 1] or first):
+                raise
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            _upload(file, url)
+
+
+def _upload(file: IO[bytes], url: str) -> None:
+    filesystem, path = filesystem_of(url, of_its_own=True)
+    file.seek(0)
+    with filesystem.transaction, filesystem.open(path, "wb") as remote:
+        shutil.copyfileobj(file, remote, _CHUNK_BYTES)
+
+
+def download(url: str, file: IO[bytes]) -> None:
+    """Copy the content of a URL into a file, and seek to its beginning.
+
+    Raises:
+        FileNotFoundError: the URL does not exist. CheckpointError: the file system refuses.
+    """
+    with _explained(url, "read"):
+        filesystem, path = filesystem_of(url)
+        filesystem.invalidate_cache()
+        with filesystem.open(path, "rb") as remote:
+            shutil.copyfileobj(remote, file, _CHUNK_BYTES)
+    file.seek(0)
+
+
+@contextmanager
+def _explained(url: str, verb: str) -> Iterator[None]:
+    """Raise errors of a file system as CheckpointError, because every object store has its own error classes."""
+    host = socket.gethostname()
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) and verb == "read":
+            memory = ". The memory of another process is not visible." if is_in_process_memory(url) else ""
+            raise FileNotFoundError(f"{url} does not exist, as seen from {host}{memory}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise CheckpointError(
+            f"the checkpoint {url} cannot be {verb} on {host}: {type(error).__name__}: {reason}\n"
+            f"Check the name, the network and the access keys (on a cluster, pass them with "
+            f"Pool(runtime_env={{'env_vars': ...}})). The previous content of the URL is unchanged."
+        ) from error

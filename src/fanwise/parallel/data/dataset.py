@@ -1,0 +1,221 @@
+"""Reads the samples of a data set and collates each shard of a batch by itself.
+
+Tensors, NumPy arrays and torch's TensorDataset are read with one indexing operation per shard. Any other map-style data
+set is read sample by sample. Each sample has random streams that are derived from (seed, epoch, index), so augmentation
+does not depend on which process or worker reads it. To find other sources of randomness, the first shard of a data set
+is read twice and compared.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from ...tensor.random import permutation
+from ...tensor.random.keys import Key
+from ..checks.agreement import first_difference
+from ..checks.checksums import marks_of_batch
+from ..rng import begin, kept_streams
+from .batch import Content, Rows, align, as_tensor, is_array, num_samples
+
+Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any] | DataLoader[Any]
+Collate = Callable[[list[Any]], Content]
+
+
+class Reader(Protocol):
+    """Reads samples of a data set."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: Tensor, key: Key) -> Content:
+        """Return these samples as the content of one shard. Random numbers are derived from `key` and the indices."""
+        ...
+
+    def place_order(self, indices: Tensor) -> Tensor:
+        """Return the order of the samples on the device from which `read` wants its indices."""
+        ...
+
+
+class TensorReader:
+    """Reads tensors and NumPy arrays, as tensors."""
+
+    def __init__(self, arrays: Sequence[Any], *, is_single: bool) -> None:
+        self._tensors = tuple(map(as_tensor, arrays))
+        self._is_single = is_single
+
+    def __len__(self) -> int:
+        return num_samples(self._tensors)
+
+    def read(self, indices: Tensor, key: Key) -> Content:
+        return self.rows(indices).content(range(len(indices)))
+
+    def rows(self, indices: Tensor) -> Rows:
+        return Rows(self._tensors, indices, self._is_single)
+
+    def place_order(self, indices: Tensor) -> Tensor:
+        # Indexing a tensor of a GPU with indices on the CPU would block in every batch.
+        devices = {tensor.device for tensor in self._tensors}
+        return indices.to(devices.pop()) if len(devices) == 1 else indices
+
+
+class SampleReader:
+    """Reads a map-style data set, which has `len(data)` and `data[index]`.
+
+    Samples are read with one thread of torch, because sums depend on the number of threads.
+
+    Attributes:
+        is_tried: the next shard is read twice and compared.
+    """
+
+    def __init__(self, data: Any, collate_fn: Collate) -> None:
+        self._data = data
+        self._collate_fn = collate_fn
+        self.is_tried = False
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, indices: Tensor, key: Key) -> Content:
+        content = self._read(indices, key)
+        if self.is_tried:
+            self.is_tried = False
+            _check_equal(content, self._read(indices, key))
+        return content
+
+    def _read(self, indices: Tensor, key: Key) -> Content:
+        samples = []
+        with kept_streams(), one_thread():
+            for index in indices.tolist():
+                begin(key.fold_in(index))
+                with note_sample(index):
+                    samples.append(self._data[index])
+            begin(key.fold_in("collate").fold_in(int(indices[0])))
+            return collate(self._collate_fn, samples)
+
+    def place_order(self, indices: Tensor) -> Tensor:
+        return indices
+
+
+def collate(collate_fn: Collate, samples: list[Any]) -> Content:
+    """Collate the samples of a shard. Raises TypeError if `collate_fn` returns None."""
+    content = collate_fn(samples)
+    if content is None:
+        raise TypeError(
+            f"collate_fn returned None for {len(samples)} samples. It must return the content of a shard: a tensor, or "
+            f"a tuple or dict of tensors."
+        )
+    return align(content)
+
+
+def _check_equal(first: Content, second: Content) -> None:
+    difference = first_difference([marks_of_batch(content, "the shard") for content in (first, second)])
+    if difference is None:
+        return
+    error = ValueError(
+        "the data set returned different samples when the same indices were read twice. Samples may depend only on "
+        "their index and on the global random numbers of torch, numpy and Python, not on a generator or counter of the "
+        "data set, or on the time: the result would depend on the number of devices and workers.\n"
+        "  wrong:  self.rng = np.random.default_rng(0)       # in __init__; then, in __getitem__: self.rng.normal()\n"
+        "  right:  np.random.normal(), torch.randn(1)        # in __getitem__ and collate_fn: from (seed, epoch, index)"
+    )
+    error.add_note(f"{difference.name} was {difference.values[0]}, then {difference.values[1]}")
+    raise error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread in this block."""
+    threads = torch.get_num_threads()
+    if threads > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads > 1:
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def note_sample(index: int) -> Iterator[None]:
+    """Add the index of the sample to exceptions from this block."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"while sample {index} of the data set was read")
+        raise
+
+
+class PassReader:
+    """Reads ranges of one pass over a data set.
+
+    Args:
+        key: random numbers of the samples are derived from it.
+        order_key: determines the order of the samples. None: the order of the data set.
+    """
+
+    def __init__(self, reader: Reader, length: int, key: Key, order_key: Key | None) -> None:
+        self.reader = reader
+        self.key = key
+        order_N = torch.arange(length) if order_key is None else permutation(order_key, length, engine="torch")
+        self._order_N = reader.place_order(order_N)
+
+    def read(self, samples: range) -> Content:
+        return self.reader.read(self._order_N[samples.start : samples.stop], self.key)
+
+    def rows(self, samples: range) -> Rows | None:
+        """Return where the samples are on an accelerator; None if they are elsewhere."""
+        if not isinstance(self.reader, TensorReader) or self._order_N.device.type == "cpu":
+            return None
+        return self.reader.rows(self._order_N[samples.start : samples.stop])
+
+    def indices(self, samples: range) -> list[int]:
+        """Return the indices of the samples in the data set."""
+        indices: list[int] = self._order_N[samples.start : samples.stop].tolist()
+        return indices
+
+
+def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
+    """Return a reader of `data`.
+
+    Raises:
+        TypeError: `data` has no length or cannot be indexed. ValueError: it is empty, or tensors differ in length.
+    """
+    expected = "the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors"
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise TypeError(
+            f"{expected}; got {type(data).__name__}.\n"
+            f"Only run.batches also takes a DataLoader or an IterableDataset. Pass the data set itself."
+        )
+    if isinstance(data, Mapping):
+        raise TypeError(
+            f"{expected}; got a {type(data).__name__}, which is indexed by names.\n"
+            "  wrong:  run.batches({'image': images, 'label': labels}, 32)\n"
+            "  right:  run.batches((images, labels), 32)            # or a data set whose data[index] is a dict"
+        )
+    reader = _reader_of(data, collate_fn)
+    if len(reader) == 0:
+        raise ValueError("the data set has no samples")
+    return reader
+
+
+def _reader_of(data: Any, collate_fn: Collate | None) -> Reader:
+    if collate_fn is not None:
+        return SampleReader(data, collate_fn)
+    if type(data) is TensorDataset:
+        return TensorReader(data.tensors, is_single=False)
+    if is_array(data):
+        return TensorReader([data], is_single=True)
+    if isinstance(data, tuple) and data and all(map(is_array, data)):
+        return TensorReader(data, is_single=False)
+    for array in data if isinstance(data, tuple) else (data,):
+        if hasattr(array, "__array__") and getattr(array, "ndim", 0) > 0 and not isinstance(array, np.ndarray | Tensor):
+            raise TypeError(
+                f"the data must be tensors or NumPy arrays of numbers, got {type(array).__name__}.\n"
+                f"  right:  run.batches((np.asarray(x), np.asarray(y)), 32)"
+            )
+    return SampleReader(data, default_collate)

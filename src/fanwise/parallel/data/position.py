@@ -1,0 +1,159 @@
+"""The position of a training in its data, and the order of the samples.
+
+    phase 0: before the first loop over run.epochs    phase 1: in it    phase 2: after it    phase 3: in the next one
+      epoch 0, 1, 2 ...                               0 outside of a loop
+        pass 0, 1 ...                                 one per call of run.batches in this epoch
+          number of samples that steps have used
+
+The order of a pass is drawn from (seed, phase, epoch, pass). A checkpoint stores these numbers, and a resumed run
+continues with the next sample without repeating the earlier ones.
+
+A batch counts as done when a step has used it, or when the loop asks for the next batch. A checkpoint that is saved in
+the body of the loop therefore contains the batch if it is saved after the step.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...tensor.random.keys import Key
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass over a data set, which is one call of `run.batches`.
+
+    Args:
+        length: number of samples. None: a stream, whose length is unknown.
+        key: determines the order of the samples.
+        done: number of samples that are done.
+        stream: state of the stream after these samples.
+    """
+
+    length: int | None
+    key: Key
+    done: int = 0
+    stream: Any = None
+    is_finished: bool = False
+    is_used: bool = False  # a step has used the current batch
+    current_end: int | None = None  # end of the batch that the loop body has. None: no batch
+    current_stream: Any = None  # state of the stream after this batch
+
+    def ranges(self, batch_size: int, drop_last: bool) -> Iterator[range]:
+        """Yield the range of each batch in the order of the samples."""
+        while not self.is_finished:
+            batch = self.range_at(self.done, batch_size, drop_last)
+            if batch is None:
+                self.is_finished = True
+                return
+            self.start_batch(batch.stop)
+            yield batch
+            self.finish_batch()
+
+    def start_batch(self, end: int, stream: Any = None) -> None:
+        """The loop body gets the batch that ends at `end`."""
+        self.current_end, self.current_stream, self.is_used = end, stream, False
+
+    def finish_batch(self) -> None:
+        """The loop asks for the next batch."""
+        assert self.current_end is not None, "no batch was started"
+        self.done, self.stream, self.current_end, self.current_stream = (
+            self.current_end,
+            self.current_stream,
+            None,
+            None,
+        )
+
+    def range_at(self, start: int, batch_size: int, drop_last: bool) -> range | None:
+        """Return the range of the batch that begins at `start`. None: the pass has no such batch."""
+        assert self.length is not None, "a stream has no length"
+        stop = min(start + batch_size, self.length)
+        return None if stop <= start or (drop_last and stop - start < batch_size) else range(start, stop)
+
+    def state(self) -> dict[str, Any]:
+        done, stream = self.done, self.stream
+        if self.is_used and self.current_end is not None:
+            done, stream = self.current_end, self.current_stream
+        state = {"length": self.length, "done": done, "finished": self.is_finished}
+        return state if stream is None else state | {"stream": stream}
+
+
+@dataclass(slots=True)
+class DataPosition:
+    """The position of a training in its data. `resumed`: the position of a checkpoint, as `state` returns it."""
+
+    seed: int
+    phase: int = 0
+    epoch: int = 0
+    passes: list[Pass] = field(default_factory=list)
+    resumed: Mapping[str, Any] | None = None
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the epochs of one loop, from the position of the checkpoint."""
+        self._enter(self.phase + 1)
+        first = 0
+        if self.resumed is not None and self.resumed["phase"] >= self.phase:
+            first = count if self.resumed["phase"] > self.phase else self._first_epoch(self.resumed)
+        try:
+            for epoch in range(first, count):
+                self.epoch, self.passes = epoch, []
+                yield epoch
+        finally:  # also if the loop is left by `break`
+            self._enter(self.phase + 1)
+
+    def _enter(self, phase: int) -> None:
+        self.phase, self.epoch, self.passes = phase, 0, []
+
+    def _first_epoch(self, resumed: Mapping[str, Any]) -> int:
+        passes = resumed["passes"]
+        is_complete = bool(passes) and all(state["finished"] for state in passes)
+        if is_complete:
+            self.resumed = None  # the next epoch starts at its beginning
+        return int(resumed["epoch"]) + int(is_complete)
+
+    def begin_pass(self, length: int | None) -> Pass:
+        """Start a pass over a data set of this length.
+
+        Raises:
+            ValueError: the data set had another length when the checkpoint was saved.
+        """
+        number = len(self.passes)
+        key = Key(self.seed).fold_in("order").fold_in(self.phase).fold_in(self.epoch).fold_in(number)
+        started = Pass(length, key)
+        self.passes.append(started)
+        if self.resumed is not None:
+            self._resume(started, number, self.resumed)
+        return started
+
+    def _resume(self, started: Pass, number: int, resumed: Mapping[str, Any]) -> None:
+        if resumed["phase"] > self.phase:
+            started.is_finished = True
+        elif (resumed["phase"], resumed["epoch"]) == (self.phase, self.epoch) and number < len(resumed["passes"]):
+            state = resumed["passes"][number]
+            if state["length"] != started.length and not state["finished"]:
+                raise ValueError(
+                    f"the data set has {started.length} samples, but had {state['length']} when the checkpoint was "
+                    f"saved in epoch {self.epoch} after {state['done']} samples.\n"
+                    f"Resume with the same data set: its length determines the order of the samples."
+                )
+            started.done, started.is_finished, started.stream = state["done"], state["finished"], state.get("stream")
+
+    def mark_used(self) -> None:
+        """A step has used the current batches."""
+        for started in self.passes:
+            started.is_used = started.current_end is not None
+
+    @property
+    def has_started(self) -> bool:
+        """True after the first loop or pass has started, when it is too late to resume."""
+        return self.phase > 0 or bool(self.passes)
+
+    def state(self) -> dict[str, Any]:
+        passes = [started.state() for started in self.passes]
+        if self.resumed is not None:
+            resumed_at = (self.resumed["phase"], self.resumed["epoch"])
+            if resumed_at > (self.phase, self.epoch):
+                return dict(self.resumed)  # the position of the checkpoint is not reached yet
+            if resumed_at == (self.phase, self.epoch):
+                passes += self.resumed["passes"][len(passes) :]
+        return {"phase": self.phase, "epoch": self.epoch, "passes": passes}

@@ -1,0 +1,150 @@
+"""Describes what a process is doing: its state in the kernel, and its Python stack.
+
+    process       install_stack_dump(path): a signal writes the stacks of all threads into a file of the supervisor
+    supervisor    describe_process(pid, stacks, send): "It waits." and the stack
+
+The signal handler is faulthandler's, in C, so it works while native code holds the interpreter's lock.
+"""
+
+import faulthandler
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+STACK_SIGNAL = signal.SIGRTMAX - 5  # has no other use
+_TIMEOUT_S = 0.5
+_SETTLE_S = 0.03  # a dump is complete if the file has not grown for this time
+_MAX_LINES = 60
+_NUMBER_BYTES = 8
+# Stack frames of these files, and those below them, are not shown: they are the same in every process.
+_LIBRARY_FILES = (
+    "/fanwise/parallel/supervisor/ranks.py",
+    "/fanwise/parallel/running.py",
+    "/fanwise/pool/worker.py",
+    "/fanwise/parallel/data/dataset.py",
+)
+
+_STATES = {
+    "R": "It is computing",
+    "S": "It waits",
+    "D": "It waits in the kernel and cannot be interrupted, for example for a file system that does not answer",
+    "T": "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {pid} continues it",
+    "t": "It is stopped by a debugger",
+    "Z": "It has ended, but its parent has not collected it",
+}
+
+
+class StackFile:
+    """A file in memory, into which one process writes its stacks.
+
+    Attributes:
+        path: with which other processes open it.
+        name: distinguishes it from the file of a later process that has the same path.
+    """
+
+    def __init__(self, fd: int, path: str, name: str) -> None:
+        self._fd = fd
+        self.path = path
+        self.name = name
+
+    @classmethod
+    def create(cls) -> "StackFile":
+        name = f"fanwise-stacks-{os.getpid()}-{secrets.token_hex(8)}"
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        return cls(fd, f"/proc/{os.getpid()}/fd/{fd}", name)
+
+    @classmethod
+    def open(cls, path: str, name: str) -> "StackFile | None":
+        """Open the file of another process. None: the process has ended, or is on another machine."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        if os.readlink(f"/proc/self/fd/{fd}") != f"/memfd:{name} (deleted)":
+            os.close(fd)
+            return None
+        return cls(fd, path, name)
+
+    def write_progress(self, number: int) -> None:
+        """Store a number that other processes can read."""
+        os.pwrite(self._fd, number.to_bytes(_NUMBER_BYTES, "little"), 0)
+
+    def read_progress(self) -> int:
+        return int.from_bytes(os.pread(self._fd, _NUMBER_BYTES, 0), "little")
+
+    def request_dump(self, send: Callable[[int], None]) -> str:
+        """Send the signal and return the stacks, or "" after half a second."""
+        before = os.fstat(self._fd).st_size
+        send(STACK_SIGNAL)
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        size, changed_s = before, time.monotonic()
+        while (now_s := time.monotonic()) < deadline_s and (size == before or now_s - changed_s < _SETTLE_S):
+            time.sleep(0.005)
+            if (current := os.fstat(self._fd).st_size) != size:
+                size, changed_s = current, time.monotonic()
+        return os.pread(self._fd, size - before, before).decode(errors="replace")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def install_stack_dump(path: str) -> None:
+    """Install the signal handler in this process."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
+
+
+def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -> str:
+    """Return the state and the stack of a process. Blocks for half a second at most.
+
+    Args:
+        send: sends a signal to the process, but not to a later process with the same pid.
+    """
+    state, sentence = _state(pid)
+    if state not in ("R", "S", "D"):
+        return sentence
+    lines = user_frames(stacks.request_dump(send).splitlines())
+    return _with_stack(sentence, lines) if lines else f"{sentence} It does not answer with its Python stack."
+
+
+def describe_thread(thread: threading.Thread) -> str:
+    """Return the state and the stack of another thread of this process."""
+    stack = traceback.walk_stack(sys._current_frames().get(thread.ident or 0))
+    frames = [f'  File "{frame.f_code.co_filename}", line {line} in {frame.f_code.co_name}' for frame, line in stack]
+    _, sentence = _state(thread.native_id or 0)
+    return _with_stack(sentence, user_frames(["Stack (most recent call first):", *frames]))
+
+
+def _with_stack(sentence: str, lines: Sequence[str]) -> str:
+    omitted = [f"  ... and {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
+    return "\n".join([sentence, *(f"  {line}" for line in lines[:_MAX_LINES]), *omitted])
+
+
+def user_frames(lines: Sequence[str]) -> list[str]:
+    """Return the lines of stacks, most recent call first, without those of this library below the user's function."""
+    kept, is_kept = [], True
+    for line in lines:
+        if not line.startswith("  File"):
+            is_kept = True  # another thread
+        elif any(file in line for file in _LIBRARY_FILES):
+            is_kept = False
+        if is_kept and line.strip():
+            kept.append(line)
+    return kept
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """Return the letter of the state of a process or thread ("" if it has ended), and a sentence."""
+    state = wait_channel = ""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        state = file.read().rpartition(")")[2].split()[0]
+    with suppress(OSError), open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
+        wait_channel = file.read().strip("0")
+    sentence = _STATES.get(state, f"Its state is {state}" if state else "It has ended").format(pid=pid)
+    return state, f"{sentence} (in {wait_channel})." if wait_channel else f"{sentence}."

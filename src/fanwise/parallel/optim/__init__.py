@@ -1,0 +1,7 @@
+"""Optimizers whose update and state are divided among the processes, and learning rates.
+
+step_optimizer   the optimizer of a step, updated as a whole or by slices
+sharded          each process updates its slice of the parameters and keeps its slice of the state
+elementwise      which optimizers can be divided
+lr_scaling       learning rates for larger batches
+"""

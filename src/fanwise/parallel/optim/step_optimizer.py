@@ -1,0 +1,94 @@
+"""The optimizer of a step, which every process updates as a whole, or each process by slices (sharded.py)."""
+
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..teams.layout import Bucket
+from .elementwise import is_elementwise
+from .sharded import ShardedOptimizer, SliceMemory
+
+# Version of the sliced state, and whether slices must end. None: the process updates the whole optimizer.
+SliceStatus = tuple[int | None, bool] | None
+
+
+class StepOptimizer:
+    """The optimizer of a step. `in_parts`: it may be updated by slices."""
+
+    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> None:
+        self.params = list(params)
+        self.optimizer = optimizer
+        self._in_parts = in_parts
+        self._sharded: ShardedOptimizer | None = None
+
+    @property
+    def is_sharded(self) -> bool:
+        return self._sharded is not None
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
+        """Update all parameters with their gradients, or with those that `closure` computes."""
+        self.optimizer.step(closure)
+
+    def enable_slices(self, memory: SliceMemory) -> None:
+        """Update by slices from now on, in this shared memory, if the optimizer allows it."""
+        if self._in_parts and is_elementwise(self.optimizer, self.params):
+            self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)
+
+    def unshard(self) -> None:
+        """Update the whole optimizer from now on. All processes call it between the same steps."""
+        if self._sharded is not None:
+            self._sharded.end()
+            self._sharded = None
+
+    def status(self) -> SliceStatus:
+        """Return the status, which all processes exchange before an update."""
+        return None if self._sharded is None else (self._sharded.version, self._sharded.must_end)
+
+    def on_statuses(self, statuses: Sequence[SliceStatus], *, is_sparse: bool) -> None:
+        """Unshard if a process cannot update by slices, or if a gradient is sparse."""
+        if is_sparse or any(status is None or status[1] for status in statuses):
+            self.unshard()
+        elif self._sharded is not None:
+            self._sharded.begin([status[0] for status in statuses if status is not None])
+
+    def update(self, reached: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
+        """Update the own slice. It has no effect before `commit`, because another process may be lost."""
+        assert self._sharded is not None, "it is updated by slices"
+        self._sharded.update(buckets, reached, grad_of)
+
+    def commit(self, reached: Sequence[bool]) -> None:
+        """Use the parameters of all slices, after all processes have updated theirs."""
+        assert self._sharded is not None, "it is updated by slices"
+        self._sharded.commit(reached)
+
+
+class StepOptimizers:
+    """The optimizers of all steps of a run."""
+
+    def __init__(self) -> None:
+        self._by_optimizer: dict[int, list[StepOptimizer]] = {}
+
+    def __contains__(self, optimizer: Optimizer) -> bool:
+        """Return True if a step updates it."""
+        return id(optimizer) in self._by_optimizer
+
+    def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:
+        """Return the optimizer for a new step. Steps with the same parameters share one, and its slices.
+
+        Args:
+            in_parts: the step needs no whole gradients, as it would for clipping, accumulation, a scaled loss, or a
+                loop of the program's own.
+        """
+        earlier = self._by_optimizer.setdefault(id(optimizer), [])
+        for known in earlier:
+            is_same = len(known.params) == len(params) and all(map(is_, known.params, params))
+            if in_parts and known.is_sharded and is_same:
+                return known
+        for known in earlier:
+            known.unshard()
+        new = StepOptimizer(params, optimizer, in_parts=in_parts and not earlier)
+        earlier.append(new)
+        return new

@@ -1,0 +1,86 @@
+"""Descriptions of processes that hang."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from fanwise.parallel.hangs.stack_dump import StackFile, describe_process, user_frames
+from fanwise.testing import within
+from fanwise.testing.programs import LoadedInterpreter
+
+
+@pytest.fixture
+def stacks() -> Iterator[StackFile]:
+    file = StackFile.create()
+    yield file
+    file.close()
+
+
+PROGRAM = """
+import sys, threading
+from fanwise.parallel.hangs.stack_dump import install_stack_dump
+install_stack_dump(sys.argv[1])
+def waits():
+    print("ready", flush=True)
+    sys.stdin.read()
+waits()
+"""
+
+
+@pytest.fixture
+def process(stacks: StackFile, torch_loaded: LoadedInterpreter) -> Iterator[subprocess.Popen[str]]:
+    """A process with the signal handler, which waits for the end of its standard input."""
+    command = [sys.executable, "-c", PROGRAM, stacks.path]
+    with torch_loaded.forks_here():
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield child
+        child.send_signal(signal.SIGCONT)
+        child.communicate()
+
+
+def state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def test_a_waiting_process_dumps_its_stack_at_each_request(process: subprocess.Popen[str], stacks: StackFile) -> None:
+    within(5, lambda: state(process.pid) == "S", "it waits")
+    for _ in range(2):
+        lines = describe_process(process.pid, stacks, process.send_signal).splitlines()
+        assert lines[0].startswith("It waits")
+        assert [line for line in lines if "File" in line and "in waits" in line] == lines[2:3]
+    process.communicate()
+    assert process.returncode == 0, "it continues"
+
+
+def test_a_stopped_process_gets_no_signal(process: subprocess.Popen[str], stacks: StackFile) -> None:
+    process.send_signal(signal.SIGSTOP)
+    within(5, lambda: state(process.pid) == "T", "it is stopped")
+    (line,) = describe_process(process.pid, stacks, lambda number: pytest.fail("a signal")).splitlines()
+    assert line.startswith(f"It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {process.pid} continues it")
+
+
+def test_a_missing_answer_and_an_ended_process_are_reported(stacks: StackFile) -> None:
+    description = describe_process(os.getpid(), stacks, lambda number: None)
+    assert description.endswith("It does not answer with its Python stack.")
+    assert describe_process(2**22 + 1, stacks, lambda number: None) == "It has ended."
+
+
+def test_frames_that_called_the_training_function_are_omitted_in_each_thread() -> None:
+    lines = [
+        "Thread 0x01 (most recent call first):",
+        '  File "/home/data.py", line 3 in reads',
+        "",
+        "Current thread 0x02 (most recent call first):",
+        '  File "/home/train.py", line 7 in train',
+        '  File "/lib/fanwise/parallel/supervisor/ranks.py", line 123 in _train',
+        '  File "/lib/fanwise/pool/worker.py", line 162 in _call',
+    ]
+    assert user_frames(lines) == [lines[0], lines[1], lines[3], lines[4]]

@@ -1,0 +1,162 @@
+"""Detection of stragglers, compared with a model that keeps all updates and computes the result from them."""
+
+from collections.abc import Mapping, Set
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from fanwise.parallel.hangs.stragglers import WARN_S, StragglerDetector, Stragglers, limit_s
+
+NO_RANKS: frozenset[int] = frozenset()
+
+
+def update_until(
+    detector: StragglerDetector, until_s: float, progress: Mapping[int, int], idle: Set[int] = NO_RANKS
+) -> Stragglers:
+    """Update every half second, and return the last result."""
+    late = Stragglers(())
+    for half in range(int(2 * until_s) + 1):
+        late = detector.update(half / 2, 2, progress, idle)
+    return late
+
+
+def test_a_process_is_late_from_when_it_reached_its_progress() -> None:
+    assert update_until(StragglerDetector(), 3, {0: 7, 1: 6, 2: 7}) == Stragglers((1,), 3.0, 2, 3.0)
+    detector = StragglerDetector()
+    update_until(detector, 3, {0: 6, 1: 6})
+    assert detector.update(3.5, 2, {0: 7, 1: 6}) == Stragglers((1,), 3.5, 1, 0.5)
+    assert detector.update(4.0, 2, {0: 7, 1: 7}) == Stragglers((0, 1))
+    assert detector.update(4.5, 3, {0: 0, 1: 1}) == Stragglers((0,), 0.0, 1), "another generation starts anew"
+
+
+def test_idle_processes_are_not_late_while_another_works() -> None:
+    assert update_until(StragglerDetector(), 2, {0: 6, 1: 6}) == Stragglers((0, 1), 2.0)
+    assert update_until(StragglerDetector(), 2, {0: 6, 1: 6, 2: 6}, {1, 2}).ranks == (0,)
+    assert update_until(StragglerDetector(), 2, {0: 6, 1: 6}, {0, 1}).ranks == (0, 1)
+    assert update_until(StragglerDetector(), 2, {0: 6, 1: 7}, {0}).ranks == (0,), "it was stopped while it waited"
+
+
+def test_time_without_updates_does_not_count() -> None:
+    detector = StragglerDetector()
+    detector.update(0.0, 2, {0: 6, 1: 7})
+    assert detector.update(3600.0, 2, {0: 6, 1: 7}).late_s == 1.0
+
+
+def test_warnings_come_after_a_minute_of_waiting_and_then_ever_more_rarely() -> None:
+    detector = StragglerDetector()
+    seconds = [second for second in range(7200) if detector.update(float(second), 2, {0: 6, 1: 7}).should_warn]
+    assert seconds == [60, 600, 6000]
+    assert not update_until(StragglerDetector(), 2 * WARN_S, {0: 6, 1: 6}).should_warn, "no process waits"
+
+
+def test_the_first_step_may_take_ten_times_as_long_and_at_least_a_minute() -> None:
+    assert [limit_s(s, has_stepped=False) for s in (0.5, 6, 7)] == [60, 60, 70]
+    assert limit_s(0.5, has_stepped=True) == 0.5
+
+
+class StragglerMachine(RuleBasedStateMachine):
+    make: type[StragglerDetector] = StragglerDetector
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.detector = self.make()
+        self.now_s = 0.0
+        self.generation = 2
+        self.progress = {0: 0, 1: 0, 2: 0}
+        self.idle: set[int] = set()
+        self.updates: list[tuple[float, int, dict[int, int]]] = []
+        self.warned: list[int] = []  # numbers of updates
+
+    @rule(after_s=st.sampled_from([0.05, 0.5, 0.9, 30.0]), times=st.sampled_from([1, 1, 1, 1, 2, 2, 70]))
+    def update(self, after_s: float, times: int) -> None:
+        for _ in range(times):
+            self.now_s += after_s
+            self.updates.append((self.now_s, self.generation, dict(self.progress)))
+            expected = self.expected()
+            if expected.should_warn:
+                self.warned.append(len(self.updates) - 1)
+            late = self.detector.update(self.now_s, self.generation, dict(self.progress), frozenset(self.idle))
+            assert replace(late, late_s=0, waiting_s=0) == replace(expected, late_s=0, waiting_s=0)
+            assert (late.late_s, late.waiting_s) == pytest.approx((expected.late_s, expected.waiting_s))
+
+    @rule(rank=st.sampled_from([0, 1, 2]))
+    def advance(self, rank: int) -> None:
+        """A process is at most one operation ahead of the last one."""
+        if rank in self.progress and rank not in self.idle and self.progress[rank] <= min(self.progress.values()):
+            self.progress[rank] += 1
+
+    @rule(rank=st.sampled_from([0, 1, 2]), is_idle=st.booleans())
+    def set_idle(self, rank: int, is_idle: bool) -> None:
+        (self.idle.add if is_idle and rank in self.progress else self.idle.discard)(rank)
+
+    @rule(rank=st.sampled_from([0, 1, 2]))
+    def leave_or_join(self, rank: int) -> None:
+        self.generation += 1
+        ranks = set(self.progress) ^ {rank}
+        self.progress = dict.fromkeys(sorted(ranks), -1)
+        self.idle &= ranks
+
+    def expected(self) -> Stragglers:
+        _, generation, progress = self.updates[-1]
+        if not progress:
+            return Stragglers(())
+        lowest = min(progress.values())
+        first = len(self.updates) - 1  # the first of the updates with this lowest progress, without a gap
+        while first and self.updates[first - 1][1] == generation:
+            if min(self.updates[first - 1][2].values(), default=None) != lowest:
+                break
+            first -= 1
+        late_s = waiting_s = 0.0
+        warn_s = WARN_S
+        for number in range(first + 1, len(self.updates)):
+            elapsed_s = min(self.updates[number][0] - self.updates[number - 1][0], 1.0)
+            late_s += elapsed_s
+            waiting_s += elapsed_s * (max(self.updates[number][2].values()) > lowest)
+            warn_s *= 10 if number in self.warned else 1
+        behind = {rank for rank, number in progress.items() if number == lowest}
+        if len(behind) == len(progress):
+            behind = behind - self.idle or behind
+        num_waiting = len(progress) - len(behind)
+        return Stragglers(tuple(sorted(behind)), late_s, num_waiting, waiting_s, waiting_s >= warn_s)
+
+    @invariant()
+    def only_the_current_progress_is_kept(self) -> None:
+        if self.updates and self.updates[-1][2]:
+            _, generation, progress = self.updates[-1]
+            assert self.detector._key == (generation, min(progress.values()))
+
+
+TestStragglers = StragglerMachine.TestCase
+TestStragglers.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+class CountsGaps(StragglerDetector):
+    def update(
+        self, now_s: float, generation: int, progress: Mapping[int, int], idle: Set[int] = NO_RANKS
+    ) -> Stragglers:
+        if self._key is not None and now_s - self._updated_s > 1:
+            self._late_s += now_s - self._updated_s - 1
+        return super().update(now_s, generation, progress, idle)
+
+
+class KeepsTheTime(StragglerDetector):
+    def update(
+        self, now_s: float, generation: int, progress: Mapping[int, int], idle: Set[int] = NO_RANKS
+    ) -> Stragglers:
+        if progress and self._key is not None:
+            self._key = (generation, min(progress.values()))
+        return super().update(now_s, generation, progress, idle)
+
+
+@pytest.mark.parametrize("broken", [CountsGaps, KeepsTheTime])
+def test_the_machine_finds_broken_detectors(broken: type[StragglerDetector]) -> None:
+    class Machine(StragglerMachine):
+        make = broken
+
+    phases = [Phase.generate]
+    limits = settings(max_examples=500, stateful_step_count=15, phases=phases, derandomize=True, database=None)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Machine, settings=limits)

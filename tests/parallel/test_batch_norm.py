@@ -1,0 +1,436 @@
+"""Batch normalization over the whole batch: the results of one pass over it, whatever process executes which shard."""
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo  # the first optimizer loads it, which changes the environment
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import fanwise
+from fanwise.base.errors import WorkerLostError
+from fanwise.parallel.batch_norm import GlobalNormDevice, check_batch_norm, merge, moments_of
+from fanwise.parallel.data.batch import select
+from fanwise.parallel.replica.gradients import Partial, add
+from fanwise.parallel.replica.replicas import LocalDevice, Replica, ShardWork
+from fanwise.parallel.shards import Node, cut, total
+from fanwise.parallel.teams.team import Alone
+from fanwise.tensor.random.keys import Key
+
+# B: samples, C: channels
+B, C = 13, 4
+GENERATOR = torch.Generator().manual_seed(5)
+X = torch.randn(B, C, 6, 6, generator=GENERATOR) * 3 + 5
+Y = torch.randint(0, 3, (B,), generator=GENERATOR)
+ROWS = X[:, :, 0, 0]
+
+LossFn = Callable[..., Any]  # Any: losses, or (losses, counts)
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+class ThreadTeam(Alone):
+    """One process of a team whose processes are threads."""
+
+    def __init__(self, place: int, size: int, contents: list[Any], barrier: threading.Barrier) -> None:
+        super().__init__()
+        self.place, self.size = place, size
+        self._contents = contents
+        self._barrier = barrier
+
+    def gather(self, what: str, content: Any) -> list[Any]:
+        self._contents[self.place] = content
+        self._barrier.wait(60)
+        contents = list(self._contents)
+        self._barrier.wait(60)
+        return contents
+
+
+class Trainer:
+    """A model with its optimizer in one process."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, autocast: torch.dtype | None = None) -> None:
+        self.model = model
+        self.replica = Replica(model, loss_fn, autocast=autocast)
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+    def node(self, batch: Any, shards: int, team: Any, step: int) -> list[Node[Partial]]:
+        ranges = cut(len(batch[0]), shards)
+        work = ShardWork(
+            team.place, lambda index: select(batch, ranges[index]), len(ranges[team.place]), alone=shards == 1
+        )
+        self.replica.buffers.keep()
+        return GlobalNormDevice(self.replica, team).execute([work], Key(3).fold_in(step), shards)
+
+    def update(self, nodes: Sequence[Node[Partial]], shards: int) -> None:
+        done = total(nodes, shards, add)
+        self.replica.buffers.settle(done.buffers, done.samples)
+        for param, grad in zip(self.replica.params, done.grads, strict=True):
+            param.grad = None if grad is None else grad / done.count
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def in_parallel(shards: int, body: Callable[[Any], Any]) -> list[Any]:
+    """Call `body(team)` in one thread per process, and raise its first error."""
+    contents, barrier = [None] * shards, threading.Barrier(shards)
+
+    def work(place: int) -> Any:
+        try:
+            return body(ThreadTeam(place, shards, contents, barrier))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(shards) as threads:
+        futures = [threads.submit(work, place) for place in range(shards)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    return [future.result() for future in futures]
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(7)
+    return make()
+
+
+def trained(
+    make: Callable[[], nn.Module],
+    shards: int,
+    batch: Any = (X, Y),
+    loss_fn: LossFn = losses,
+    *,
+    steps: int = 3,
+    autocast: torch.dtype | None = None,
+) -> nn.Module:
+    """Train with one shard per process. All processes must end with the same bits."""
+    trainers = [Trainer(seeded(make), loss_fn, autocast) for _ in range(shards)]
+    for step in range(steps):
+
+        def node(team: ThreadTeam, step: int = step) -> list[Node[Partial]]:
+            return trainers[team.place].node(batch, shards, team, step)
+
+        nodes: list[list[Node[Partial]]] = in_parallel(shards, node)
+        for place, trainer in enumerate(trainers):
+            # `total` reuses the memory of its operands.
+            copies = [Node(node.start, node.stop, _copied(node.value)) for (node,) in nodes]
+            trainer.update(copies, shards)
+            assert "forward" not in {name for module in trainer.model.modules() for name in vars(module)}
+            for one, other in zip(_values(trainer.model), _values(trainers[0].model), strict=True):
+                assert place == 0 or torch.equal(one, other)
+    return trainers[0].model
+
+
+def _copied(value: Partial | None) -> Partial | None:
+    if value is None:
+        return None
+    grads = [None if grad is None else grad.clone() for grad in value.grads]
+    return Partial(grads, value.loss.clone(), value.count, value.samples, dict(value.buffers))
+
+
+def _values(model: nn.Module) -> list[Tensor]:
+    return list(model.state_dict().values())
+
+
+def trained_plainly(
+    make: Callable[[], nn.Module], batch: Any = (X, Y), loss_fn: LossFn = losses, *, steps: int = 3
+) -> nn.Module:
+    model = seeded(make)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    for _ in range(steps):
+        result = loss_fn(model, *batch)
+        (result[0].sum() / result[1] if isinstance(result, tuple) else result.mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def _named(name: str, message: str) -> str:
+    return f"{name}: {message}"
+
+
+def assert_like_the_whole_batch(
+    make: Callable[[], nn.Module],
+    shards: int,
+    batch: Any = (X, Y),
+    loss_fn: LossFn = losses,
+    *,
+    steps: int = 3,
+    within: float = 1e-6,
+) -> None:
+    found = trained(make, shards, batch, loss_fn, steps=steps)
+    expected = trained_plainly(make, batch, loss_fn, steps=steps).state_dict()
+    for name, value in found.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=within, atol=within, msg=partial(_named, name))
+
+
+def part(model: nn.Module, place: int | slice) -> Any:  # Any: a module
+    assert isinstance(model, nn.Sequential)
+    return model[place]
+
+
+def made(*layers: nn.Module, example: Tensor = X) -> nn.Module:
+    model = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
+    model.eval()(example[:2])  # gives the last layer its shape
+    return model.train()
+
+
+def network(**options: Any) -> nn.Module:  # Any: of the layers
+    return made(
+        nn.Conv2d(C, 5, 3), nn.BatchNorm2d(5, **options), nn.ReLU(), nn.Conv2d(5, 5, 3), nn.BatchNorm2d(5, **options)
+    )
+
+
+@pytest.mark.parametrize("shards", [2, 3, 5, 13])
+def test_uneven_shards_give_parameters_and_statistics_of_the_whole_batch(shards: int) -> None:
+    assert_like_the_whole_batch(network, shards)
+
+
+def test_processes_without_samples_take_part() -> None:
+    assert_like_the_whole_batch(network, 5, (X[:3], Y[:3]))
+
+
+def test_the_formulas_are_exact_to_the_last_digits_of_float64() -> None:
+    assert_like_the_whole_batch(lambda: network().double(), 5, (X.double(), Y), steps=5, within=1e-13)
+
+
+def test_normalizing_each_shard_by_itself_is_something_else() -> None:
+    """What the tests above would miss if the layers were not replaced."""
+    ours, plain = Trainer(seeded(network), losses), trained_plainly(network, steps=1)
+    ours.replica.buffers.keep()
+    work = [ShardWork(i, lambda i: select((X, Y), cut(B, 3)[i]), len(cut(B, 3)[i]), False) for i in range(3)]
+    ours.update(LocalDevice(ours.replica).execute(work, Key(3), 3), 3)
+    pairs = zip(ours.model.parameters(), plain.parameters(), strict=True)
+    assert max((one - other).abs().max().item() for one, other in pairs) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"affine": False},
+        {"track_running_stats": False},
+        {"momentum": None},
+        {"momentum": 0.9, "eps": 0.1},
+        {"bias": False},
+    ],
+    ids=str,
+)
+def test_options_of_a_layer_keep_their_meaning(options: Any) -> None:  # Any: of a layer
+    assert_like_the_whole_batch(lambda: network(**options), 4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (nn.BatchNorm1d, ROWS),
+        (nn.BatchNorm1d, X[:, :, 0]),
+        (nn.BatchNorm2d, X.contiguous(memory_format=torch.channels_last)),
+        (nn.BatchNorm3d, X[..., None].expand(-1, -1, -1, -1, 2).contiguous()),
+    ],
+    ids=["1d", "1d-long", "2d-channels-last", "3d"],
+)
+def test_every_kind_of_layer_is_normalized(layer: Callable[[int], nn.Module], x: Tensor) -> None:
+    assert_like_the_whole_batch(lambda: made(layer(C), nn.Tanh(), layer(C), example=x), 3, (x, Y))
+
+
+def test_sync_batch_norm_layers_work_on_cpus_without_a_process_group() -> None:
+    sync = trained(lambda: made(nn.SyncBatchNorm(C)), 3)
+    usual = trained(lambda: made(nn.BatchNorm2d(C)), 3)
+    assert all(map(torch.equal, _values(sync), _values(usual)))
+
+
+class Branches(nn.Module):
+    """One layer that is called twice, a skip connection, a frozen layer, and a head that the loss leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.frozen = nn.Conv2d(C, C, 3, padding=1), nn.BatchNorm2d(C), nn.BatchNorm2d(C)
+        self.head, self.aside = nn.Linear(C * 36, 3), nn.Sequential(nn.Conv2d(C, 2, 1), nn.BatchNorm2d(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.frozen.eval()
+        late = self.norm(self.conv(self.norm(x)))
+        self.aside(late)
+        out: Tensor = self.head(self.frozen(late.relu() + x).flatten(1))
+        return out
+
+
+def test_layers_called_twice_skips_frozen_and_unused_layers() -> None:
+    assert_like_the_whole_batch(Branches, 4)
+
+
+def test_layers_at_the_input_and_without_gradients() -> None:
+    def without_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = part(model, 0)(x)
+        return losses(part(model, 1), x, y)
+
+    assert_like_the_whole_batch(lambda: nn.Sequential(nn.BatchNorm2d(C), network()), 4, loss_fn=without_gradients)
+
+
+def test_recomputed_activations_are_normalized_again() -> None:
+    def recomputing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        hidden = checkpoint(part(model, slice(5)), x, use_reentrant=False)
+        return losses(part(model, slice(5, None)), hidden, y)
+
+    assert_like_the_whole_batch(network, 4, loss_fn=recomputing)
+
+
+def test_a_shard_may_have_no_value_for_a_layer() -> None:
+    """Only rows above a threshold reach the layer; the last shards have none."""
+    rows = ROWS.sort(0, descending=True).values
+
+    def chosen(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
+        high = x[x[:, 0] > float(rows[5, 0])]
+        normalized = part(model, 1)(part(model, 0)(high))
+        return normalized.square().sum(1) * normalized[:, 0] + part(model, 0)(high).sum(1), len(x)
+
+    def two() -> nn.Module:
+        return nn.Sequential(nn.Linear(C, 4), nn.BatchNorm1d(4))
+
+    assert_like_the_whole_batch(two, 4, (rows, Y), chosen, within=1e-5)
+
+
+def test_one_value_per_channel_is_refused_for_the_whole_batch_only() -> None:
+    def make() -> nn.Module:
+        return made(nn.BatchNorm1d(C), example=ROWS)
+
+    trained(make, B, (ROWS, Y))  # one sample per shard
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+        trained(make, 2, (ROWS[:1], Y[:1]))
+
+
+def test_one_shard_has_the_bits_of_torch() -> None:
+    found = trained(network, 1, loss_fn=lambda *args: losses(*args).sum() / B)
+    expected = trained_plainly(network, loss_fn=lambda *args: losses(*args).sum() / B)
+    for name, value in found.state_dict().items():
+        torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-6, atol=1e-6)
+        if "running" in name or "num" in name:
+            assert value.dtype == expected.state_dict()[name].dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixed_precision_is_near_that_of_the_whole_batch(dtype: torch.dtype) -> None:
+    def cast(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype):
+            return losses(model, x, y)
+
+    found = trained(network, 4, autocast=dtype, steps=1)
+    expected = trained_plainly(network, loss_fn=cast, steps=1).state_dict()
+    for name, value in found.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0.02, atol=0.003)
+
+
+def test_shards_that_call_other_layers_are_refused() -> None:
+    def by_shard(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        hidden = part(model, slice(2))(x)
+        if torch.equal(x[0], X[0]):
+            early: Tensor = hidden.flatten(1).sum(1)
+            return early
+        return losses(part(model, slice(2, None)), hidden, y)
+
+    said = (
+        r"batch_norm='global': shard 0 is in call 0 of a batch-norm layer, with 5 channels, backward, and shard 1 is "
+        r"in call 1 of a batch-norm layer, with 5 channels, forward.\nAll shards must call the same"
+    )
+    with pytest.raises(ValueError, match=said):
+        trained(network, 2, loss_fn=by_shard)
+
+
+def test_a_shard_that_calls_no_layer_is_refused() -> None:
+    def by_shard(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        if torch.equal(x[0], X[0]):
+            return losses(model, x, y)
+        early: Tensor = part(model, 0)(x).flatten(1).sum(1)
+        return early
+
+    with pytest.raises(ValueError, match=r"shard 0 is in call 0 of a batch-norm .* and shard 1 is at its end"):
+        trained(network, 2, loss_fn=by_shard)
+
+
+def test_a_second_derivative_is_refused_by_torch() -> None:
+    def penalized(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        return slope.square().flatten(1).sum(1)
+
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        trained(network, 2, loss_fn=penalized)
+
+
+def test_more_shards_than_processes_are_refused() -> None:
+    run, model = fanwise.here(shards=4), network()
+    with pytest.raises(ValueError, match=r"needs one shard per process, but there are 4 shards and 1 process\."):
+        run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses, batch_norm="global")
+
+
+def test_lost_processes_end_the_run_because_no_other_can_take_over_their_shards() -> None:
+    trainer = Trainer(seeded(network), losses)
+    with pytest.raises(WorkerLostError, match="1 of 2 processes died"):
+        GlobalNormDevice(trainer.replica, Alone()).execute([], Key(0), 2)
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="unknown batch_norm='globl'; did you mean 'global'"):
+        check_batch_norm("globl", network(), shards=1, processes=1)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def compiled() -> nn.Module:
+    norm: Any = torch.compile(nn.BatchNorm1d(2), backend="eager")  # Any: a module
+    return nn.Sequential(nn.Linear(2, 2), norm)
+
+
+def compiled_in_place() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[1].compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("make", [compiled, compiled_in_place], ids=lambda make: str(make.__name__))
+def test_compiled_layers_are_refused(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(ValueError, match=r"batch_norm='global' cannot replace layers in '1', which is compiled"):
+        check_batch_norm("global", make(), shards=1, processes=1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_layers_are_refused_and_others_are_not() -> None:
+    with pytest.raises(ValueError, match=r"batch_norm='global' cannot replace layers in the model, which is scripted"):
+        check_batch_norm("global", torch.jit.script(nn.BatchNorm1d(2)), shards=1, processes=1)
+    check_batch_norm("global", network(), shards=1, processes=1)
+    check_batch_norm("shard", torch.jit.script(nn.BatchNorm1d(2)), shards=4, processes=1)
+
+
+# -- moments -----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    counts=st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    mean=st.sampled_from([0.0, 1.0, 1e4]),
+    seed=st.integers(0, 100),
+)
+def test_merged_moments_are_those_of_all_values(counts: list[int], mean: float, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(mean, 1.0, (sum(counts), 2, 3)).astype(np.float32)
+    parts = [moments_of(torch.from_numpy(part)) for part in np.split(values, np.cumsum(counts)[:-1])]
+    full = [part for part in parts if part is not None]
+    assert len(full) == sum(count > 0 for count in counts)
+    if not full:
+        return
+    count, mean_C, squares_C = functools.reduce(merge, full)
+    exact = values.astype(np.float64).transpose(1, 0, 2).reshape(2, -1)
+    assert count.tolist() == [exact.shape[1]] * 2
+    np.testing.assert_allclose(mean_C.numpy(), exact.mean(1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(squares_C.numpy() / exact.shape[1], exact.var(1), rtol=1e-6, atol=1e-12)

@@ -1,0 +1,375 @@
+"""Checkpoint files: the saved state is written as a whole or not at all, and errors are reported."""
+
+import gc
+import logging
+import os
+import random
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # the first optimizer loads it, which changes the environment
+from torch import Tensor, nn
+
+from fanwise.base.errors import ClosedError
+from fanwise.parallel.checkpoint import file as checkpoint_file
+from fanwise.parallel.checkpoint.file import Writer, take_snapshot
+from fanwise.testing.programs import Finished, LoadedInterpreter
+from fanwise.testing.within import within
+
+
+class Slow:
+    """Blocks the thread that writes it until the test opens it."""
+
+    def __init__(self) -> None:
+        self.is_reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __deepcopy__(self, memo: object) -> "Slow":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.is_reached.set()
+        assert self.opened.wait(30.0)
+        return OrderedDict, ()
+
+
+class Unwritable:
+    """Can be copied, but not written."""
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise OSError("no space left")
+
+    def __deepcopy__(self, memo: object) -> "Unwritable":
+        return self
+
+
+def content(number: float, **more: object) -> dict[str, Any]:
+    return {"run": {"number": number}, "model": {"w": torch.full((3,), float(number))}, **more}
+
+
+def number_in(path: Path) -> float:
+    loaded = torch.load(path, weights_only=True)
+    number: float = loaded["run"]["number"]
+    assert torch.equal(loaded["model"]["w"], torch.full((3,), float(number)))
+    return number
+
+
+def waits_in_join(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_name != "join":
+        frame = frame.f_back
+    return frame is not None
+
+
+def test_the_state_at_the_time_of_the_call_is_written(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+
+    def train() -> None:
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+
+    train()
+    weights = [value.clone() for value in model.state_dict().values()]
+    moments = [state["exp_avg"].clone() for state in optimizer.state.values()]
+    rows, slow = [{"loss": 1.0}], Slow()
+    with Writer() as writer:
+        state = {
+            "run": {},
+            "slow": slow,
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "rows": rows,
+        }
+        writer.write(tmp_path / "run.pt", state)
+        assert slow.is_reached.wait(10.0)
+        train()
+        rows.append({"loss": 2.0})
+        slow.opened.set()
+    loaded = checkpoint_file.read(tmp_path / "run.pt", weights_only=True)
+    assert all(map(torch.equal, loaded["model"].values(), weights))
+    assert all(torch.equal(loaded["optimizer"]["state"][i]["exp_avg"], moment) for i, moment in enumerate(moments))
+    assert loaded["rows"] == [{"loss": 1.0}]
+    assert not torch.equal(model.weight, weights[0])
+
+
+def test_write_returns_before_the_file_exists_and_read_waits_for_it(tmp_path: Path) -> None:
+    changes: list[bool] = []
+    slow, path, writer = Slow(), tmp_path / "run.pt", Writer(changes.append)
+    writer.write(path, content(1, slow=slow))
+    assert slow.is_reached.wait(10.0)
+    assert not path.exists() and changes == [True]
+    numbers: list[float] = []
+    reader = threading.Thread(target=lambda: numbers.append(checkpoint_file.read(path, False)["run"]["number"]))
+    reader.start()
+    within(10.0, lambda: waits_in_join(reader), "read waits for the writer")
+    slow.opened.set()
+    reader.join()
+    assert numbers == [1] and changes == [True, False]
+
+
+@pytest.mark.parametrize("method", ["write", "write_now"])
+def test_the_next_checkpoint_waits_for_the_previous_one(method: str, tmp_path: Path) -> None:
+    slow, path, writer = Slow(), tmp_path / "run.pt", Writer()
+    writer.write(path, content(1, slow=slow))
+    assert slow.is_reached.wait(10.0)
+    thread = threading.Thread(target=lambda: getattr(writer, method)(path, content(2)))
+    thread.start()
+    within(10.0, lambda: waits_in_join(thread), "it waits for the first one")
+    slow.opened.set()
+    thread.join()
+    writer.wait()
+    assert number_in(path) == 2
+
+
+@pytest.mark.parametrize("method", ["write", "write_now", "wait", "block"])
+def test_an_error_in_the_background_is_raised_once_by_the_next_call(method: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    checkpoint_file.write(path, content(1))
+    writer, unwritable = Writer(), Unwritable()
+    reference = weakref.ref(unwritable)
+    writer.write(path, content(2, bad=unwritable))
+    calls: dict[str, Callable[[], None]] = {
+        "write": lambda: writer.write(path, content(3)),
+        "write_now": lambda: writer.write_now(path, content(3)),
+        "wait": writer.wait,
+        "block": lambda: writer.__exit__(None, None, None),
+    }
+    with pytest.raises(OSError, match="no space left") as caught:
+        calls[method]()
+    assert caught.value.__notes__ == [f"while the checkpoint {path} was written in the background"]
+    assert number_in(path) == 1
+    assert list(tmp_path.iterdir()) == [path]
+    del unwritable
+    gc.collect()
+    assert reference() is None, "the error does not refer to the content"
+    writer.write(path, content(4))
+    writer.wait()
+    assert number_in(path) == 4
+
+
+def test_an_error_becomes_a_note_if_the_block_raises(tmp_path: Path) -> None:
+    def fail() -> None:
+        with Writer() as writer:
+            writer.write(tmp_path / "run.pt", content(1, bad=Unwritable()))
+            raise KeyError("x")
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    assert caught.value.__notes__[0].startswith("a checkpoint could not be written either: OSError: no space left")
+
+
+def test_an_error_that_was_not_raised_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer()
+    writer.write(tmp_path / "run.pt", content(1, bad=Unwritable()))
+    writer.join()
+    with caplog.at_level(logging.ERROR):
+        del writer
+        within(10.0, lambda: [gc.collect()] and caplog.messages, "it is logged")
+    assert caplog.messages[0].startswith("a checkpoint could not be written: OSError: no space left; while the")
+
+
+def test_content_that_cannot_be_copied_is_refused_at_once(tmp_path: Path) -> None:
+    with Writer() as writer, pytest.raises(TypeError, match="cannot pickle"):
+        writer.write(tmp_path / "run.pt", content(1, bad=threading.Lock()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_belongs_to_the_folder_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with Writer() as writer:
+        writer.write(Path("run.pt"), content(1, slow=slow))
+        assert slow.is_reached.wait(10.0)
+        monkeypatch.chdir(tmp_path / "other")
+        slow.opened.set()
+    assert number_in(tmp_path / "run.pt") == 1
+
+
+# -- snapshots
+
+
+def test_a_snapshot_shares_no_memory_and_keeps_tied_tensors_tied() -> None:
+    tied = torch.arange(6.0).reshape(2, 3)
+    flat = torch.arange(10.0)
+    state = {"a": tied, "b": tied.detach(), "first": flat[:5], "rest": flat[5:], "turned": tied.T, "none": flat[:0]}
+    snapshot = take_snapshot(state)
+    expected = {name: value.clone() for name, value in state.items()}
+    tied.zero_()
+    flat.zero_()
+    assert all(torch.equal(snapshot[name], value) for name, value in expected.items())
+    assert snapshot["a"] is snapshot["b"]
+    assert snapshot["first"].untyped_storage().nbytes() == 20, "not the whole tensor of which it is a view"
+
+
+def test_a_snapshot_keeps_types_and_the_versions_of_a_module() -> None:
+    state = nn.BatchNorm1d(2).state_dict()
+    param = nn.Parameter(torch.ones(2))
+    values = {"n": [1, (2.0, None, True)], "size": torch.Size([2]), "set": {1, 2}}
+    snapshot = take_snapshot({"model": state, "values": values, "sparse": torch.eye(3).to_sparse(), "param": param})
+    assert type(snapshot["model"]) is OrderedDict and snapshot["values"] == values
+    assert snapshot["model"]._metadata == state._metadata and snapshot["model"]._metadata is not state._metadata  # type: ignore[attr-defined]
+    assert torch.equal(snapshot["sparse"].to_dense(), torch.eye(3))
+    assert type(snapshot["param"]) is Tensor and not snapshot["param"].requires_grad
+
+
+# -- processes
+
+# Each child writes until it is killed: by a signal after some calls, or by the kernel at the limit of the file size.
+KILLED = """
+import os, random, resource, signal, sys
+from pathlib import Path
+import torch
+from fanwise.parallel.checkpoint import file as checkpoint_file
+from fanwise.parallel.checkpoint.file import Writer
+
+def content(number, size):
+    return {"run": {"number": number}, "model": {"w": torch.full((size,), float(number))}}
+
+def child(path, seed, by_size, pipe):
+    rng = random.Random(seed)
+    number = checkpoint_file.read(path, True)["run"]["number"] if path.exists() else 0
+    writer = Writer()
+    if by_size:  # the kernel kills the process when a file becomes larger
+        writer.write_now(path, content(number := number + 1, 5000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(1, 20_000), resource.RLIM_INFINITY))
+    os.write(pipe, b"%d\\n" % number)
+    while True:
+        number += 1
+        writer.write(path, content(number, 5000 if by_size else rng.choice([10, 5000, 200_000])))
+        os.write(pipe, b".")
+
+torch.set_num_threads(1)  # a child that is forked from more could not use them
+path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+half = 0
+for seed in range(first, last):
+    rng = random.Random(seed)
+    by_size = seed % 2 == 0
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child(path, seed, by_size, theirs)
+        finally:
+            os._exit(9)
+    os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as pipe:
+        before = b""
+        while not before.endswith(b"\\n"):
+            before += pipe.read(1) or sys.exit(f"the child of seed {seed} did not begin")
+        calls = 0
+        for _ in range(rng.randrange(1, 40)):
+            calls += len(pipe.read(1))
+        if not by_size:
+            os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+        calls += len(pipe.read() or b"")
+    assert os.WTERMSIG(status) == (signal.SIGXFSZ if by_size else signal.SIGKILL), status
+    half += path.with_name(".run.pt.unfinished").exists()
+    if path.exists():
+        loaded = torch.load(path, weights_only=True)
+        number, model = loaded["run"]["number"], loaded["model"]["w"]
+        assert bool((model == number).all()), (number, model)
+        assert int(before) <= number <= int(before) + calls + 1, (before, number, calls)
+    else:
+        assert int(before) == 0
+print("half", half, "names", sorted(os.listdir(path.parent)), flush=True)
+"""
+
+
+def program(loaded: LoadedInterpreter, folder: Path, text: str, *arguments: object) -> Finished:
+    script = folder / "program.py"
+    script.write_text(f"import sys\nsys.argv[1:] = {list(map(str, arguments))!r}\n{text}")
+    return loaded.run(script, folder=folder, limit_s=600.0)
+
+
+def kill_writers(loaded: LoadedInterpreter, folder: Path, first: int, last: int) -> None:
+    (folder / "killed").mkdir()
+    done = program(loaded, folder, KILLED, folder / "killed" / "run.pt", first, last)
+    assert done.status == 0, done.err
+    words = done.out.split(maxsplit=3)
+    assert int(words[1]) >= (last - first) // 3, "many were killed in the middle of a file"
+    assert set(eval(words[3])) <= {"run.pt", ".run.pt.unfinished"}
+
+
+def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(
+    torch_loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    kill_writers(torch_loaded, tmp_path, 0, 40)
+
+
+@pytest.mark.soak
+def test_hundreds_of_killed_writers_leave_whole_files(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    first = random.randrange(10**6)
+    (tmp_path / f"from{first}").mkdir()
+    kill_writers(torch_loaded, tmp_path / f"from{first}", first, first + 1000)
+
+
+LEAVING = """
+import sys
+from pathlib import Path
+import torch
+from fanwise.parallel.checkpoint.file import Writer
+
+class Unwritable:
+    def __reduce_ex__(self, protocol):
+        raise OSError("no space left")
+    def __deepcopy__(self, memo):
+        return self
+
+writer = Writer()
+writer.write(Path(sys.argv[1]), {"run": {"number": 3}, "model": {"w": torch.full((3,), 3.0)}})
+if "fail" in sys.argv:
+    writer.write(Path(sys.argv[1] + "2"), {"bad": Unwritable()})
+if "raise" in sys.argv:
+    raise KeyError("the training ends")
+if "exit" in sys.argv:
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("raise", 1), ("exit", 3), ("fail", 0)])
+def test_a_process_that_ends_completes_its_checkpoint(
+    end: str, status: int, torch_loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    done = program(torch_loaded, tmp_path, LEAVING, tmp_path / "run.pt", end)
+    assert done.status == status, done.err
+    assert number_in(tmp_path / "run.pt") == 3
+    message = "a checkpoint could not be written: OSError: no space left; while the checkpoint"
+    assert (message in done.err) == (end == "fail")
+
+
+def test_a_fork_writes_nothing_and_does_not_wait(tmp_path: Path) -> None:
+    slow, path, writer = Slow(), tmp_path / "run.pt", Writer()
+    writer.write(path, content(1, slow=slow))
+    assert slow.is_reached.wait(10.0)
+    reading_end, writing_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            writer.wait()
+            try:
+                writer.write(path, content(3))
+            except ClosedError as error:
+                os.write(writing_end, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing_end)
+    with os.fdopen(reading_end, "rb") as pipe:
+        message = pipe.read().decode()
+    os.waitpid(child, 0)
+    assert f"process {child} is a fork of process {os.getpid()}" in message
+    assert list(tmp_path.glob("*.pt")) == []
+    slow.opened.set()
+    writer.wait()
+    assert number_in(path) == 1

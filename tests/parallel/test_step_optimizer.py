@@ -1,0 +1,97 @@
+"""Optimizers that are updated as a whole or by slices."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam
+
+from fanwise.parallel.optim.sharded import SliceMemory
+from fanwise.parallel.optim.step_optimizer import StepOptimizer, StepOptimizers
+from fanwise.testing.memory_teams import MemoryRun
+
+
+@pytest.fixture
+def params() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.arange(40.0)), nn.Parameter(torch.ones(3, 3))]
+
+
+@pytest.fixture
+def memory(params: list[nn.Parameter]) -> Iterator[SliceMemory]:
+    """Of one process, whose slice is all."""
+    run = MemoryRun(1, "two-shot", "exact")
+    made = run.teams[0].all_reduce(params)[1]
+    assert made is not None
+    yield made
+    run.memory.close()
+
+
+def with_slices(updates: StepOptimizer, memory: SliceMemory) -> StepOptimizer:
+    updates.enable_slices(memory)
+    return updates
+
+
+def test_what_has_no_state_for_its_elements_stays_whole(params: list[nn.Parameter], memory: SliceMemory) -> None:
+    optimizers = StepOptimizers()
+    assert not with_slices(optimizers.of(params, SGD(params), in_parts=True), memory).is_sharded
+    assert not with_slices(optimizers.of(params, Adam(params), in_parts=False), memory).is_sharded
+    assert not optimizers.of(params, Adam(params), in_parts=True).is_sharded  # nobody has memory for slices
+    assert with_slices(optimizers.of(params, Adam(params), in_parts=True), memory).is_sharded
+
+
+def test_steps_with_the_same_parameters_have_the_same_slices(params: list[nn.Parameter], memory: SliceMemory) -> None:
+    optimizers, optimizer = StepOptimizers(), Adam(params)
+    first = with_slices(optimizers.of(params, optimizer, in_parts=True), memory)
+    assert optimizers.of(list(params), optimizer, in_parts=True) is first
+    assert optimizer in optimizers and Adam(params) not in optimizers
+
+
+@pytest.mark.parametrize("other", ["other parameters", "clipping"])
+def test_a_step_that_cannot_share_the_slices_makes_the_optimizer_whole(
+    other: str, params: list[nn.Parameter], memory: SliceMemory
+) -> None:
+    optimizers, optimizer = StepOptimizers(), Adam(params)
+    first = with_slices(optimizers.of(params, optimizer, in_parts=True), memory)
+    second = optimizers.of(
+        params[:1] if other == "other parameters" else params, optimizer, in_parts=other != "clipping"
+    )
+    assert not with_slices(second, memory).is_sharded
+    assert not first.is_sharded
+
+
+def test_when_one_process_cannot_go_on_by_slices_none_does(params: list[nn.Parameter], memory: SliceMemory) -> None:
+    for others in ((None,), ((0, True),)):
+        updates = with_slices(StepOptimizer(params, Adam(params), in_parts=True), memory)
+        states = []
+        for said in ((), others):
+            updates.on_statuses([updates.status(), *said], is_sparse=False)
+            states.append(updates.is_sharded)
+        assert states == [True, False] and updates.status() is None
+
+
+def test_a_sparse_gradient_needs_the_whole_optimizer(params: list[nn.Parameter], memory: SliceMemory) -> None:
+    updates = with_slices(StepOptimizer(params, Adam(params), in_parts=True), memory)
+    updates.on_statuses([updates.status()], is_sparse=True)
+    assert not updates.is_sharded
+
+
+def test_an_update_by_slices_is_that_of_the_whole_and_its_state_comes_back(
+    params: list[nn.Parameter], memory: SliceMemory
+) -> None:
+    copies = [nn.Parameter(param.detach().clone()) for param in params]
+    optimizer, whole = Adam(params, 0.1), Adam(copies, 0.1)
+    updates = with_slices(StepOptimizer(params, optimizer, in_parts=True), memory)
+    buckets = memory.layout.owned(0, 1)  # type: ignore[attr-defined]  # of the areas that it is
+    for turn in range(3):
+        grads = [torch.full_like(param, turn + 0.5) for param in params]
+        updates.on_statuses([updates.status()], is_sparse=False)
+        updates.update([True, True], buckets, lambda bucket: bucket.of_flat(grads[bucket.param].view(-1)))  # noqa: B023
+        updates.commit([True, True])
+        for param, grad in zip(copies, grads, strict=True):
+            param.grad = grad
+        whole.step()
+    assert all(map(torch.equal, params, copies))
+    updates.unshard()
+    for param, copy in zip(params, copies, strict=True):
+        assert all(torch.equal(optimizer.state[param][key], whole.state[copy][key]) for key in ("step", "exp_avg"))

@@ -104,7 +104,7 @@ def test_an_error_in_a_body_leaves_everything_as_it_was() -> None:
     assert all(map(torch.equal, before, model.state_dict().values()))
     assert all(one is other for one, other in zip(grads(model), held, strict=True))
     assert torch.equal(torch.get_rng_state(), random)
-    with pytest.raises(ValueError, match=r"a loop over step\.shards\(batch\) was left before its end"):
+    with pytest.raises(ValueError, match=r"a loop over step\.shards\(batch\) was left early"):
         step.update()
 
 
@@ -121,14 +121,14 @@ def test_parameters_that_are_nan_count_as_untouched() -> None:
 def test_a_batch_that_cannot_be_cut_leaves_the_step_usable() -> None:
     model = nn.Linear(4, 3)
     step = made(fanwise.here(), model)
-    with pytest.raises(ValueError, match="have different lengths"):
+    with pytest.raises(ValueError, match="must have the same length"):
         backward(step, model, (X, Y[:3]))
     backward(step, model)
     step.update()
 
 
 def test_there_is_no_loss_before_a_loop_is_over() -> None:
-    with pytest.raises(ValueError, match=r"step\.loss is the mean loss of a batch, and no loop"):
+    with pytest.raises(ValueError, match=r"step\.loss is the mean loss of a finished loop"):
         _ = made(fanwise.here(), nn.Linear(4, 3)).loss
 
 

@@ -117,7 +117,7 @@ def test_a_shard_that_is_too_small_for_batch_norm_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
         fanwise.run(train)
     assert caught.value.__notes__ == [
-        "in shard 1 of 4, which has 1 samples of the batch",
+        "in shard 1 of 4, with 1 samples of the batch",
         "Batch normalisation is by shard, and this one is too small for it. Leave a small last batch out "
         "(drop_last=True), give fewer shards= (1: the whole batch), or batch_norm='global'.",
     ]

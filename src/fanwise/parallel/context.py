@@ -283,8 +283,8 @@ class Run:
         replica = Replica(whole, loss_fn, also=also, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
         number = len(self._steps)
         for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
-            known.look_after({f"the model of step {number}": whole})
-            replica.look_after({f"the model of step {other}": known.model})
+            known.add_modules({f"the model of step {number}": whole})
+            replica.add_modules({f"the model of step {other}": known.model})
         check_same(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale

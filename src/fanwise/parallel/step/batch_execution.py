@@ -31,7 +31,7 @@ from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
 from ..shards import Node, assign
 from ..teams.team import NotSame, Sums, Team
-from .loss_scale import LossScale, take_off
+from .loss_scale import LossScale, unscale
 
 
 class ShardLoopGuard:
@@ -233,7 +233,7 @@ class BatchExecution:
     def record(self, batch: Batch, total: Partial) -> None:
         """Count the batch and take the factor of the losses off the gradients."""
         if self.loss_scale is not None:
-            take_off(total.grads, self.loss_factor(batch))
+            unscale(total.grads, self.loss_factor(batch))
         self.batches += 1
         self.executions += total.executed
 

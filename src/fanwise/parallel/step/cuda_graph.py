@@ -275,7 +275,7 @@ class _TrainingState:
 
 
 class _Inputs:
-    """What a graph reads: the indices of rows in a data set on the device, or the content of each shard.
+    """The inputs of a graph: indices of rows in a data set on the device, or the content of each shard.
 
     Attributes:
         kind: equal for inputs that one graph can read.
@@ -371,7 +371,7 @@ class _CapturedStep:
         return total
 
     def _replay(self, batch: Batch, inputs: _Inputs) -> None:
-        """Launch forward and backward of the shards of this process, and what was captured with them."""
+        """Launch the graph for another batch."""
         self._inputs.load(inputs)
         if self._factor is not None:
             self._factor.fill_(self._execution.loss_factor(batch))
@@ -405,7 +405,7 @@ class _CapturedStep:
         torch._foreach_copy_([grad for grad in self._grads if grad is not None], present)
         self._update_graph.replay()
 
-    # -- what is captured ------------------------------------------------------------------------------------------
+    # -- the captured part ------------------------------------------------------------------------------------------
 
     def _capture(self, batch: Batch) -> None:
         with _explained(), kept_streams():
@@ -558,5 +558,5 @@ def _copied(content: Content) -> Content:
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same bits."""
+    """Return whether two tensors have the same bits, where every NaN equals every other."""
     return bool(torch.equal(one, other)) or bool(((one == other) | ((one != one) & (other != other))).all())

@@ -102,7 +102,7 @@ class Step:
             ValueError: no samples, parts of different lengths, or counts that sum to 0; model or optimizer got other
                 parameters since the step was made, or the model has gradients.
             TypeError: a part of the batch cannot be cut into samples.
-            What the model and `loss_fn` raise, with a note on the shard; the step has then changed nothing.
+            Errors of the model and of `loss_fn`, with a note on the shard. The step has then changed nothing.
         """
         if any(param.grad is not None for param in self._replica.params):
             check_no_gradients(self._replica.model)

@@ -9,6 +9,7 @@ What a run does by itself changes where the sizes in both processes together pas
 """
 
 import argparse
+import importlib
 import statistics
 import time
 from functools import partial
@@ -20,9 +21,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
-from fanwise.parallel import Run, running
-from fanwise.parallel.shared_memory.memory import AllReduceKind
-from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel import Run
+from fanwise.parallel.comm.shared_memory import AllReduceKind
+from fanwise.parallel.launch.settings import Settings
+
+RUN = importlib.import_module("fanwise.parallel.run")  # the package has a function of this name
 
 WIDTHS = (64, 256, 512, 768)
 OPTIMIZERS = ("SGD", "Adam")
@@ -63,7 +66,7 @@ def main() -> None:
         for width in WIDTHS:
             for optimizer in OPTIMIZERS:
                 for how in HOW if number % 2 else HOW[::-1]:
-                    with patch.object(running, "Settings", partial(Settings, all_reduce=how)):
+                    with patch.object(RUN, "Settings", partial(Settings, all_reduce=how)):
                         ms = fanwise.run(partial(step_ms, width, optimizer), devices=2, shards=2, progress=False)
                     found.setdefault((width, optimizer, how), []).append(ms)
     rows = []

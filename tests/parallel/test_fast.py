@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.all_reduce.sums import TeamSums, one_node
+from fanwise.parallel.comm.fast import FastAllReduce
+from fanwise.parallel.comm.team import Alone, OwnSums
 from fanwise.parallel.optim.step_optimizer import StepOptimizer
 from fanwise.parallel.replica.gradients import Partial
 from fanwise.parallel.shards import Node
-from fanwise.parallel.teams.team import Alone, OwnSums
-from fanwise.parallel.torch_distributed.backend import BackendAllReduce
 
 
 def partial(*values: float | None, samples: int = 2) -> Partial:
@@ -45,7 +45,7 @@ def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     nodes = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
     params, cpu = [nn.Parameter(torch.zeros(1))], torch.device("cpu")
     placement = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
-    made = TeamSums(Alone(), BackendAllReduce(OneProcess(), params, cpu), placement, cpu, by_process=True)
+    made = TeamSums(Alone(), FastAllReduce(OneProcess(), params, cpu), placement, cpu, by_process=True)
     made.reduce("adds", nodes, 4, mean=False)
     (grad,) = made.gather()
     assert grad is not None and grad.item() == 1.0
@@ -63,7 +63,7 @@ def test_a_sum_that_fails_is_aborted() -> None:
 
     params, cpu, aborted = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
     placement = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
-    failing = BackendAllReduce(Refuses(), params, cpu)
+    failing = FastAllReduce(Refuses(), params, cpu)
     failing.abort = lambda: aborted.append("aborted")  # type: ignore[method-assign]
     made = TeamSums(Alone(), failing, placement, cpu, by_process=True)
     with pytest.raises(WorkerLostError):

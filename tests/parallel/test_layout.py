@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fanwise.parallel.teams.layout import Layout, extent, flat_gradient, joined
+from fanwise.parallel.comm.flat_layout import Layout, extent, flat_gradient, joined
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
 SIZES = st.lists(st.tuples(st.integers(0, 90), st.sampled_from(DTYPES)), max_size=6)

@@ -96,8 +96,13 @@ LAZY = nn.LazyLinear(2)
     [
         (META, sgd(META), {}, r"'weight' of the model is on meta, and this run's device is cpu.\nWrite model.to\(run"),
         (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet; call the model once"),
-        (Wrapped(LINEAR), sgd(LINEAR), {}, r"wrapped in Wrapped, which.*\n  wrong:  run.step\(Wrapped\(model\)"),
-        (LINEAR, sgd(nn.Linear(3, 1)), {}, r"holds 2 parameters that are not the model's, the first of shape \(1, 3\)"),
+        (Wrapped(LINEAR), sgd(LINEAR), {}, r"wrapped in DataParallel, which.*\n  wrong:  run.step\(DataParallel"),
+        (
+            LINEAR,
+            sgd(nn.Linear(3, 1)),
+            {},
+            r"holds 2 parameters that the model of the step does not have, the first of shape \(1, 3\)",
+        ),
         (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times"),
         (LINEAR, sgd(LINEAR), {"clip_norm": 0.0}, "clip_norm must be above 0, got 0.0"),
         (LINEAR, sgd(LINEAR), {"accumulate": 0}, "accumulate must be at least 1, got 0"),

@@ -73,6 +73,29 @@ def test_a_training_goes_on_in_the_middle_of_an_epoch_on_other_devices(
     assert same(expected, fanwise.run(whole, devices=3, resume=resume, processes=1))
 
 
+def test_an_object_that_is_kept_after_a_resume_leaves_the_learning_rate_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+
+    def decays(run: Run) -> float:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        step = run.step(model, optimizer, losses)
+        for epoch in run.epochs(4):
+            optimizer.param_groups[0]["lr"] = 0.5 / 2**epoch
+            if epoch == 2:
+                run.keep(swa=torch.optim.swa_utils.SWALR(optimizer, 0.01))
+            for batch in run.batches((X, Y), B):
+                step(batch)
+            if epoch == 0:
+                run.save(path)
+            if epoch == 2:
+                return float(optimizer.param_groups[0]["lr"])
+        raise AssertionError
+
+    assert fanwise.run(decays, devices=1) == 0.125
+    assert fanwise.run(decays, devices=1, resume=path) == 0.125
+
+
 @pytest.mark.parametrize("after", [1, 3, 4, 9])
 def test_a_checkpoint_made_after_a_step_holds_that_step(after: int, tmp_path: Path) -> None:
     path = tmp_path / "run.pt"

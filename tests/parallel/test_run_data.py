@@ -228,6 +228,21 @@ def test_samples_that_depend_on_who_reads_them_are_refused(workers: int, devices
     assert any(note.startswith("the shard[1] was int64 (2,) with checksum") for note in caught.value.__notes__)
 
 
+def test_a_second_data_set_of_the_same_type_and_length_is_checked_too() -> None:
+    class Sometimes(Counting):
+        def __init__(self, counts: bool) -> None:
+            super().__init__()
+            self.counts = counts
+
+        def __getitem__(self, index: int) -> tuple[int, int]:
+            return super().__getitem__(index) if self.counts else (index, 0)
+
+    run, first = fanwise.here(), Sometimes(counts=False)
+    next(run.batches(first, 8)).whole()
+    with pytest.raises(ValueError, match="returned different samples"):
+        next(run.batches(Sometimes(counts=True), 8)).whole()
+
+
 def test_only_the_first_shard_of_a_data_set_is_read_twice() -> None:
     data = Reads()
     run = fanwise.here()

@@ -73,7 +73,7 @@ def test_a_measure_that_fails_leaves_the_mode_as_it_was() -> None:
         (lambda m, x: x.mean(), ValueError, r"fn got 3 samples and returned a tensor of shape \(\)"),
         (lambda m, x: x[:2], ValueError, r"fn got 3 samples and returned a tensor of shape \(2,\)"),
         (lambda m, x: 0.5, TypeError, "fn must return a tensor.*got float"),
-        (lambda m, x: (x, x * 0), ValueError, "add up to 0.0: there is nothing"),
+        (lambda m, x: (x, x * 0), ValueError, "add up to 0.0: their mean is undefined"),
     ],
     ids=["mean", "other rows", "number", "no counts"],
 )

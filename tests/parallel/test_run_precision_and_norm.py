@@ -152,7 +152,7 @@ def test_a_resumed_scheduler_goes_on_wherever_it_is_made(
                 step(batch)
                 scheduler.step()
             if epoch == 2:
-                run.save(tmp_path / "checkpoint.pt")
+                run.save(tmp_path / "checkpoint.pt", wait=True)
         return found
 
     whole = train(fanwise.here())

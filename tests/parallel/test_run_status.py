@@ -1,4 +1,4 @@
-"""What a run says of itself to a board, beside what it shows to who started it."""
+"""The status file of a run, which boards read, and the screen that is shown beside it."""
 
 import functools
 import os

@@ -40,10 +40,14 @@ def test_what_has_no_state_for_its_elements_stays_whole(params: list[nn.Paramete
     assert with_slices(optimizers.of(params, Adam(params), in_parts=True), memory).is_sharded
 
 
-def test_steps_with_the_same_parameters_have_the_same_slices(params: list[nn.Parameter], memory: SliceMemory) -> None:
-    optimizers, optimizer = StepOptimizers(), Adam(params)
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_steps_with_the_same_parameters_share_an_optimizer(
+    kind: type[SGD | Adam], params: list[nn.Parameter], memory: SliceMemory
+) -> None:
+    optimizers, optimizer = StepOptimizers(), kind(params, 0.1)
     first = with_slices(optimizers.of(params, optimizer, in_parts=True), memory)
-    assert optimizers.of(list(params), optimizer, in_parts=True) is first
+    for in_parts in (True, False, True):
+        assert optimizers.of(list(params), optimizer, in_parts=in_parts) is first
     assert optimizer in optimizers and Adam(params) not in optimizers
 
 

@@ -1,19 +1,17 @@
 """Data-parallel training whose result does not depend on the devices.
 
-running, context, config     fanwise.run, fanwise.here; the Run that a training function gets; settings and defaults
+run, context, config         fanwise.run, fanwise.here; the Run that a training function gets; settings and defaults
 shards                       how a batch is cut into shards and added up along a tree
 step, replica, data          one step; execution of shards; batches in shards
-teams                        the processes of a run:
-    shared_memory            on one machine, started and watched by a supervisor
-    torch_distributed        started by a launcher
-    hosts                    on several hosts that share a secret
-    cluster                  jobs of a pool on a cluster
-checks, hangs                checks for results that depend on the devices; detection of stalled runs
+comm                         process groups of torch.distributed, and the shared memory of CPU ranks of one machine
+launch                       starts the processes on this machine or on a Ray cluster, or joins those of a launcher
+validation, hangs            checks of arguments and of the agreement of processes; detection of stalled runs
 optim, batch_norm            updates by slices, learning rates; batch normalization over the whole batch
 checkpoint                   one file or URL, written in the background
 progress, run_status         the line on standard error; the status for the board
 process_settings, rng        threads, settings of torch, memory; random numbers of a shard
-evaluation, ranks            means over a data set; exchanges between processes
+evaluation                   run.mean and run.sum
+user_collectives             run.gather, run.all_reduce and run.barrier
 devices                      the devices of a run
 primitives                   replicate, split_batch and allreduce for lists of tensors
 """
@@ -29,8 +27,8 @@ from .optim.lr_scaling import scale_lr as scale_lr
 from .primitives import allreduce as allreduce
 from .primitives import replicate as replicate
 from .primitives import split_batch as split_batch
-from .running import here as here
-from .running import run as run
+from .run import here as here
+from .run import run as run
 from .step.loss_scale import LossScale as LossScale
 from .step.manual_step import ManualStep as ManualStep
 from .step.train_step import Step as Step

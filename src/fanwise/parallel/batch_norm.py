@@ -28,11 +28,11 @@ from torch.overrides import TorchFunctionMode
 
 from ..base.errors import WorkerLostError
 from ..tensor.random.keys import Key
-from .checks.checking import check_name
+from .comm.team import Team
 from .replica.gradients import Partial
 from .replica.replicas import Replica, ShardWork, noted
 from .shards import Node, TreeSum
-from .teams.team import Team
+from .validation.arguments import check_name
 
 BatchNorm = Literal["shard", "global"]
 

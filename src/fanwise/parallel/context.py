@@ -1,55 +1,34 @@
-"""`Run`: what a training function gets, on one device or many. It holds the parts together and decides nothing itself.
+"""`Run`, which a training function gets, on one device or many. It connects the parts and contains no logic of its own.
 
-    train(run):  run.step     step/           run.epochs, run.batches   data/
-                 run.mean     evaluation.py   run.save, run.restore     checkpoints/
-                 run.gather   ranks.py        run.report                the report of the current job of a pool
-
-Model, optimizer and what `run.keep` registers get what a checkpoint holds of them when they are registered, so
-`resume=` needs no line in the training function.
+train(run):  run.step     step/                 run.epochs, run.batches   data/
+             run.mean     evaluation.py         run.save, run.restore     checkpoint/
+             run.gather   user_collectives.py   run.report                the report of the current job of a pool
 """
 
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
-from . import evaluation, ranks
+from . import evaluation, user_collectives
 from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer, take_snapshot
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .checks import misuse
-from .checks.checking import (
-    check_model,
-    check_optimizer,
-    check_own_loop,
-    check_precision,
-    check_same,
-    check_step,
-    whole_number,
-)
-from .checks.verifying import Verifier
+from .comm.team import Alone, Stateful, Sums, Team
 from .config import Plan
 from .data.batch import Batch
-from .data.dataset import Collate, Data, PassReader, reader_of
-from .data.loader import (
-    InitFn,
-    LoaderOptions,
-    Loaders,
-    ShardFetch,
-    cut_range,
-    iterate_batches,
-    settings_of,
-)
-from .data.stream import StreamRequest, iterate_stream
+from .data.dataset import Data, PassReader, reader_of
+from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cut_range, iterate_batches
+from .data.stream import StreamReader, iterate_stream
 from .optim.step_optimizer import StepOptimizer, StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
 from .replica.replicas import Device, LocalDevice, LossFn, Replica
@@ -60,7 +39,16 @@ from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
 from .step.train_step import Step
-from .teams.team import Alone, Stateful, Sums, Team
+from .validation import misuse
+from .validation.arguments import (
+    check_model,
+    check_optimizer,
+    check_own_loop,
+    check_precision,
+    check_step,
+    whole_number,
+)
+from .validation.consistency import Verifier, check_same_model
 
 _log = logging.getLogger(__name__)
 
@@ -68,11 +56,12 @@ P = TypeVar("P", bound=StrPath)
 
 
 class Run:
-    """One training. Made by `fanwise.run` and `fanwise.here`.
+    """One training. `fanwise.run` and `fanwise.here` create it.
 
     Attributes:
-        device: where the model has to be; batches come there by themselves. devices: all of this process.
-        rows: what was reported, oldest first.
+        device: device of the model. Batches are copied to it.
+        devices: all devices of this process.
+        rows: reported values, oldest first.
     """
 
     def __init__(
@@ -97,7 +86,7 @@ class Run:
         self._replicas: list[Replica] = []  # of steps
         self._placements = StepOptimizers()
         self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
-        self.writer = Writer(self._team.set_writing)
+        self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
         self._loaders = Loaders(self.device, spare_cpus)
@@ -105,23 +94,17 @@ class Run:
 
     @contextmanager
     def show_progress(self, screen: Screen, name: str) -> Iterator[None]:
-        """Its progress is shown on this screen while the block lasts; `name` is that of the training function."""
+        """Show the progress in this block. `name`: of the training function."""
         self._line = ProgressLine(screen, name=name, devices=self._device_names)
         with closing(self._line):
             yield
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """The training function runs in this block: what it does beside the run is said, or refused.
-
-        Workers that read for it are gone after it.
-        """
+        """Run the training function in this block: check how it uses the run, and end its loader workers."""
         with (
             closing(self._loaders),
-            misuse.watched(
-                self._placements.__contains__,
-                lambda params: any(id(param) in each.dropped for each in self._replicas for param in params),
-            ),
+            misuse.watched(self._placements.__contains__),
         ):
             yield
             for step in self._steps:
@@ -134,32 +117,32 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """Of this process among those that take part now, from 0. For what is printed or written, not for data."""
+        """Number of this process, from 0. Use it for output, not for data."""
         return self._team.place
 
     @property
     def world_size(self) -> int:
-        """How many processes take part now. What a training makes from it is another training on other devices."""
+        """Number of processes. Do not compute hyperparameters from it: the result would depend on the devices."""
         return self._team.size
 
     @property
     def shards(self) -> int:
-        """Logical shards of each global batch."""
+        """Number of shards of each global batch."""
         return self._plan.shards
 
     @property
     def threads(self) -> int:
-        """Threads of each device."""
+        """Number of threads of each device."""
         return self._plan.threads
 
     @property
     def seed(self) -> int:
-        """What order, augmentation and dropout are drawn from."""
+        """Seed of sample order, augmentation and dropout."""
         return self._plan.seed
 
     @property
     def executions(self) -> int:
-        """Shards executed so far by all steps."""
+        """Number of shards that all steps have executed."""
         return sum(step.executions for step in self._steps)
 
     @overload
@@ -245,12 +228,20 @@ class Run:
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
-            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an optimizer
-                that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without float16; an
-                unknown `batch_norm`, or "global" for a compiled model or without one shard per process; without
-                `loss_fn` an option that only a step with one has.
+            ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
+                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
+                positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
+                without one shard per process; without `loss_fn` an option that only a step with one has.
         """
         self._loop.check("run.step")
+        if self._plan.position.is_in_epochs:
+            raise ValueError(
+                "run.step was called inside a loop over run.epochs. A resumed run skips epochs, so it would make fewer "
+                "steps, and its random numbers and checkpoints would be those of other steps.\n"
+                "  wrong:  for epoch in run.epochs(9): step = run.step(model, optimizer, loss_fn); ...\n"
+                "  right:  step = run.step(model, optimizer, loss_fn)\n"
+                "          for epoch in run.epochs(9): ...             # another step before another such loop"
+            )
         if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
             raise TypeError(
                 "run.step got several models and a loss function, which is called with one model.\n"
@@ -262,13 +253,12 @@ class Run:
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
-            check_own_loop(
-                models, optimizers, clip_norm=clip_norm, accumulate=accumulate, autocast=autocast, batch_norm=batch_norm
-            )
+            options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
+            check_own_loop(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
         for each in optimizers:
-            check_optimizer(each, whole, has_closure=loss_fn is None)
+            check_optimizer(each, list(whole.parameters()), has_closure=loss_fn is None)
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
@@ -285,7 +275,7 @@ class Run:
         for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
             known.add_modules({f"the model of step {number}": whole})
             replica.add_modules({f"the model of step {other}": known.model})
-        check_same(self._team, replica.modules)
+        check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
         placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
@@ -300,7 +290,7 @@ class Run:
             number=number,
             line=self._line,
             verifier=Verifier(
-                self._team, replica, optimizers, number=number, every=self._verify, repeats=batch_norm == "shard"
+                self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),
             guard=self._loop,
             loss_scale=scale,
@@ -328,7 +318,7 @@ class Run:
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers 0 to `count - 1`; after a resume, those that are left. Raises ValueError if negative."""
+        """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run. Raises ValueError if negative."""
         return self._epochs(whole_number("the number of epochs", count, least=0))
 
     def _epochs(self, count: int) -> Iterator[int]:
@@ -340,64 +330,43 @@ class Run:
     def batches(
         self,
         data: Data,
-        batch_size: int | None = None,
+        batch_size: int,
         *,
         shuffle: bool | None = None,
         drop_last: bool = False,
-        collate_fn: Collate | None = None,
-        num_workers: int = 0,
-        prefetch_factor: int | None = None,
-        pin_memory: bool | None = None,
-        persistent_workers: bool = False,
-        timeout: float = 0,
-        worker_init_fn: InitFn | None = None,
+        **loader: Unpack[LoaderArguments],
     ) -> Iterator[Batch]:
-        """Global batches of a data set, each sample once, in an order drawn from (seed, epoch).
-
-        The arguments are those of torch's DataLoader, and mean the same. Nothing of the result depends on who reads.
+        """Yield the global batches of one pass over a data set, in an order that is drawn from (seed, epoch).
 
         Args:
-            data: a tuple of tensors or NumPy arrays, or a TensorDataset (fast: one indexing a shard, without workers),
-                or any data set with `len(data)` and `data[index]`, whose samples are collated by `collate_fn`, shard by
-                shard. Or an IterableDataset, in its own order, which every process that reads iterates as a whole;
-                each time it has to give the same samples. Or a DataLoader, whose data set and arguments are taken,
-                where it has no sampler of its own.
-            batch_size: samples of the global batch, over all devices.
-            shuffle: True by default, but for an IterableDataset; if not, in the order of the data set.
-            drop_last: leave out a last batch that is not full.
-            num_workers: processes of torch's DataLoader that read ahead of the steps, for each process of the run; 0:
-                samples are read in the step. In a job there are no more than its lease has CPUs beside those that
-                train. An IterableDataset is read by one worker at most.
-            prefetch_factor: 2 by default; num_workers * prefetch_factor batches are read ahead. A process reads its own
-                shards of them.
-            pin_memory: to a GPU by way of pinned memory, ahead of the step; False: without.
-            persistent_workers: they are there for the next pass over the same data set, as they are; else each pass
-                begins with new ones, which see what the program has changed in the data set.
-            timeout: seconds that the loop waits for a batch; 0: without a limit.
-            worker_init_fn: called with the number of the worker, in each, before it reads.
+            data: a tuple of tensors or NumPy arrays, or a TensorDataset, which are read with one indexing operation per
+                shard. Or a data set with `len(data)` and `data[index]`. Or an IterableDataset, which must give the same
+                samples whenever it is iterated, because every process iterates it as a whole.
+            batch_size: number of samples of the global batch, over all devices.
+            shuffle: True by default. An IterableDataset keeps its own order.
+            drop_last: omit an incomplete last batch.
+            loader: options of torch's DataLoader. None of them changes the batches of a data set.
 
-        After a resume it goes on with the first sample that no step has used; an IterableDataset from its own state,
-        if it or its iterator has state_dict and load_state_dict, and else by reading what comes before once more.
+                - collate_fn: collates the samples of one shard.
+                - num_workers: worker processes of each process of the run, by default 0. A job of a pool has at most
+                  one per CPU of its lease that does not train. An IterableDataset has at most one.
+                - prefetch_factor: 2 by default. Workers read num_workers * prefetch_factor batches ahead.
+                - pin_memory: False copies to a GPU without pinned memory, and not ahead of the step.
+                - persistent_workers: keep the workers, with their copy of the data set, for the next pass over it.
+                - timeout: seconds to wait for a batch. 0: no limit.
+                - worker_init_fn: called in each worker with its number.
 
-        What the data set raises is raised by the step, or by the loop if a worker has read it, with the index of the
-        sample. A worker that dies ends the loop with an error of torch.
+        A resumed run continues with the first sample that no step has used. An IterableDataset continues from its
+        state, if it or its iterator has state_dict and load_state_dict. Otherwise its earlier samples are read again.
 
         Raises:
-            TypeError: the data set cannot be indexed, or an argument of DataLoader that has no meaning here.
-            ValueError: `batch_size` below 1, no samples, or another length than when the checkpoint was made, or the
-                pass began; a DataLoader with an order of its own.
+            TypeError: the data set cannot be indexed, or an option is unknown.
+            ValueError: an option is out of range, there are no samples, or their number has changed since the pass or
+                the checkpoint.
+            Errors of the data set are raised by the loop or by the step, with the index of the sample. A worker that
+                dies raises an error of torch.
         """
-        options = LoaderOptions(
-            collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, worker_init_fn
-        )
-        if isinstance(data, DataLoader):
-            if (batch_size, shuffle, drop_last, options) != (None, None, False, LoaderOptions()):
-                raise ValueError("run.batches(loader) takes all options from the DataLoader: do not pass others")
-            settings = settings_of(data)
-            data, options = settings.data, settings.options
-            batch_size, shuffle, drop_last = settings.batch_size, settings.shuffle, settings.drop_last
-        elif batch_size is None:
-            raise TypeError("run.batches(data, batch_size): batch_size is missing")
+        options = LoaderOptions(**loader)
         size = whole_number("batch_size", batch_size, least=1)
         batches: Any = self._stream if isinstance(data, IterableDataset) else self._batches
         return self._reaching(batches(data, size, shuffle, drop_last, options))
@@ -438,13 +407,13 @@ class Run:
             )
         started = self._plan.position.begin_pass(None)
         self._line.begin_pass(None, started.done)
-        first, num_shards = started.done, self.shards
 
-        def shards_of(number: int, shards: tuple[int, ...]) -> StreamRequest:
-            return StreamRequest(first + number * size, size, drop_last, num_shards, shards)
+        def new_reader() -> StreamReader:
+            collate_fn = options.collate_fn or default_collate
+            return StreamReader(data, collate_fn, started, size=size, drop_last=drop_last, num_shards=self.shards)
 
-        fetch = self._loaders.fetch_stream(data, started, shards_of, self._own_shards, options)
-        return iterate_stream(started, num_shards, fetch, size=size, drop_last=drop_last)
+        fetch = self._loaders.fetch_stream(new_reader, self._own_shards, options)
+        return iterate_stream(started, self.shards, fetch, size=size, drop_last=drop_last)
 
     def _reaching(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:
@@ -458,30 +427,21 @@ class Run:
         data: Data,
         *,
         batch_size: int = 1024,
-        collate_fn: Collate | None = None,
-        num_workers: int = 0,
-        prefetch_factor: int | None = None,
-        pin_memory: bool | None = None,
-        persistent_workers: bool = False,
-        timeout: float = 0,
-        worker_init_fn: InitFn | None = None,
+        **loader: Unpack[LoaderArguments],
     ) -> float:
-        """The mean of a measure over a data set: each sample once, in evaluation mode, without gradients.
+        """Return the mean of a measure over a data set, in evaluation mode and without gradients.
 
         Args:
-            fn: called as `fn(model, *batch)`; returns one value for each sample, such as whether it is right, or
-                `(values, counts)`, whose sums are divided. Integers and booleans are counted exactly.
-            batch_size: samples at a time; the last bits of a mean of floats depend on it, on nothing else.
-            num_workers, ...: as those of `batches`.
+            fn: called as `fn(model, *batch)`. Returns one value per sample, or `(values, counts)`, whose sums are
+                divided. Integers and booleans are added exactly.
+            batch_size: number of samples of each call. The last bits of a mean of floats depend on it.
+            loader: options of torch's DataLoader, see `batches`.
 
         >>> run = here(); model = torch.nn.Linear(2, 2)
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
-        options = LoaderOptions(
-            collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, worker_init_fn
-        )
-        return evaluation.mean(*self._sums(fn, model, data, batch_size, options))
+        return evaluation.mean(*self._sums(fn, model, data, batch_size, LoaderOptions(**loader)))
 
     def sum(
         self,
@@ -490,19 +450,10 @@ class Run:
         data: Data,
         *,
         batch_size: int = 1024,
-        collate_fn: Collate | None = None,
-        num_workers: int = 0,
-        prefetch_factor: int | None = None,
-        pin_memory: bool | None = None,
-        persistent_workers: bool = False,
-        timeout: float = 0,
-        worker_init_fn: InitFn | None = None,
+        **loader: Unpack[LoaderArguments],
     ) -> float:
-        """As `mean`, not divided: how many are right, the summed losses. An int where the values are."""
-        options = LoaderOptions(
-            collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, worker_init_fn
-        )
-        return self._sums(fn, model, data, batch_size, options)[0]
+        """Return the sum of a measure over a data set, see `mean`. The sum of integers is an int."""
+        return self._sums(fn, model, data, batch_size, LoaderOptions(**loader))[0]
 
     def _sums(
         self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, options: LoaderOptions
@@ -529,58 +480,52 @@ class Run:
             watch=self._line.measured,
         )
 
-    def gather(self, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
-        """Copies of what each process gives, by rank, in every process; tensors in main memory.
-
-        For what must not depend on the number of processes see `mean`.
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes, by rank, in every process. Blocks until all processes call it.
 
         Args:
-            value: anything that can be pickled. A function is called for it, and again, when `run.rank` and
-                `run.world_size` have become others because a process was lost meanwhile; another value is given again
-                as it is, and what the lost one had is missing.
-
-        Blocks until all have come here.
+            value: any object that can be pickled. A function or method is called, and its result is gathered. It is
+                called again if a process is lost meanwhile, as `run.rank` and `run.world_size` then change. Other
+                callables, such as metrics and `functools.partial`, are gathered themselves.
 
         >>> here().gather(lambda: 7)
         [7]
         """
         self._loop.check("run.gather")
-        return ranks.gather(self._team, "gathers", value)
+        return user_collectives.gather(self._team, "gathers", value)
 
-    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: ranks.Op = "sum") -> Tensor:
-        """The sum, mean, minimum or maximum over the processes, element by element, in every process: a new tensor.
+    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
+        """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
 
-        Added in one order, along a tree over the ranks, so the bits repeat; on another number of processes they are
-        others. The tensors are pickled: for measures, not for gradients.
+        Blocks until all processes call it. Tensors are pickled, so use it for measures and not for gradients. Sums are
+        added along a tree over the ranks, so the bits depend only on the number of processes.
 
         Args:
-            tensor: of the same type and shape in all, or a function that returns it; see `gather`.
+            tensor: of the same type and shape in all processes, or a function that returns it, see `gather`.
             op: "sum", "mean", "min" or "max".
 
         Raises:
-            TypeError: no tensor, integers with "mean", or a type that torch cannot add or compare.
-            ValueError: other shapes or types; an unknown `op`.
-
-        Blocks until all have come here.
+            TypeError: not a tensor, integers with "mean", or a type that torch cannot add or compare.
+            ValueError: types or shapes differ, or `op` is unknown.
 
         >>> here().all_reduce(torch.tensor([1, 2]))
         tensor([1, 2])
         """
         self._loop.check("run.all_reduce")
-        return ranks.all_reduce(self._team, tensor, op)
+        return user_collectives.all_reduce(self._team, tensor, op)
 
     def barrier(self) -> None:
-        """Block until all processes have come here."""
+        """Block until all processes call it."""
         self._loop.check("run.barrier")
-        ranks.gather(self._team, "waits at a barrier", None)
+        user_collectives.gather(self._team, "waits at a barrier", None)
 
-    def report(self, **metrics: Any) -> None:  # Any: scalars of any library
-        """Report values once for the whole run; they are kept in `run.rows`.
+    def report(self, **metrics: Any) -> None:
+        """Append values to `run.rows`, once for the whole run.
 
-        In a trial this is `fanwise.tune.report`: it blocks until the tuner has decided.
+        In a trial this calls `fanwise.tune.report`, which blocks until the tuner has decided.
 
         Raises:
-            TrialStopped: the trial is to end.
+            TrialStopped: the tuner ends the trial.
             TypeError: a value is neither a number nor a string. ValueError: there are no values.
         """
         self._loop.check("run.report")
@@ -590,78 +535,72 @@ class Run:
             raise TrialStopped("the tuner stopped this trial")
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
-        """Print once for the whole run, not once a process."""
+        """Print once for the whole run."""
         if self.rank == 0:
             sys.stdout.write(sep.join(map(str, values)) + end)
             sys.stdout.flush()
 
     def keep(self, **objects: Stateful) -> None:
-        """Register what else belongs to a checkpoint, as `run.keep(scheduler=scheduler)`.
-
-        Step a learning-rate scheduler yourself, as in a plain loop: the function runs once, however many devices.
+        """Store the state of these objects in checkpoints, for example `run.keep(scheduler=scheduler)`.
 
         Raises:
-            TypeError: without state_dict and load_state_dict. ValueError: the name is taken.
+            TypeError: an object has no state_dict and load_state_dict. ValueError: the name is taken.
         """
         for name, kept in objects.items():
             self._state.keep(name, kept)
 
     def save(self, path: P, *, wait: bool = False) -> P:
-        """Write a checkpoint: the file is replaced as a whole, in the background.
+        """Write a checkpoint in the background, which replaces the file as a whole. Return the path.
 
-        What it holds is copied before this returns. `fanwise.run` returns, and a program ends, when it is on the disk;
-        an error there is raised by the next `save` or at the end. With `wait` this call blocks until then. A run that
-        fails, in whichever process, waits up to 30 s for what was asked for before.
+        The state is copied before this returns. `fanwise.run` returns after the checkpoint is written, and a run that
+        fails waits up to 30 s for it. An error is raised by the next `save` or at the end of the run.
 
-        Called after a step it holds that step; called after the loop over the batches it goes on with the next
-        epoch, so save last in an epoch.
+        A checkpoint that is saved after a step contains the step. One that is saved after the loop over the batches
+        continues with the next epoch, so save last in an epoch.
 
         Args:
-            path: a file, or any URL that fsspec knows, as "s3://bucket/run.pt".
-
-        Returns the path, as it was given.
+            path: a file, or a URL for fsspec such as "s3://bucket/run.pt".
+            wait: block until the checkpoint is written.
 
         Raises:
-            ValueError, NotInstalled: a URL where fsspec cannot go, or of a process's own memory in one of several.
-            OSError, CheckpointError: this one, with `wait`, or an earlier one could not be written.
+            ValueError, NotInstalled: fsspec does not have the file system, or the URL is memory:// and the run has
+                several processes.
+            OSError, CheckpointError: the previous checkpoint could not be written, or this one with `wait`.
         """
         self._loop.check("run.save")
-        place = location_of(path)
-        if is_in_process_memory(place) and not isinstance(self._team, Alone):
+        location = location_of(path)
+        if is_in_process_memory(location) and not isinstance(self._team, Alone):
             raise ValueError(
-                f"path={path!r} is the memory of one process of this run, which is gone with it.\n"
-                f"Name a file, or a URL of a place that outlives it; memory:// is for runs in the program itself."
+                f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
+                f"Use a file or another URL. memory:// is for runs in the calling process."
             )
         if self._team.place == 0:
-            state = self._content()
+            state = self._state.content()
             if not wait:
-                self.writer.write(place, state)
-            else:  # the other way copies, to main memory: a file shall be readable where there is no GPU
-                self.writer.write_now(place, state if self.device.type == "cpu" else take_snapshot(state))
+                self.writer.write(location, state)
+            else:  # tensors must be in main memory, so that the file can be read without a GPU
+                self.writer.write_now(location, state if self.device.type == "cpu" else take_snapshot(state))
         self._team.saved()
         return path
 
-    def _content(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
-        return self._state.content()
-
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
-        """Go on from a checkpoint, on any number of devices. Call it before the first epoch and batch.
+        """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.
 
-        Shards, threads and seed become those of the checkpoint.
+        Shards, threads and seed become those of the checkpoint. Objects are restored when they are registered.
 
         Args:
-            path: a file, or any URL that fsspec knows.
-            weights_only: False loads kept objects of any type, which executes what is in the file.
+            path: a file, or a URL for fsspec.
+            weights_only: False loads kept objects of any type, which executes code in the file.
 
         Raises:
-            FileNotFoundError: there is no such file. CheckpointError: a URL whose file system refuses.
-            ValueError: no checkpoint; too late; or `fanwise.run` was given other shards, threads or another seed.
+            FileNotFoundError: the file does not exist. CheckpointError: the file system of the URL refuses.
+            ValueError: the file is not a checkpoint, an epoch or pass has started, or the program has set other shards,
+                threads, seed or reduce.
         """
         if self._plan.position.has_started:
             raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
         self._state.adopt(checkpoint_file.read(path, weights_only), path)
 
 
-def _several(given: Any) -> list[Any]:  # Any: models or optimizers
-    """As a list, of one as of several."""
+def _several(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Sequence) else [given]

@@ -2,9 +2,8 @@
 
     data set -> chunks of `batch_size`, in order -> fn(model, *chunk) -> sums and counts -> one division
 
-Nothing is padded or repeated, and no mean of means is taken. Booleans and integers are added as integers, so an
-accuracy is the exact count over the exact number; floats are added in float64, chunk by chunk. The chunks depend
-on `batch_size` alone, and so do the bits of the result.
+No sample is repeated, and means are not averaged. Booleans and integers are added as integers, so an accuracy is exact.
+Floats are added in float64, chunk by chunk. The result depends on `batch_size`, but not on the devices.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
+from .comm.team import Team
 from .data.batch import as_arguments
 from .data.loader import ShardFetch
 from .replica.losses import check_rows
 from .rng import begin, kept_streams
 from .shards import assign
-from .teams.team import Team
 
-Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns values a sample
+Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns one value per sample
 
 
 def sums(
@@ -36,55 +35,45 @@ def sums(
     generators: Sequence[torch.Generator],
     watch: Callable[[float], None],
 ) -> tuple[float, float]:
-    """The sum of what a measure returns, and its count.
+    """Return the sum of the values of a measure, and their number.
 
-    Each process measures consecutive chunks; the sums of all are added in the order of the data.
+    Each process measures consecutive chunks. The sums of all chunks are added in the order of the data.
 
     Args:
-        chunks: the places that each call of `fn` gets. fetch: where those chunks that this process measures come from.
-        watch: told which part of its own chunks this process has done, with 1 when it ends, well or not.
+        chunks: the samples of each call of `fn`.
+        fetch: reads chunks, given their numbers.
+        watch: called with the finished part of the chunks of this process, and with 1 at the end, also after an error.
     """
 
-    def measure() -> list[list[tuple[float, float]]]:
-        mine: list[tuple[float, float]] = []
+    def measure() -> list[tuple[float, float]]:
         own = assign(len(chunks), team.size)[team.place]
-        with (
-            evaluating(model),
-            torch.no_grad(),
-            _ending(watch),
-            closing(fetch(own)) as fetched,
-            kept_streams(generators),
-        ):
-            for number in own:
-                watch((number - own.start) / len(own))
-                places = chunks[number]
-                fetched.start_batch(number)
-                content = fetched.read(number, 0, places)
-                begin(key.fold_in(places.start), generators)
-                mine.append(measured(fn(model, *as_arguments(content)), len(places)))
-        return team.gather("measures", mine)
+        results: list[tuple[float, float]] = []
+        try:
+            with evaluating(model), torch.no_grad(), closing(fetch(own)) as fetched, kept_streams(generators):
+                for number in own:
+                    watch((number - own.start) / len(own))
+                    places = chunks[number]
+                    fetched.start_batch(number)
+                    content = fetched.read(number, 0, places)
+                    begin(key.fold_in(places.start), generators)
+                    results.append(measured(fn(model, *as_arguments(content)), len(places)))
+        finally:
+            watch(1)
+        return [result for each in team.gather("measures", results) for result in each]
 
-    each = [found for theirs in team.together(measure) for found in theirs]
-    return sum(value for value, _ in each), sum(count for _, count in each)
-
-
-@contextmanager
-def _ending(watch: Callable[[float], None]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        watch(1)
+    values, counts = zip(*team.together(measure), strict=True)
+    return sum(values), sum(counts)
 
 
 def mean(total: float, count: float) -> float:
-    """Raises ValueError if nothing was counted."""
+    """Raise ValueError if the count is 0."""
     if not count > 0:
-        raise ValueError(f"the counts that fn returned add up to {count}: there is nothing to take the mean of")
+        raise ValueError(f"the counts that fn returned add up to {count}: their mean is undefined")
     return total / count
 
 
 def measured(result: Any, samples: int) -> tuple[float, float]:  # Any: what the user's function returned
-    """The sum of the values of one chunk, and how many they are: integers if the values are."""
+    """Return the sum of the values of one chunk, and their number. The sum of integers is an integer."""
     if isinstance(result, tuple) and len(result) == 2:
         return _sum(result[0]), _sum(result[1])
     value = _sum(result)
@@ -101,7 +90,7 @@ def _sum(values: Any) -> float:  # Any: what the user's function returned
     if values.is_complex():
         raise TypeError(
             f"fn returned a tensor of {values.dtype}, and means are taken of real values only.\n"
-            f"Return its real and imaginary part, or its magnitude, in calls of their own: values.real, values.abs()."
+            f"Return its real and imaginary part, or its magnitude, in separate calls: values.real, values.abs()."
         )
     total: float = values.sum(dtype=torch.float64 if values.is_floating_point() else torch.int64).item()
     return total
@@ -109,7 +98,7 @@ def _sum(values: Any) -> float:  # Any: what the user's function returned
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and each of its modules as it was after."""
+    """Put the model in evaluation mode for the block, and each of its modules back in its mode afterwards."""
     were_training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,11 +1,10 @@
 """Seed the global random generators of torch, numpy and Python for a shard or a sample, and restore them afterwards.
 
     with kept_streams(generators):
-        begin(key.fold_in(shard), generators)      # what the loss draws depends on the key alone
+        begin(key.fold_in(shard), generators)      # random numbers now depend on the key alone
 
-Seeding the three of them takes 15 us on a CPU. Restoring numpy's generator by its state would take 130 us, so it is
-exchanged for another one instead, which takes 2 us. Seeding torch as a whole (398 us here) would also prepare every
-accelerator; of these only the generator of the run's own device is needed.
+torch's generator of the CPU, numpy's and Python's get all 128 bits of the key; a GPU's takes 64. Restoring numpy's
+generator by its state would take 130 us, so it is exchanged for another one, which takes 2 us.
 """
 
 import random
@@ -19,51 +18,70 @@ import torch
 from ..tensor.random.keys import Key
 
 _numpy_random: Any = np.random  # Any: its annotations lack functions
-_OF_CPU = (torch.default_generator,)
+_CPU_ONLY = (torch.default_generator,)
 
-_spares: list[np.random.MT19937] = []  # bit generators for `kept_streams`; creating one takes 180 us
+_spare_bit_generators: list[np.random.MT19937] = []  # creating one takes 180 us
+
+# The state of a CPU generator of torch that has just been seeded. manual_seed would use only 32 bits of the seed. Its
+# layout: the seed, 16 bytes of counters, and the 624 words of the Mersenne Twister, each in 8 bytes.
+_cpu_state = torch.Generator().manual_seed(0).get_state()
+_cpu_state_words: Any = _cpu_state.numpy()[: 627 * 8].view(np.uint64)
 
 
 def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
     """Return torch's generators that operators on this device draw from."""
     if device.type != "cuda":
-        return _OF_CPU
-    torch.cuda.init()  # type: ignore[no-untyped-call]  # before it there are none; torch has not annotated it
+        return _CPU_ONLY
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # it creates them; torch has not annotated it
     return (torch.default_generator, torch.cuda.default_generators[device.index])
 
 
 @contextmanager
-def kept_streams(generators: Sequence[torch.Generator] = _OF_CPU) -> Iterator[None]:
+def kept_streams(generators: Sequence[torch.Generator] = _CPU_ONLY) -> Iterator[None]:
     """Restore these generators, and those of numpy and Python, after the block. Call `begin` before drawing in it.
 
-    No device is synchronized: the state of a GPU's generator is kept on the host. A second normal number that
-    `numpy.random.randn` keeps for its next call is dropped.
+    No device is synchronized: the state of a GPU's generator is kept on the host. `forget_spare_normal` applies.
     """
     states = [generator.get_state() for generator in generators]
-    python_state, numpy_bits = random.getstate(), _numpy_random.get_bit_generator()
-    spare = _spares.pop() if _spares else np.random.MT19937(0)
+    python_state, bit_generator = random.getstate(), _numpy_random.get_bit_generator()
+    spare = _spare_bit_generators.pop() if _spare_bit_generators else np.random.MT19937(0)
     _numpy_random.set_bit_generator(spare)
     try:
         yield
     finally:
-        _numpy_random.set_bit_generator(numpy_bits)
-        _spares.append(spare)
+        _numpy_random.set_bit_generator(bit_generator)
+        _spare_bit_generators.append(spare)
         random.setstate(python_state)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
 
 
-def begin(key: Key, generators: Sequence[torch.Generator] = _OF_CPU) -> None:
+def forget_spare_normal() -> None:
+    """Drop the second normal number that `numpy.random.randn` keeps for its next call.
+
+    Called wherever a shard may be read in this process, so that the program's numbers do not depend on whether a
+    worker has read it.
+    """
+    _numpy_random.set_bit_generator(_numpy_random.get_bit_generator())
+
+
+def begin(key: Key, generators: Sequence[torch.Generator] = _CPU_ONLY) -> None:
     """Seed these generators, and those of numpy and Python, with `key`."""
+    high, low = key.words
+    random.seed(high << 64 | low)
     for generator in generators:
-        generator.manual_seed(key.words[0])
-    random.seed(key.words[0])
-    np.random.seed(key.words[1] & 0xFFFFFFFF)  # it takes 32 bits
+        if generator.device.type == "cpu":
+            _cpu_state_words[0] = high
+            _cpu_state_words[3:] = np.frombuffer(random.randbytes(2496), np.uint32)
+            generator.set_state(_cpu_state)
+        else:
+            generator.manual_seed(high)
+    np.random.seed((high >> 32, high & 0xFFFFFFFF, low >> 32, low & 0xFFFFFFFF))
 
 
 @contextmanager
 def restored_streams() -> Iterator[None]:
-    """Restore the CPU generators exactly after the block. They go on as they are in it."""
+    """Restore the CPU generators exactly after the block. They are not seeded for it."""
     torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:
         yield

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ..parallel.all_reduce.contract import AllReduce, AllReducePlan, Found
+from ..parallel.comm.node_info import NodeInfo
+from ..parallel.comm.team import Team, divide
 from ..parallel.replica.gradients import add_grads
 from ..parallel.shards import Node, TreeSum, assign, total
-from ..parallel.teams.node_info import NodeInfo
-from ..parallel.teams.team import Team, divide
 
 Grads = list[Tensor | None]
 

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from ..parallel.all_reduce.contract import AllReduce
-from ..parallel.shared_memory.control_block import FAILED, ControlBlock
-from ..parallel.shared_memory.memory import AllReduceKind, SharedMemory
-from ..parallel.shared_memory.team import Again, Over, SharedMemoryTeam
-from ..parallel.supervisor.membership import Membership, Order, Pause
+from ..parallel.comm.control_block import FAILED, ControlBlock
+from ..parallel.comm.shared_memory import AllReduceKind, SharedMemory
+from ..parallel.comm.shm_team import Again, Over, SharedMemoryTeam
+from ..parallel.launch.membership import Membership, Order, Pause
 from .all_reduce_contract import Check, Peer
 
 

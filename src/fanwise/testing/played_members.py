@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.huge_pages import FileMap
+from ..parallel.comm.control_block import FAILED, SUPERVISOR, ControlBlock
+from ..parallel.comm.shared_memory import SharedMemory
+from ..parallel.comm.shm_team import Over, SharedMemoryTeam, pack
+from ..parallel.launch.membership import Membership, Order, Pause
 from ..parallel.shards import assign
-from ..parallel.shared_memory.control_block import FAILED, SUPERVISOR, ControlBlock
-from ..parallel.shared_memory.memory import SharedMemory
-from ..parallel.shared_memory.team import Over, SharedMemoryTeam, pack
-from ..parallel.supervisor.membership import Membership, Order, Pause
 from .stages import Stage
 
 SHARDS = 6
@@ -248,8 +248,7 @@ class PlayedRun:
             life.done.append(number)
             _, turn = self._control.arrived(life.rank)
             self.places.setdefault(number, set()).add(turn)
-        if not member.done():
-            member.wait_for_end()
+        member.finish()
         sender.say("returns")
         life.returns = True
 

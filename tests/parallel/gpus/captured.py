@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
 from fanwise.parallel import LossScale, Run
+from fanwise.parallel.rng import begin, kept_streams
 from fanwise.parallel.step import cuda_graph
 from fanwise.tensor.random.keys import Key
 
@@ -37,7 +38,7 @@ class FarGraph:
     replays: int = 0
     operations: list[tuple[int | None, Any, Any, Any, Any]] = field(default_factory=list)
     current: int | None = None
-    seeds: dict[int, int] = field(default_factory=dict)
+    keys: dict[int, Key] = field(default_factory=dict)
     written: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def capture(self, body: Callable[[], T]) -> T:
@@ -63,21 +64,23 @@ class FarGraph:
         assert self.current is None
 
     def seed(self, number: int, key: Key) -> None:
-        self.seeds[number] = key.words[0]
+        self.keys[number] = key
 
     def replay(self) -> None:
         self.replays += 1
-        before = torch.get_rng_state()
-        for branch in (*reversed(range(self.branches)), None):
-            if branch is not None:
-                torch.default_generator.manual_seed(self.seeds[branch])
-            for _, func, args, kwargs, result in (each for each in self.operations if each[0] == branch):
-                new = func(*args, **kwargs)
-                operands = {x.untyped_storage().data_ptr() for x in trees.tree_leaves((args, kwargs)) if is_tensor(x)}
-                for old, value in zip(trees.tree_leaves(result), trees.tree_leaves(new), strict=True):
-                    if is_tensor(old) and old.untyped_storage().data_ptr() not in operands:
-                        old.copy_(value)
-        torch.set_rng_state(before)
+        with kept_streams():
+            for branch in reversed(range(self.branches)):
+                begin(self.keys[branch])
+                self._replay(branch)
+            self._replay(None)
+
+    def _replay(self, branch: int | None) -> None:
+        for _, func, args, kwargs, result in (each for each in self.operations if each[0] == branch):
+            new = func(*args, **kwargs)
+            operands = {x.untyped_storage().data_ptr() for x in trees.tree_leaves((args, kwargs)) if is_tensor(x)}
+            for old, value in zip(trees.tree_leaves(result), trees.tree_leaves(new), strict=True):
+                if is_tensor(old) and old.untyped_storage().data_ptr() not in operands:
+                    old.copy_(value)
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in (_ATEN._local_scalar_dense.default, _ATEN.equal.default, _ATEN.nonzero.default):

@@ -2,8 +2,8 @@
 
 `python on_cuda.py cpu` shows on CPUs that the program works.
 
-In a process of its own, because one that has used CUDA keeps it. On one GPU several ranks share it: that is slow, and
-the same exchange as with a GPU for each.
+In a process of its own, because one that has used CUDA keeps it. If there are fewer GPUs than ranks, the ranks share
+the first one and exchange gradients over Gloo, because NCCL needs a GPU for each.
 """
 
 import functools
@@ -25,17 +25,14 @@ from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.cluster.supervisor import ClusterSupervisor
 from fanwise.parallel.devices import gpus_here
-from fanwise.parallel.shared_memory.memory import SharedMemory, bytes_of
-from fanwise.parallel.shared_memory.staging import _register, _unregister
-from fanwise.parallel.supervisor.pools import own_pool
-from fanwise.parallel.supervisor.settings import Settings
-from fanwise.parallel.supervisor.supervisor import Supervisor
+from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.pools import own_pool
+from fanwise.parallel.launch.ray import RaySupervisor
+from fanwise.parallel.launch.settings import Backend, Settings
+from fanwise.parallel.run import run_attempts
 from fanwise.pool.devices import find_machine
-from fanwise.testing.all_reduce_contract import CHECKS
 from fanwise.testing.memory_hosts import memory_pool
-from fanwise.testing.memory_teams import play
 
 # N: samples, B: samples of a global batch
 N, B, SHARDS = 200, 48, 4
@@ -117,25 +114,29 @@ def without_waiting(is_resident: bool, run: Run) -> None:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def in_ranks(device: str, training: Callable[[Run], Any], count: int) -> Any:
-    """A GPU for each rank, where there are as many; else they share the first one."""
+def in_ranks(
+    device: str, training: Callable[[Run], Any], count: int, backend: Backend | None = None, restarts: int = 0
+) -> Any:  # Any: what it returns
+    """Run in `count` ranks with a GPU each over NCCL. If there are fewer GPUs, they share the first one over Gloo."""
     gpus = gpus_here()
-    is_shared = 0 < len(gpus) < count
+    is_shared = len(gpus) < count
     settings = Settings(
         devices=((device,),) * count,
         gpus=0 if not gpus else 1 / count if is_shared else 1,
         shards=SHARDS,
-        all_reduce="staged",
+        backend=backend or ("gloo" if is_shared else "nccl"),
     )
-    return Supervisor(own_pool(gpus[:1] if is_shared else gpus), training, settings).run()
+    pool = own_pool(gpus[:1] if is_shared else gpus[:count])
+    return run_attempts(lambda each: Supervisor(pool, training, each), settings, restarts)
 
 
 def over_hosts(device: str, training: Callable[[Run], Any]) -> Any:  # Any: what it returns
-    """Two played hosts, with a process each. They have the same first GPU, which the two share."""
+    """Run on two hosts in memory with a process each. They have the same first GPU, which the two share over Gloo."""
     life, hosts = memory_pool(cpus=(1, 1), gpus=find_machine().gpus[:1])
-    settings = Settings(devices=((device,),) * 2, gpus=0.5 if device != "cpu" else 0, shards=SHARDS)
+    gpus = 0.5 if device != "cpu" else 0
+    settings = Settings(devices=((device,),) * 2, gpus=gpus, shards=SHARDS, backend="gloo")
     try:
-        return ClusterSupervisor(hosts.engine, training, settings).run()
+        return RaySupervisor(hosts.engine, training, settings).run()
     finally:
         life.close()
 
@@ -150,17 +151,6 @@ def streams_are_put_back(device: str) -> bool:
     before = torch.cuda.get_rng_state_all()
     fanwise.run(lambda run: torch.rand(3, device=run.device).cpu(), devices=device)
     return all(map(torch.equal, before, torch.cuda.get_rng_state_all()))
-
-
-def shared_memory_is_pinned(device: str) -> bool:
-    """By the driver, and no more at the end."""
-    memory = SharedMemory.create()
-    area = bytes_of(memory.map(0, 1 << 20))
-    _register(area, torch.device(device))
-    was_pinned = area.is_pinned()
-    _unregister({area.data_ptr(): area})
-    memory.close()
-    return was_pinned and not area.is_pinned()
 
 
 class Rows(Dataset[tuple[Tensor, Tensor]]):
@@ -221,16 +211,13 @@ def main() -> None:
     found.check("data read by workers", lambda: workers_give_the_same(device))
     if device != "cpu":
         found.check("streams are put back", lambda: streams_are_put_back(device))
-        found.check("shared memory is pinned", lambda: shared_memory_is_pinned(device))
         found.check("no step waits, data in main memory", lambda: no_step_waits(device, is_resident=False))
         found.check("no step waits, data on the device", lambda: no_step_waits(device, is_resident=True))
-    if len(gpus_here()) > 1:
-        found.check("NCCL between ranks", nccl_keeps_the_contract)
     print(json.dumps(found))
 
 
 def all_ways(found: Found, name: str, training: Callable[..., Any], device: str, folder: Path) -> bool:
-    """One training, alone and spread, with deaths: the same bits. True when there was something to compare with."""
+    """One training, alone and spread, with losses: the same bits. True if there was something to compare with."""
     alone = functools.partial(training, nothing)
     expected = fanwise.run(alone, devices=device, shards=SHARDS)
 
@@ -239,11 +226,14 @@ def all_ways(found: Found, name: str, training: Callable[..., Any], device: str,
 
     check("again", lambda: fanwise.run(alone, devices=device, shards=SHARDS))
     for count in (2, 3):
-        check(f"{count} ranks", functools.partial(in_ranks, device, alone, count))
+        check(f"{count} ranks over Gloo", functools.partial(in_ranks, device, alone, count, "gloo"))
+    if device != "cpu":
+        check("one rank over NCCL", functools.partial(in_ranks, device, alone, 1, "nccl"))
     check("over two hosts", functools.partial(over_hosts, device, alone))
     for victim in (1, 0):
         dies = functools.partial(training, functools.partial(dies_once, folder / f"{name} {victim}", victim))
-        check(f"rank {victim} is lost", functools.partial(in_ranks, device, dies, 3))
+        restarted = functools.partial(in_ranks, device, dies, 3, restarts=1)
+        check(f"a restart after the loss of rank {victim}", restarted)
     for count in range(2, len(gpus_here()) + 1):
         check(f"{count} GPUs", functools.partial(fanwise.run, alone, devices=count, shards=SHARDS))
         fast = functools.partial(fanwise.run, devices=count, shards=SHARDS, reduce="fast")
@@ -256,13 +246,6 @@ def all_ways(found: Found, name: str, training: Callable[..., Any], device: str,
 def is_near(run: Callable[[], Any], expected: Any) -> bool:  # Any: what `train` returns
     pairs = zip(run()[0], expected[0], strict=True)
     return all(torch.allclose(one, other, rtol=0.05, atol=0.05) for one, other in pairs)
-
-
-def nccl_keeps_the_contract() -> bool:
-    """Each rank is a thread here, with a GPU of its own."""
-    for check in CHECKS:
-        play(2, "back end", check, "fast", device=lambda rank: torch.device("cuda", rank))
-    return True
 
 
 def is_a_plain_loop(device: str) -> bool:

@@ -8,9 +8,7 @@ registration holds for a whole process, so the tests run this file in one of its
 import functools
 import importlib
 import json
-import os
 import pickle
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,16 +26,11 @@ from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.cluster.supervisor import ClusterSupervisor
+from fanwise.parallel.comm.torch_team import TorchTeam
 from fanwise.parallel.config import Plan
 from fanwise.parallel.data.dataset import Data
 from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.process_settings.environment import run_environment
-from fanwise.parallel.supervisor.pools import own_pool
-from fanwise.parallel.supervisor.settings import Settings
-from fanwise.parallel.supervisor.supervisor import Supervisor
-from fanwise.parallel.torch_distributed.team import TorchDistributedTeam
-from fanwise.testing.memory_hosts import memory_pool
 
 _ATEN = torch.ops.aten
 _library: Any = torch.library  # Any: torch has not annotated it
@@ -307,16 +300,18 @@ def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume
         return training(made)
 
 
-class OnlyGroup:
-    """The process groups of a launcher that has started one process; what is said is pickled, as it is for others."""
+class OneProcess:
+    """The process group of a run with one process. Its contents are pickled, as they are for others."""
 
     place, size, is_broken = 0, 1, False
 
-    def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: as Groups
+    def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: as TorchGroup
         return [pickle.loads(pickle.dumps(content))]
 
-    def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
-        receive[0].copy_(send[0])
+    def all_to_all(
+        self, send: Tensor, receive: Tensor, send_bytes: Sequence[int], receive_bytes: Sequence[int]
+    ) -> None:
+        receive.copy_(send)
 
     def all_gather(self, memory: Tensor) -> None:
         """There is one part."""
@@ -325,43 +320,14 @@ class OnlyGroup:
         """There is one operand."""
 
 
-def as_guest(training: Callable[[Run], Any], reduce: str) -> Any:  # Any: what it returns
-    groups: Any = OnlyGroup()  # Any: in the place of Groups
+def in_group(training: Callable[[Run], Any], reduce: str = "exact", shards: int = SHARDS) -> Any:  # Any: its result
+    """Run with a process group of one process."""
+    group: Any = OneProcess()  # Any: in the place of TorchGroup
     device = torch.device("far:0")
-    made = Run(Plan(SHARDS, 1, DataPosition(0)), (device,), team=TorchDistributedTeam(groups, device, reduce))
+    made = Run(Plan(shards, 1, DataPosition(0)), (device,), team=TorchTeam(group, device, reduce))
     with run_environment(1, device):
         torch.manual_seed(0)
         return training(made)
-
-
-def in_ranks(
-    training: Callable[[Run], Any],
-    count: int,
-    shards: int = SHARDS,
-    device: str = "privateuseone:0",  # its name where nobody has registered it yet
-) -> Any:
-    settings = Settings(
-        devices=((device,),) * count,
-        shards=shards,
-    )
-    return Supervisor(own_pool(), training, settings).run()
-
-
-def over_hosts(training: Callable[[Run], Any], sizes: tuple[int, ...]) -> Any:
-    """Run on hosts with these numbers of processes. Each host is an engine here, and has processes of its own."""
-    life, hosts = memory_pool(cpus=sizes)
-    settings = Settings(devices=(("privateuseone:0",),) * sum(sizes), shards=SHARDS)
-    try:
-        return ClusterSupervisor(hosts.engine, training, settings).run()
-    finally:
-        life.close()
-
-
-def dies_once(path: Path, victim: int, at: int, run: Run, turn: int) -> None:
-    """One process of the run is killed before a step; then the others have its shards."""
-    if run.world_size > 1 and run.rank == victim and turn == at and not path.exists():
-        path.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Stop(Exception):
@@ -385,21 +351,11 @@ def resumed(folder: Path, *, wait: bool) -> Any:  # Any: what `train` returns
     raise AssertionError("the first training did not end")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A model and options of run.step; numbers of processes; what becomes of a killed one, and which of three it is."""
-
-    make: Callable[[], nn.Module]
-    options: dict[str, Any]  # Any: of run.step
-    ranks: tuple[int, ...] = ()
-    killed: tuple[int, ...] = ()
-
-
-CASES = {
-    "batch norm": Case(network, {}, (2,), (2,)),
-    "by hand": Case(network, {"by_hand": True}, (), (2,)),
-    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (), (0,)),
-    "plain": Case(plain, {}),
+CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: options of run.step
+    "batch norm": (network, {}),
+    "by hand": (network, {"by_hand": True}),
+    "clipped, accumulated": (network, {"clip_norm": 0.1, "accumulate": 2}),
+    "plain": (plain, {}),
 }
 
 
@@ -409,46 +365,21 @@ def same(found: dict[str, Any], expected: dict[str, Any], of_first: int = 0) -> 
     return all(torch.equal(one, other) for one, other in pairs) and found["accuracy"] == expected["accuracy"]
 
 
-def wide() -> nn.Module:
-    """With more gradients than everybody is told of everybody's."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, 6000), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6000, 3))
-
-
-def over(equal: dict[str, bool], folder: Path) -> None:
-    """Runs over hosts: against one CPU device."""
-    for name, make in (("small", network), ("wide", wide)):
-        training = functools.partial(train, make, {})
-        expected = fanwise.run(training, devices=["cpu"], shards=SHARDS)
-        equal[f"{name}, over hosts"] = same(over_hosts(training, (2, 1)), expected)
-    dies = functools.partial(dies_once, folder / "over hosts", 1, 2)
-    survived = over_hosts(functools.partial(training, before=dies), (1, 1))
-    equal["wide, a host is lost"] = same(survived, expected, of_first=len(wide().state_dict()))
-
-
 def main() -> None:
     register()  # before the first backward pass, at which torch counts devices
     equal: dict[str, bool] = {}
     each: dict[str, Any] = {}
     folder = Path(tempfile.mkdtemp(dir="."))
-    for name, case in CASES.items():
-        training = functools.partial(train, case.make, case.options)
+    for name, (make, options) in CASES.items():
+        training = functools.partial(train, make, options)
         expected = fanwise.run(training, devices=["cpu"], shards=SHARDS)
         local = in_this_process(training)
         equal[f"{name}, here"], each[name] = same(local, expected), local["each"]
-        equal[f"{name}, guest"] = same(as_guest(training, "exact"), expected)
-        if name == "batch norm":
-            as_guest(training, "fast")
-        for count in case.ranks:
-            equal[f"{name}, {count} ranks"] = same(in_ranks(training, count), expected)
-        for victim in case.killed:
-            dies = functools.partial(dies_once, folder / name, victim, 2)
-            survived = in_ranks(functools.partial(training, before=dies), 3)
-            # A process that came later has not seen all losses.
-            equal[f"{name}, rank {victim} is lost"] = same(survived, expected, of_first=len(case.make().state_dict()))
-    over(equal, folder)
+        equal[f"{name}, in a group"] = same(in_group(training), expected)
+    in_group(functools.partial(train, network, {}), "fast")
     together = functools.partial(train, network, {"batch_norm": "global"})
-    expected = in_ranks(together, 2, shards=2, device="cpu")
-    equal["global batch norm, 2 ranks"] = same(in_ranks(together, 2, shards=2), expected)
+    expected = fanwise.run(together, devices=["cpu"], shards=1)
+    equal["global batch norm, in a group"] = same(in_group(together, shards=1), expected)
     expected = fanwise.run(functools.partial(train, network, {"accumulate": 2}), devices=["cpu"], shards=SHARDS)
     for wait in (False, True):
         equal[f"resumed {wait}"] = same(resumed(folder, wait=wait), expected, of_first=len(network().state_dict()))

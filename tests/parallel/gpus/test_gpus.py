@@ -9,12 +9,12 @@ import torch
 
 import fanwise
 from fanwise.base.errors import LeaseError
+from fanwise.parallel.comm.torch_group import check_gpus
 from fanwise.parallel.devices import Devices, devices_of
+from fanwise.parallel.launch.external import Launched, device_of
+from fanwise.parallel.launch.pools import check_leased
 from fanwise.parallel.process_settings.cuda import WORKSPACE, _precision, _workspace
-from fanwise.parallel.running import _spread
-from fanwise.parallel.supervisor.gpus import check_leased
-from fanwise.parallel.torch_distributed.groups import check_gpus
-from fanwise.parallel.torch_distributed.launcher import Launched, device_of
+from fanwise.parallel.run import _spread
 
 CPU = torch.device("cpu")
 
@@ -120,7 +120,7 @@ def test_more_launched_processes_than_gpus_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no device 'cuda:0'; this machine has: cpu"):
         device_of(launched(2, 2), "cuda", 0)
     check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-1")])
-    with pytest.raises(ValueError, match="processes 0 and 2 of 3 are on the same GPU, GPU-1 of a; each needs one"):
+    with pytest.raises(ValueError, match="processes 0 and 2 of 3 are on the same GPU, GPU-1 of a; each needs its own"):
         check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("a", "GPU-1")])
 
 

@@ -10,9 +10,9 @@ from torch import nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.supervisor.pools import close_own_pool, own_pool
-from fanwise.parallel.supervisor.settings import Settings
-from fanwise.parallel.supervisor.supervisor import Supervisor
+from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.pools import close_own_pool, own_pool
+from fanwise.parallel.launch.settings import Settings
 from fanwise.pool.current import current
 
 pytestmark = pytest.mark.usefixtures("forked_pools")
@@ -33,7 +33,7 @@ def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a tr
             devices=(("cpu",),) * len(gpus),
             shards=len(gpus),
             gpus=1,
-            called=(("GPU-a", "cuda:0"), ("GPU-b", "cuda:1"), ("GPU-c", "cuda:2")),
+            gpu_names=(("GPU-a", "cuda:0"), ("GPU-b", "cuda:1"), ("GPU-c", "cuda:2")),
             **settings,
         ),
     ).run()

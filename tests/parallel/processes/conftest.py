@@ -5,11 +5,11 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
 
 import fanwise
-from fanwise.parallel import running
-from fanwise.parallel.shared_memory.memory import AllReduceKind
-from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel.comm.shared_memory import AllReduceKind
+from fanwise.parallel.launch.settings import Settings
 from fanwise.pool import Pool
 
 
@@ -17,6 +17,7 @@ from fanwise.pool import Pool
 def pool(forked_pools: None) -> Iterator[Pool]:
     """For all tests of a file. They leave it as they found it: what they start in it is a job that ends."""
     importlib.import_module("torch._dynamo")  # the first optimizer loads it, which changes the environment
+    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # the first one leaves a pipe open for good
     with Pool(seed=0, cpus=64) as pool:
         fanwise.run(lambda run: None, devices=2, pool=pool)  # its processes are there before the test begins
         yield pool
@@ -26,5 +27,6 @@ def pool(forked_pools: None) -> Iterator[Pool]:
 def all_reduce(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AllReduceKind:
     """How runs of this test add gradients, as if their models were of the size for it."""
     how: AllReduceKind = request.param
-    monkeypatch.setattr(running, "Settings", functools.partial(Settings, all_reduce=how))
+    run_module = importlib.import_module("fanwise.parallel.run")  # the package has a function of this name
+    monkeypatch.setattr(run_module, "Settings", functools.partial(Settings, all_reduce=how))
     return how

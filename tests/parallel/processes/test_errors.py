@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 import fanwise
 from fanwise.base.errors import LeaseError, NotSendableError
 from fanwise.parallel import Run
-from fanwise.parallel.supervisor.pools import close_own_pool, own_pool
+from fanwise.parallel.launch.pools import close_own_pool, own_pool
 from fanwise.pool import Pool
 from fanwise.testing import within
 
@@ -379,7 +379,7 @@ def shrinking(run: Run) -> None:
 
 
 def test_a_data_set_that_changes_its_length_is_refused(pool: Pool) -> None:
-    with pytest.raises(ValueError, match="the length of the data set changed from 24 to 23"):
+    with pytest.raises(ValueError, match="the length of the data set changed from 24 to 23 during a pass"):
         fanwise.run(shrinking, devices=2, pool=pool)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.supervisor import supervisor
+from fanwise.parallel.launch import local as supervisor
 from fanwise.pool import Pool
 from fanwise.testing import within
 

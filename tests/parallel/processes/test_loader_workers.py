@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 import fanwise
 from fanwise.parallel import Run
@@ -92,7 +92,7 @@ def loader(run: Run, workers: int) -> list[Tensor]:
     step = run.step(
         model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x, y: cross_entropy(m(x), y, reduction="none")
     )
-    for batch in run.batches(DataLoader(Augmented(), B, shuffle=True, num_workers=workers)):
+    for batch in run.batches(Augmented(), B, num_workers=workers):
         x, _ = batch  # the whole batch, in every process
         assert len(x) == len(batch)
         step(batch)
@@ -173,7 +173,7 @@ def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
             run.print("saved")
 
     whole = run_in_job(pool, partial(program, workers=1, before=save), 2, 1)
-    assert torch.load(path)["run"]["place"]["passes"][0]["done"] == 2 * B
+    assert torch.load(path)["run"]["position"]["passes"][0]["done"] == 2 * B
     resumed = run_in_job(pool, partial(program, workers=workers), devices, workers, resume=path)
     assert all(map(torch.equal, resumed, whole))
 
@@ -192,38 +192,3 @@ def test_bits_are_the_same_when_a_rank_dies(pool: Pool, tmp_path: Path, program:
     found = run_in_job(pool, partial(program, workers=1, before=kill), 3, 1)
     assert (tmp_path / "killed").exists()
     assert all(map(torch.equal, found, expected))
-
-
-def test_a_worker_that_dies_ends_the_run_with_the_error_of_torch(pool: Pool) -> None:
-    class Deadly(Augmented):
-        def __getitem__(self, index: int) -> tuple[Tensor, int]:
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise AssertionError("it was killed")
-
-    def train(run: Run) -> None:
-        for batch in run.batches(Deadly(), B, num_workers=1):
-            batch.shard(run.rank)
-
-    with pytest.raises(RuntimeError, match="DataLoader worker"):
-        run_in_job(pool, train, 2, 1)
-
-
-def test_what_a_sample_raises_is_the_error_of_the_run(pool: Pool) -> None:
-    class Broken(Augmented):
-        def __getitem__(self, index: int) -> tuple[Tensor, int]:
-            if index == 17:
-                raise LookupError("sample 17 is not on the disk")
-            return super().__getitem__(index)
-
-    def train(run: Run) -> None:
-        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-        step = run.step(
-            model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x, y: cross_entropy(m(x), y, reduction="none")
-        )
-        for batch in run.batches(Broken(), B, num_workers=1):
-            step(batch)
-
-    with pytest.raises(LookupError, match="sample 17 is not on the disk") as caught:
-        run_in_job(pool, train, 2, 1)
-    notes = "\n".join(caught.value.__notes__)
-    assert "while sample 17 of the data set was read" in notes and "in worker 0 of a data loader" in notes

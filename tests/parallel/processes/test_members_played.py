@@ -2,8 +2,8 @@
 
 import pytest
 
-from fanwise.parallel.shared_memory.team import Again, SharedMemoryTeam
-from fanwise.parallel.supervisor.membership import Membership, Order
+from fanwise.parallel.comm.shm_team import Again, SharedMemoryTeam
+from fanwise.parallel.launch.membership import Membership, Order
 from fanwise.testing.played_members import PlayedRun
 from fanwise.testing.stages import Stage
 

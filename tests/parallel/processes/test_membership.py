@@ -5,7 +5,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from fanwise.parallel.supervisor.membership import Decide, Membership, Order, Pause
+from fanwise.parallel.launch.membership import Decide, Membership, Order, Pause
 
 Places = dict[int, tuple[int, int]]
 

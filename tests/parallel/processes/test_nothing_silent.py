@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.shared_memory.memory import AllReduceKind
+from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.pool import Pool
 
 X = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))

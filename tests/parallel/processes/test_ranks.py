@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ from fanwise.pool import Pool
 
 N, CHUNK = 40, 6
 X = torch.randn(N, 5, generator=torch.Generator().manual_seed(1))
+
+
+@dataclass
+class Metric:
+    """Has a __call__, as the metrics of several libraries."""
+
+    value: int
+
+    def __call__(self) -> None:
+        raise AssertionError("gather called it")
 
 
 def kills_once(path: Path) -> None:
@@ -125,14 +136,18 @@ def test_tensors_of_other_shapes_are_refused_with_all_of_them(pool: Pool) -> Non
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_what_can_be_called_and_is_no_function_is_gathered_as_it_is(devices: int, pool: Pool) -> None:
+def test_only_functions_and_methods_are_called_by_gather(devices: int, pool: Pool) -> None:
     def train(run: Run) -> list[Any]:  # Any: as given
         model = torch.nn.Linear(2, 1)
         model.weight.data.fill_(run.rank)
-        return [[each.weight[0, 0].item() for each in run.gather(model)], run.gather(dict)]
+        weights = [each.weight[0, 0].item() for each in run.gather(model)]
+        partials = [each() for each in run.gather(functools.partial(int, run.rank))]
+        return [weights, partials, run.gather(dict), run.gather(Metric(3))]
 
-    found = fanwise.run(train, devices=devices, pool=pool if devices > 1 else None)
-    assert found == [[float(rank) for rank in range(devices)], [dict] * devices]
+    results = fanwise.run(train, devices=devices, pool=pool if devices > 1 else None)
+    ranks = list(range(devices))
+    assert results[:3] == [ranks, ranks, [dict] * devices]
+    assert results[3] == [Metric(3)] * devices
 
 
 @pytest.mark.parametrize("devices", [1, 2])

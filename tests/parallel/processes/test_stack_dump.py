@@ -80,7 +80,7 @@ def test_frames_that_called_the_training_function_are_omitted_in_each_thread() -
         "",
         "Current thread 0x02 (most recent call first):",
         '  File "/home/train.py", line 7 in train',
-        '  File "/lib/fanwise/parallel/supervisor/ranks.py", line 123 in _train',
+        '  File "/lib/fanwise/parallel/launch/worker.py", line 123 in _train',
         '  File "/lib/fanwise/pool/worker.py", line 162 in _call',
     ]
     assert user_frames(lines) == [lines[0], lines[1], lines[3], lines[4]]

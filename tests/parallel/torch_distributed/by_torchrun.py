@@ -34,7 +34,7 @@ sys.exit(not os.path.exists("said" + rank))
 def main() -> None:
     """Raises SystemExit, as torchrun does, when a process has failed."""
     torch.set_num_threads(1)
-    importlib.import_module("fanwise.parallel.running")  # before the members are forked, as torch is
+    importlib.import_module("fanwise.parallel.run")  # before the members are forked, as torch is
     (OUT / "worker.py").write_text(WORKER)
     for rank in range(SIZE):
         os.mkfifo(OUT / f"ends{rank}")

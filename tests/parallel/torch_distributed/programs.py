@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.comm.torch_group import TorchGroup
+from fanwise.parallel.comm.torch_team import TorchTeam, joined
 from fanwise.parallel.config import Plan
 from fanwise.parallel.data.position import DataPosition
-from fanwise.parallel.torch_distributed.groups import Groups
-from fanwise.parallel.torch_distributed.launcher import launched
-from fanwise.parallel.torch_distributed.team import TorchDistributedTeam, entered
+from fanwise.parallel.launch.external import launched
 from fanwise.pool.contract import Decision, Reply
 from fanwise.pool.current import CurrentJob, enter, leave
 from fanwise.testing.all_reduce_contract import CHECKS, Peer
@@ -220,14 +220,14 @@ def reports(rank: int) -> list[Decision | str]:
         if rank == 0:
             enter(Job(decision))
         try:
-            with entered(own, torch.device("cpu"), reduce="exact") as team:
+            with joined(own.world, torch.device("cpu"), reduce="exact") as team:
                 said.append(reported(team))
         finally:
             leave()
     return said
 
 
-def reported(team: TorchDistributedTeam) -> Decision | str:
+def reported(team: TorchTeam) -> Decision | str:
     try:
         return team.report({"loss": 0.5})
     except ValueError as error:
@@ -240,7 +240,7 @@ def busy_while_the_last_fails(rank: int) -> None:
     assert own is not None
     is_last = rank == own.size - 1
     try:
-        with entered(own, torch.device("cpu"), reduce="exact", tell_s=0.01) as team:
+        with joined(own.world, torch.device("cpu"), reduce="exact", tell_s=0.01) as team:
             if is_last:
                 raise KeyError("poison")
             within(30.0, raised.exists, "the error was raised")
@@ -319,12 +319,12 @@ def _contract(reduce: str) -> dict[str, str]:
     own, said = launched(), dict[str, str]()
     assert own is not None
     for check in CHECKS:
-        groups = Groups(own, torch.device("cpu"))
-        team = TorchDistributedTeam(groups, torch.device("cpu"), reduce)
+        group = TorchGroup(own.world, torch.device("cpu"))
+        team = TorchTeam(group, torch.device("cpu"), reduce)
         left: list[bool] = []
 
-        def leave(groups: Groups = groups, left: list[bool] = left) -> None:
-            groups.close()
+        def leave(group: TorchGroup = group, left: list[bool] = left) -> None:
+            group.close()
             left.append(True)
 
         try:
@@ -336,7 +336,7 @@ def _contract(reduce: str) -> dict[str, str]:
             said[check.__name__] = f"{type(error).__name__}: {error}"
         finally:
             if not left:
-                groups.close()
+                group.close()
     return said
 
 
@@ -363,7 +363,7 @@ def hang_of_the_last(rank: int) -> str:
     own, said = launched(), ""
     assert own is not None
     try:
-        with entered(own, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
+        with joined(own.world, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
             team.agree_on(Plan(4, 1, DataPosition(0)), frozenset())
             team.step_ends()  # from now on it is a second
             team.gather("measures", None)

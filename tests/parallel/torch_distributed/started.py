@@ -28,7 +28,7 @@ ONE_HANGS = ENVIRONMENT["GUEST_PROGRAMS"] == "hang_of_the_last"
 
 def main() -> None:
     torch.set_num_threads(1)
-    importlib.import_module("fanwise.parallel.running")  # each process would need a third of a second for it
+    importlib.import_module("fanwise.parallel.run")  # each process would need a third of a second for it
     wait(start("alone", {}, "GUEST_ALONE"))
     store = None if IS_JOINED else served()
     everyone = []

@@ -184,7 +184,7 @@ def test_a_death_is_an_error_in_those_that_are_left(two: Said) -> None:
     first, second = two.by_rank
     kind, text, _ = first["death_of_the_last"]
     assert kind == "WorkerLostError"
-    assert text.startswith("process 0 of 2 waits for what the others say, and torch.distributed says: ")
+    assert text.startswith("process 0 of 2 waits for the others, and torch.distributed says: ")
     assert text.endswith("See: fanwise explain worker-lost")
     assert list(second) == list(first)[:-1], "the second one has died of it"
 
@@ -196,9 +196,8 @@ def test_who_hangs_is_named_by_those_that_wait_and_keeps_none_from_ending(
     first, last = start(tmp_path, 2, "hang_of_the_last", joined=joined).by_rank
     text = first["hang_of_the_last"]
     assert last == {}
-    assert text.startswith("process 0 of 2 waits for what the others say, and has waited for ")
+    assert text.startswith("process 0 of 2 waits for the others, and has waited for ")
     assert "(step_timeout_s=1).\nprocess 1 of 2 (pid " in text and "hangs.\nIt is stopped by a signal" in text
-    assert "To end what hangs, and to start again, is the launcher's task." in text
 
 
 def test_torchrun_is_a_launcher(torch_loaded: LoadedInterpreter, three: Said, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Training over the nodes of a real Ray cluster: who is killed in the middle changes no bit."""
+"""Training over the nodes of a real Ray cluster: a node that is killed in the middle changes no bit."""
 
 import hashlib
 import random
@@ -40,10 +40,9 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def train(run: Run, hidden: int = 16, folder: str = "") -> tuple[str, int]:
-    """The bits of parameters and losses, and how many processes are left. Says where it is; ends after the kill."""
+    """The bits of the parameters, and the number of processes. With a folder, it ends only after the kill."""
     model = nn.Sequential(nn.Linear(20, hidden), nn.ReLU(), nn.Dropout(0.2), nn.Linear(hidden, 3))
     step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses)
-    seen = []
     for epoch in run.epochs(EPOCHS):
         for batch in run.batches((X, Y), B):
             if folder and epoch == 0:
@@ -52,8 +51,10 @@ def train(run: Run, hidden: int = 16, folder: str = "") -> tuple[str, int]:
                 until_s = time.monotonic() + 60
                 while not Path(folder, "killed").exists() and time.monotonic() < until_s:
                     threading.Event().wait(0.01)
-            seen.append(step(batch))
-    tensors = [*model.state_dict().values(), *seen]
+            step(batch)
+            if folder:
+                run.save(Path(folder, "last.pt"))
+    tensors = model.state_dict().values()
     bits = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
     return bits, len(run.gather(None))
 
@@ -80,15 +81,17 @@ def killed_in_the_middle(
     killer = threading.Thread(target=kill)
     killer.start()
     found: tuple[str, int] = fanwise.run(
-        partial(train, hidden=hidden, folder=str(folder)), devices=4, pool=pool, progress=False
+        partial(train, hidden=hidden, folder=str(folder)), devices=4, pool=pool, progress=False, restarts=1
     )
     killer.join()
     return found
 
 
-def test_a_node_that_is_killed_costs_the_step_and_not_the_run(cluster: RayCluster, pool: Pool, tmp_path: Path) -> None:
+def test_a_run_starts_again_on_the_nodes_that_are_left_after_one_is_killed(
+    cluster: RayCluster, pool: Pool, tmp_path: Path
+) -> None:
     alone = fanwise.run(train, devices="cpu", progress=False)
-    assert killed_in_the_middle(cluster, pool, tmp_path, cpus=3, after_s=0.1) == (alone[0], 1)
+    assert killed_in_the_middle(cluster, pool, tmp_path, cpus=3, after_s=0.1) == (alone[0], 2)
 
 
 @pytest.mark.soak
@@ -100,4 +103,4 @@ def test_nodes_that_are_killed_at_any_moment_change_no_bit(
     hidden, cpus = chance.choice([16, LARGE]), chance.choice([2, 3])
     alone = fanwise.run(partial(train, hidden=hidden), devices="cpu", progress=False)
     found = killed_in_the_middle(cluster, pool, tmp_path, cpus=cpus, after_s=chance.uniform(0, 1), hidden=hidden)
-    assert found == (alone[0], 4 - cpus)
+    assert found == (alone[0], 2)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..teams.node_info import NodeInfo
+from ..comm.node_info import NodeInfo
 
 
 class Found(NamedTuple):

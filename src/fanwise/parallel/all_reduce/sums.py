@@ -14,11 +14,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from ..comm.node_info import decode_nodes, encode_nodes, to_device
+from ..comm.team import Team, check_total
 from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
-from ..teams.node_info import hear, tell, to_device
-from ..teams.team import Team, check_done
 from .contract import AllReduce, AllReducePlan, Found
 from .two_shot import TwoShot
 
@@ -101,14 +101,14 @@ class TeamSums:
     ) -> tuple[AllReducePlan, Partial]:
         """Exchange everything but the gradients. Return how they are added, and the sum of the rest."""
         placement = self._placement
-        messages = self._team.gather(operation, (placement.status(), tell(nodes)))
+        messages = self._team.gather(operation, (placement.status(), encode_nodes(nodes)))
         found = [
             Found(place, number, node)
             for place, (_, infos) in enumerate(messages)
-            for number, node in enumerate(hear(infos))
+            for number, node in enumerate(decode_nodes(infos))
         ]
         result = total([each.node.node() for each in found], shards, add)
-        check_done(result)
+        check_total(result)
         reached = list(map(any, zip(*(each.node.reached for each in found if each.node.reached), strict=True)))
         placement.on_statuses([status for status, _ in messages], is_sparse=bool(result.sparse))
         return AllReducePlan(found, shards, reached, result.count if mean else None), result

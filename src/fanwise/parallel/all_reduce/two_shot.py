@@ -7,7 +7,7 @@
 So each process receives and adds 1/k of the gradients, for any number of shards, and each byte moves once in each
 direction: the traffic of a ring (D2L 13.5, exercise 3). Every element is added in the order of the tree of `shards`, so
 the bits depend neither on the owner of an element nor on how slices travel. That is left to a `Transport`: shared
-memory (shared_memory/direct.py) or messages (torch_distributed/messages.py).
+memory (comm/shm_exact.py) or a process group (comm/exact.py).
 
 Between the phases an optimizer may update this process's slice of the parameters instead of phase 3.
 """
@@ -17,10 +17,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..comm.flat_layout import Bucket
+from ..comm.team import divide
 from ..replica.gradients import total_into
 from ..shards import Node
-from ..teams.layout import Bucket
-from ..teams.team import divide
 from .contract import AllReducePlan, Found
 
 

@@ -123,10 +123,16 @@ class Writer:
 
     Args:
         on_change: called with True before a checkpoint is written, and with False after it.
+        on_written: called with its path or URL when a checkpoint is written. Both are called from any thread.
     """
 
-    def __init__(self, on_change: Callable[[bool], None] = lambda is_writing: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[bool], None] = lambda is_writing: None,
+        on_written: Callable[[str], None] = lambda path: None,
+    ) -> None:
         self._on_change = on_change
+        self._on_written = on_written
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._errors: list[BaseException] = []  # of the last checkpoint: at most one
@@ -141,7 +147,7 @@ class Writer:
             TypeError: the content cannot be copied. ClosedError: in a fork of the process.
         """
         location, snapshot = self._prepare(path), take_snapshot(content)
-        arguments = (location, snapshot, self._errors, self._on_change)
+        arguments = (location, snapshot, self._errors, self._on_change, self._on_written)
         thread = threading.Thread(target=_write_in_background, args=arguments, name="fanwise-checkpoint", daemon=False)
         self._on_change(True)
         try:
@@ -157,6 +163,7 @@ class Writer:
         self._on_change(True)
         try:
             write(location, content)
+            self._on_written(os.fspath(location))
         finally:
             self._on_change(False)
 
@@ -197,10 +204,15 @@ class Writer:
 
 
 def _write_in_background(
-    location: Location, content: Mapping[str, Any], errors: list[BaseException], on_change: Callable[[bool], None]
+    location: Location,
+    content: Mapping[str, Any],
+    errors: list[BaseException],
+    on_change: Callable[[bool], None],
+    on_written: Callable[[str], None],
 ) -> None:
     try:
         write(location, content)
+        on_written(os.fspath(location))
     except BaseException as error:
         error.add_note(f"while the checkpoint {location} was written in the background")
         traceback.clear_frames(error.__traceback__)  # they refer to the content

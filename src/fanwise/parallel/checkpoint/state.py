@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from ..comm.team import Stateful
 from ..config import Plan
 from ..rng import generators_of
-from ..teams.team import Stateful
 from .location import StrPath
 
 _KEPT = "kept "
@@ -65,12 +65,11 @@ class RunState:
                 self._settings[id(registered)] = [
                     {key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]
                 ]
-        # A scheduler that is created after its optimizer was restored has reset the learning rates.
-        optimizer = getattr(registered, "optimizer", None)
-        for group, stored in zip(
-            getattr(optimizer, "param_groups", []), self._settings.get(id(optimizer), []), strict=False
-        ):
-            group.update(stored)
+            # A scheduler that is created after its optimizer was restored has reset the learning rates.
+            optimizer = getattr(registered, "optimizer", None)
+            settings = self._settings.get(id(optimizer), [])
+            for group, stored in zip(getattr(optimizer, "param_groups", []), settings, strict=False):
+                group.update(stored)
 
     def content(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""

@@ -14,16 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from ...tensor.random import permutation
 from ...tensor.random.keys import Key
-from ..checks.agreement import first_difference
-from ..checks.checksums import marks_of_batch
 from ..rng import begin, kept_streams
+from ..validation.fingerprints import batch_fingerprints
 from .batch import Content, Rows, align, as_tensor, is_array, num_samples
 
-Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any] | DataLoader[Any]
+Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any]
 Collate = Callable[[list[Any]], Content]
 
 
@@ -113,8 +112,8 @@ def collate(collate_fn: Collate, samples: list[Any]) -> Content:
 
 
 def _check_equal(first: Content, second: Content) -> None:
-    difference = first_difference([marks_of_batch(content, "the shard") for content in (first, second)])
-    if difference is None:
+    once, twice = (dict(batch_fingerprints(content, "the shard")) for content in (first, second))
+    if once == twice:
         return
     error = ValueError(
         "the data set returned different samples when the same indices were read twice. Samples may depend only on "
@@ -123,7 +122,8 @@ def _check_equal(first: Content, second: Content) -> None:
         "  wrong:  self.rng = np.random.default_rng(0)       # in __init__; then, in __getitem__: self.rng.normal()\n"
         "  right:  np.random.normal(), torch.randn(1)        # in __getitem__ and collate_fn: from (seed, epoch, index)"
     )
-    error.add_note(f"{difference.name} was {difference.values[0]}, then {difference.values[1]}")
+    name = next(name for name in once | twice if once.get(name) != twice.get(name))
+    error.add_note(f"{name} was {once.get(name)}, then {twice.get(name)}")
     raise error
 
 
@@ -189,7 +189,7 @@ def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise TypeError(
             f"{expected}; got {type(data).__name__}.\n"
-            f"Only run.batches also takes a DataLoader or an IterableDataset. Pass the data set itself."
+            f"Pass the data set of a DataLoader, and its options. Only run.batches takes an IterableDataset."
         )
     if isinstance(data, Mapping):
         raise TypeError(

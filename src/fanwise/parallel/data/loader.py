@@ -13,41 +13,48 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ...links.codec import pack_error, unpack_error
 from ...pool.current import current, in_job
 from ...tensor.random.keys import Key
+from ..rng import forget_spare_normal
 from ..shards import cut
 from .batch import Batch, Content, Rows
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
 from .device_copy import DeviceCopy
 from .position import Pass
-from .stream import ShardsOf, StreamFetch, StreamReader, StreamShards
+from .stream import StreamFetch, StreamReader, StreamShards
 
 InitFn = Callable[[int], Any]
 Requests = Iterable[Mapping[int, range]]  # per batch: the samples of each shard, in the order of the pass
 
+_MAX_IDLE = 3  # sets of persistent workers that are kept, such as those for training, validation and test data
+
 _log = logging.getLogger(__name__)
+
+
+class LoaderArguments(TypedDict, total=False):
+    """Options of torch's DataLoader, as keyword arguments."""
+
+    collate_fn: Collate | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool | None
+    persistent_workers: bool
+    timeout: float
+    worker_init_fn: InitFn | None
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """Options of torch's DataLoader. Raises what DataLoader raises for invalid values."""
+    """Options of torch's DataLoader, with their defaults. Raises what DataLoader raises for invalid values."""
 
     collate_fn: Collate | None = None
     num_workers: int = 0
@@ -65,50 +72,6 @@ class LoaderOptions:
             persistent_workers=self.persistent_workers,
             timeout=self.timeout,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderSettings:
-    """The data set and the options of a DataLoader."""
-
-    data: Any
-    batch_size: int
-    shuffle: bool | None
-    drop_last: bool
-    options: LoaderOptions
-
-
-def settings_of(loader: "DataLoader[Any]") -> LoaderSettings:
-    """Return the settings of a DataLoader. Raises ValueError if it determines the order or the batches by itself."""
-    data: Any = loader.dataset
-    is_stream = isinstance(data, IterableDataset)
-    sampler: Any = loader.sampler
-    is_random = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(data)
-    unsupported = {
-        "sampler": not (is_stream or is_random or type(sampler) is SequentialSampler),
-        "batch_sampler": loader.batch_size is None or not (is_stream or type(loader.batch_sampler) is BatchSampler),
-        "generator": loader.generator is not None or getattr(sampler, "generator", None) is not None,
-        "multiprocessing_context": loader.multiprocessing_context is not None,
-        "in_order": not getattr(loader, "in_order", True),
-        "pin_memory_device": bool(getattr(loader, "pin_memory_device", None)),
-    }
-    if names := [name for name, is_set in unsupported.items() if is_set]:
-        raise ValueError(
-            f"run.batches does not support a DataLoader with {' and '.join(names)}. It determines the order and the "
-            f"random numbers of the samples from (seed, epoch), so that they are the same on any number of devices.\n"
-            f"  right:  run.batches(data, batch_size, shuffle=True, num_workers=2)"
-        )
-    assert loader.batch_size is not None
-    options = LoaderOptions(
-        collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
-        num_workers=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor,
-        pin_memory=loader.pin_memory or None,
-        persistent_workers=loader.persistent_workers,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-    )
-    return LoaderSettings(data, loader.batch_size, None if is_stream else is_random, loader.drop_last, options)
 
 
 def spare_cpus(threads: int, processes: int = 1) -> int | None:
@@ -212,6 +175,7 @@ class ShardFetch:
 
     def read(self, batch: int, shard: int, samples: range) -> Content:
         """Return a shard. A second call reads it again, because the loss may have changed it in place."""
+        forget_spare_normal()
         if batch == self._batch and shard in self._shards:
             return self._shards.pop(shard)()
         return self._device_copy.copy(self._source.read(samples))
@@ -238,9 +202,9 @@ class Loaders:
     def __init__(self, device: torch.device, spare_cpus: int | None) -> None:
         self._device = device
         self._spare_cpus = spare_cpus
-        self._idle: dict[tuple[object, ...], DataLoader[Any]] = {}  # with persistent workers
+        self._idle: dict[tuple[object, ...], DataLoader[Any]] = {}  # with persistent workers, oldest first
         self._open: weakref.WeakSet[ShardFetch | StreamFetch] = weakref.WeakSet()
-        self._tried: set[tuple[type, int]] = set()
+        self._tried: list[weakref.ref[object]] = []
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> ShardFetch:
         """Start a pass over `data`, which `source` reads."""
@@ -269,32 +233,24 @@ class Loaders:
         return fetch
 
     def tried(self, reader: Reader, data: object) -> Reader:
-        """Return the reader. It reads the first shard of the first pass twice and compares the results."""
-        name = type(data), len(reader)  # not its id: others, made for each pass, may come to lie there or not
-        if isinstance(reader, SampleReader):
-            reader.is_tried = name not in self._tried
-        self._tried.add(name)
+        """Return the reader. It reads the first shard of the first pass over `data` twice and compares the results."""
+        self._tried = [known for known in self._tried if known() is not None]
+        if isinstance(reader, SampleReader) and not any(known() is data for known in self._tried):
+            reader.is_tried = True
+            with suppress(TypeError):  # a list has no weak references: it is tried in each pass
+                self._tried.append(weakref.ref(data))
         return reader
 
     def fetch_stream(
-        self,
-        data: "IterableDataset[Any]",
-        started: Pass,
-        shards_of: ShardsOf,
-        own_shards: Callable[[], range],
-        options: LoaderOptions,
+        self, new_reader: Callable[[], StreamReader], own_shards: Callable[[], range], options: LoaderOptions
     ) -> StreamFetch:
         """Start a pass over a stream."""
-
-        def reader() -> StreamReader:
-            return StreamReader(data, options.collate_fn or default_collate, started)
-
         device_copy = self._device_copy(options)
         if not limit_workers(options.num_workers, self._spare_cpus):
-            return StreamFetch(reader(), device_copy, shards_of)
-        dataset = StreamShards(reader(), shards_of, tuple(own_shards()), _failure)
+            return StreamFetch(new_reader(), device_copy)
+        dataset = StreamShards(new_reader(), own_shards(), _failure)
         iterator = _start(_new_loader(dataset, 1, options, self._device, batch_size=None))
-        fetch = StreamFetch(reader(), device_copy, shards_of, map(_raise_failure, iterator), partial(_end, iterator))
+        fetch = StreamFetch(new_reader(), device_copy, map(_raise_failure, iterator), partial(_end, iterator))
         self._open.add(fetch)
         return fetch
 
@@ -310,12 +266,17 @@ class Loaders:
         return DeviceCopy(self._device, pin=options.pin_memory is not False)
 
     def _release(self, key: tuple[object, ...], loader: "DataLoader[Any]") -> None:
-        """Keep the workers for the next loop over the same data set. The loader refers to it, so its id is unique."""
+        """Keep the workers for the next loop over the same data set. The loader refers to it, so its id is unique.
+
+        The program may create the data set or its functions again for each pass, so old workers end.
+        """
         iterator: Any = loader._iterator
-        if key not in self._idle and all(worker.is_alive() for worker in iterator._workers):
-            self._idle[key] = loader
-        else:
+        if key in self._idle or not all(worker.is_alive() for worker in iterator._workers):
             _end(iterator)
+            return
+        self._idle[key] = loader
+        if len(self._idle) > _MAX_IDLE:
+            _end(self._idle.pop(next(iter(self._idle)))._iterator)
 
 
 def iterate_batches(

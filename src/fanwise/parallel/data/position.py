@@ -144,6 +144,11 @@ class DataPosition:
             started.is_used = started.current_end is not None
 
     @property
+    def is_in_epochs(self) -> bool:
+        """True inside a loop over `run.epochs`."""
+        return self.phase % 2 == 1
+
+    @property
     def has_started(self) -> bool:
         """True after the first loop or pass has started, when it is too late to resume."""
         return self.phase > 0 or bool(self.passes)

@@ -10,14 +10,14 @@ Otherwise it reads and drops the samples before the checkpoint.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..rng import begin, kept_streams
+from ..rng import begin, forget_spare_normal, kept_streams
 from ..shards import cut
 from .batch import Batch, Content
 from .dataset import Collate, collate, note_sample, one_thread
@@ -25,24 +25,6 @@ from .device_copy import DeviceCopy
 from .position import Pass
 
 _END: Any = object()  # of the stream
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRequest:
-    """A request for some shards of a batch.
-
-    Args:
-        start: number of its first sample in the stream.
-        size: number of samples of a batch.
-        num_shards: number of shards of a batch.
-        shards: the requested shards.
-    """
-
-    start: int
-    size: int
-    drop_last: bool
-    num_shards: int
-    shards: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +43,67 @@ class StreamBatch:
     shards: dict[int, Content]
 
 
-ShardsOf = Callable[[int, tuple[int, ...]], StreamRequest]  # arguments: number of a batch, and shards
-
-
 class StreamReader:
-    """Reads a stream in one pass. A request for an earlier batch reads the stream from the beginning."""
+    """Reads the batches of one pass over a stream. Reading an earlier batch restarts the stream.
 
-    def __init__(self, data: "IterableDataset[Any]", collate_fn: Collate, started: Pass) -> None:
+    Args:
+        started: the pass, at the position where reading starts.
+        size: number of samples of a batch.
+        num_shards: number of shards of a batch.
+    """
+
+    def __init__(
+        self,
+        data: "IterableDataset[Any]",
+        collate_fn: Collate,
+        started: Pass,
+        *,
+        size: int,
+        drop_last: bool,
+        num_shards: int,
+    ) -> None:
         self._data = data
         self._collate_fn = collate_fn
+        self._size = size
+        self._drop_last = drop_last
+        self._num_shards = num_shards
         self._key = started.key.fold_in("reading")
+        self._done = started.done
         self._state = started.stream
-        self._first = 0 if started.stream is None else started.done  # number of the first sample of the iterator
         self._iterator: Iterator[Any] | None = None
         self._buffer: list[Any] = []  # samples that were read ahead
         self._number = 0  # of the first sample in the buffer, or of the next sample
-        self._batch: tuple[int, list[Any], bool, Any] = (-1, [], False, None)  # start, samples, is_last, state
+        self._batch: tuple[int, list[Any], bool, Any] = (-1, [], False, None)  # number, samples, is_last, state
 
-    def read(self, request: StreamRequest) -> StreamBatch:
+    def read(self, number: int, shards: Sequence[int]) -> StreamBatch:
+        """Read the batch with this number in the pass, and collate the given shards."""
         with kept_streams(), one_thread():
-            if self._batch[0] != request.start:
-                self._batch = (request.start, *self._next_batch(request))
+            start = self._done + number * self._size
+            if self._batch[0] != number:
+                self._batch = (number, *self._next_batch(start))
             _, samples, is_last, state = self._batch
-            ranges, shards = cut(len(samples), request.num_shards), {}
-            for index in request.shards:
+            ranges, contents = cut(len(samples), self._num_shards), {}
+            for index in shards:
                 if ranges[index]:
-                    begin(self._key.fold_in("collate").fold_in(request.start + ranges[index].start))
-                    shards[index] = collate(self._collate_fn, samples[ranges[index].start : ranges[index].stop])
-        return StreamBatch(len(samples), is_last, state, shards)
+                    begin(self._key.fold_in("collate").fold_in(start + ranges[index].start))
+                    contents[index] = collate(self._collate_fn, samples[ranges[index].start : ranges[index].stop])
+        return StreamBatch(len(samples), is_last, state, contents)
 
-    def _next_batch(self, request: StreamRequest) -> tuple[list[Any], bool, Any]:
-        if self._iterator is None or self._number > request.start:
+    def _next_batch(self, start: int) -> tuple[list[Any], bool, Any]:
+        if self._iterator is None or self._number > start:
             self._restart()
-        while self._number < request.start and self._fill_buffer(1):
+        while self._number < start and self._fill_buffer(1):
             del self._buffer[0]
             self._number += 1
-        self._fill_buffer(request.size)
-        samples, self._buffer = self._buffer[: request.size], self._buffer[request.size :]
+        self._fill_buffer(self._size)
+        samples, self._buffer = self._buffer[: self._size], self._buffer[self._size :]
         self._number += len(samples)
         state = None if self._buffer else self._current_state()  # with a buffer, the state is that of a later sample
-        has_next = self._fill_buffer(request.size if request.drop_last else 1)
+        has_next = self._fill_buffer(self._size if self._drop_last else 1)
         return samples, not has_next, state
 
     def _restart(self) -> None:
-        self._buffer, self._number = [], self._first
+        self._buffer, self._number = [], 0 if self._state is None else self._done
         begin(self._key.fold_in("begin"))
         self._restore(self._data)
         self._iterator = iter(self._data)
@@ -140,28 +139,21 @@ def _has_state(stateful: Any) -> bool:
 
 
 class StreamShards(IterableDataset[Any]):
-    """The data set of a DataLoader worker: the shards of all batches that this process executes.
+    """The data set of a DataLoader worker: all batches, with the given shards.
 
     Args:
         on_error: returns the item that stands for an exception.
     """
 
-    def __init__(
-        self,
-        reader: StreamReader,
-        shards_of: ShardsOf,
-        shards: tuple[int, ...],
-        on_error: Callable[[Exception], Any],
-    ) -> None:
+    def __init__(self, reader: StreamReader, shards: Sequence[int], on_error: Callable[[Exception], Any]) -> None:
         self._reader = reader
-        self._shards_of = shards_of
         self._shards = shards
         self._on_error = on_error
 
     def __iter__(self) -> Iterator[Any]:
         for number in count():
             try:
-                batch = self._reader.read(self._shards_of(number, self._shards))
+                batch = self._reader.read(number, self._shards)
             except Exception as error:
                 yield self._on_error(error)
                 return
@@ -183,13 +175,11 @@ class StreamFetch:
         self,
         reader: StreamReader,
         device_copy: DeviceCopy,
-        shards_of: ShardsOf,
         loaded: Iterator[StreamBatch] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._reader = reader
         self._device_copy = device_copy
-        self._shards_of = shards_of
         self._loaded = loaded
         self._on_close = on_close
         self._number = -1
@@ -197,17 +187,19 @@ class StreamFetch:
 
     def start_batch(self, number: int) -> StreamBatch:
         """Block until the batch is read."""
+        forget_spare_normal()
         if self._loaded is None:
-            return self._reader.read(self._shards_of(number, ()))
+            return self._reader.read(number, ())
         batch = next(self._loaded)
         self._number, self._shards = number, dict(batch.shards)
         return batch
 
     def shard(self, number: int, index: int) -> Content:
         """Return a shard. A second call reads it again, because the loss may have changed it in place."""
+        forget_spare_normal()
         if number == self._number and index in self._shards:
             return self._device_copy.copy(self._shards.pop(index))
-        return self._device_copy.copy(self._reader.read(self._shards_of(number, (index,))).shards[index])
+        return self._device_copy.copy(self._reader.read(number, (index,)).shards[index])
 
     def close(self) -> None:
         """End the loop and its worker."""

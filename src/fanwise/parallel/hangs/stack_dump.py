@@ -24,8 +24,8 @@ _MAX_LINES = 60
 _NUMBER_BYTES = 8
 # Stack frames of these files, and those below them, are not shown: they are the same in every process.
 _LIBRARY_FILES = (
-    "/fanwise/parallel/supervisor/ranks.py",
-    "/fanwise/parallel/running.py",
+    "/fanwise/parallel/launch/worker.py",
+    "/fanwise/parallel/run.py",
     "/fanwise/pool/worker.py",
     "/fanwise/parallel/data/dataset.py",
 )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..teams.team import Alone
+from ..comm.team import Alone
 from .stack_dump import describe_thread
 from .stragglers import StragglerDetector, limit_s
 

@@ -8,7 +8,7 @@ import torch.optim.optimizer as optimizer_module
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from ..checks.misuse import hooks
+from ..validation.misuse import hooks
 
 Group = Mapping[str, Any]  # settings of an optimizer
 

@@ -4,7 +4,7 @@ import math
 from typing import Literal
 
 from ...base.nearest import did_you_mean
-from ..checks.checking import whole_number
+from ..validation.arguments import whole_number
 
 Rule = Literal["linear", "sqrt"]
 

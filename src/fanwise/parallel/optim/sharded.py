@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..teams.layout import Bucket, in_order
+from ..comm.flat_layout import Bucket, in_order
 from .elementwise import COUNTED, KEYS, has_hooks, make_like
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..teams.layout import Bucket
+from ..comm.flat_layout import Bucket
 from .elementwise import is_elementwise
 from .sharded import ShardedOptimizer, SliceMemory
 
@@ -39,6 +39,7 @@ class StepOptimizer:
 
     def unshard(self) -> None:
         """Update the whole optimizer from now on. All processes call it between the same steps."""
+        self._in_parts = False
         if self._sharded is not None:
             self._sharded.end()
             self._sharded = None
@@ -76,19 +77,19 @@ class StepOptimizers:
         return id(optimizer) in self._by_optimizer
 
     def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:
-        """Return the optimizer for a new step. Steps with the same parameters share one, and its slices.
+        """Return the optimizer for a new step. Steps with the same parameters share one, and its memory.
 
         Args:
             in_parts: the step needs no whole gradients, as it would for clipping, accumulation, a scaled loss, or a
                 loop of the program's own.
         """
         earlier = self._by_optimizer.setdefault(id(optimizer), [])
-        for known in earlier:
-            is_same = len(known.params) == len(params) and all(map(is_, known.params, params))
-            if in_parts and known.is_sharded and is_same:
-                return known
-        for known in earlier:
-            known.unshard()
+        same = [each for each in earlier if len(each.params) == len(params) and all(map(is_, each.params, params))]
+        if not same or not in_parts:
+            for known in earlier:
+                known.unshard()
+        if same:
+            return same[0]
         new = StepOptimizer(params, optimizer, in_parts=in_parts and not earlier)
         earlier.append(new)
         return new

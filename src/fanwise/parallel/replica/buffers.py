@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ...base.nearest import did_you_mean
+from ..validation.fingerprints import as_integers, have_same_bits
 from .gradients import Changed, Rule
 
 _NOTHING = torch.empty(0)  # a buffer that the user has set to None
@@ -131,7 +132,7 @@ class Buffers:
 
     def _changed(self) -> list[int]:
         now = [self._buffer(place) for place in range(len(self._kept))]
-        return [place for place, is_same in enumerate(_are_equal(now, self._kept)) if not is_same]
+        return [place for place, is_same in enumerate(_have_same_bits(now, self._kept)) if not is_same]
 
     def _buffer(self, place: int) -> Tensor:
         module, name = self._homes[place]
@@ -139,15 +140,17 @@ class Buffers:
         return _NOTHING if buffer is None else buffer
 
 
-def _are_equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[bool]:
-    """As torch.equal for each pair. An accelerator is waited for once, not for each."""
+def _have_same_bits(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[bool]:
+    """As `have_same_bits` for each pair. Waits once for an accelerator."""
     if all(tensor.device.type == "cpu" for tensor in others):
-        return list(map(torch.equal, some, others))
-    found = [
-        (one == other).all() if (one.shape, one.device) == (other.shape, other.device) else other.new_zeros(()).bool()
+        return list(map(have_same_bits, some, others))
+    results = [
+        (as_integers(one) == as_integers(other)).all()
+        if (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+        else torch.zeros((), dtype=torch.bool, device=other.device)
         for one, other in zip(some, others, strict=True)
     ]
-    return torch.stack(found).cpu().tolist()
+    return torch.stack(results).cpu().tolist()
 
 
 def _check_means(means: Sequence[str], buffers: Mapping[str, Tensor]) -> None:

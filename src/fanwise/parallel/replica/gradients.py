@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..shards import Node, total
+from ..validation.fingerprints import have_same_bits
 
 # The value of a buffer after a step: the mean over the samples; that of the first shard; equal in all shards.
 Rule = Literal["mean", "first", "same"]
@@ -148,5 +149,5 @@ def _added(left: Changed, right: Changed) -> Changed:
         return Changed(left.value + right.value, samples)
     if left.rule == "first":
         return Changed(left.value, samples, "first")
-    is_same = left.is_same and right.is_same and torch.equal(left.value, right.value)
+    is_same = left.is_same and right.is_same and have_same_bits(left.value, right.value)
     return Changed(left.value, samples, "same", is_same)

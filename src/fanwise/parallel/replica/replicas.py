@@ -69,8 +69,6 @@ class Replica:
         modules: the model, named "", and other modules that shards use, by their names in messages.
         params: the parameters of the model.
         others: the parameters of the other modules.
-        used: the ids of `params` and `others`.
-        dropped: the ids of parameters in `others` that got a gradient, which was dropped.
         generators: torch's random generators of this device.
         is_checked: check that no two shards write their gradients to the same memory.
     """
@@ -90,7 +88,6 @@ class Replica:
         self.device = device
         self.generators = generators_of(device)
         self.params = list(model.parameters())
-        self.dropped: set[int] = set()
         self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
         self.is_checked = False
         self._autocast = autocast
@@ -106,7 +103,6 @@ class Replica:
         own = set(self.params)
         params = [param for module in self.modules.values() for param in module.parameters()]
         self.others = [param for param in dict.fromkeys(params) if param not in own]
-        self.used = frozenset(map(id, params))
         self.buffers = Buffers(self.modules, self._mean_buffers)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
@@ -153,9 +149,7 @@ class Replica:
     def forget_others(self) -> None:
         """Set gradients in modules that this step does not train to None."""
         for param in self.others:
-            if param.grad is not None:
-                param.grad = None
-                self.dropped.add(id(param))
+            param.grad = None
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float | Tensor]:
         """Return the summed loss of a shard with its graph, and the count."""
@@ -212,8 +206,8 @@ def noted(work: ShardWork, shards: int) -> Iterator[None]:
     except Exception as error:
         if "does not have a deterministic implementation" in str(error):
             error.add_note(
-                'fanwise.run(..., reduce="fast") allows such operators. The last bits of the result then differ between '
-                "runs, even on one device. Another operator may be deterministic."
+                'fanwise.run(..., reduce="fast") allows such operators. The last bits of the result then differ from '
+                "run to run, even on one device. Another operator may be deterministic."
             )
         error.add_note(f"in shard {work.index} of {shards}, with {work.samples} samples of the batch")
         if shards > 1 and "more than 1 value per channel" in str(error):

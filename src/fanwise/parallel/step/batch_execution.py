@@ -11,6 +11,7 @@ When a process is lost, everything from `transaction` to `gather` is repeated, w
 process's.
 """
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,10 +20,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..checks.checking import check_compiled, is_compiled_by_shape
-from ..checks.misuse import passing, updating
-from ..checks.parts import Parts
-from ..checks.verifying import Verifier
+from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch
 from ..progress import ProgressLine
@@ -30,7 +28,9 @@ from ..replica.gradients import Partial, divided
 from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
 from ..shards import Node, assign
-from ..teams.team import NotSame, Sums, Team
+from ..validation.arguments import check_compiled, check_optimizer, is_compiled_by_shape
+from ..validation.consistency import Verifier
+from ..validation.misuse import library_update
 from .loss_scale import LossScale, unscale
 
 
@@ -99,7 +99,7 @@ class BatchExecution:
         self.guard = guard
         self._plan = plan
         self._optimizers = optimizers
-        self._parts = Parts(replica.modules, optimizers)
+        self._optimized = self._optimized_params()
         self._line = line
         self._is_first = True
         self._is_compiled_by_shape = any(map(is_compiled_by_shape, replica.modules.values()))
@@ -115,13 +115,27 @@ class BatchExecution:
             TypeError: a part of the batch cannot be cut into samples.
         """
         self.guard.check("a step of the run")
-        self._parts.check(self.number)
+        self._check_optimizers()
         batch = as_batch(content, self._plan.shards, self.replica.device)
         if self._is_compiled_by_shape:
             check_compiled(batch.sizes)
-        if self.verifier.comparison.is_due(self.batches):
-            self.verifier.comparison.check(self.batches, content, batch)
+        if self.verifier.is_due(self.batches):
+            self.verifier.check_batch(self.batches, content, batch)
         return batch
+
+    def _optimized_params(self) -> list[Tensor]:
+        return [
+            param for optimizer in self._optimizers for group in optimizer.param_groups for param in group["params"]
+        ]
+
+    def _check_optimizers(self) -> None:
+        """Raise ValueError if an optimizer got parameters that the step does not exchange."""
+        params = self._optimized_params()
+        if len(params) == len(self._optimized) and all(map(operator.is_, params, self._optimized)):
+            return
+        for optimizer in self._optimizers:
+            check_optimizer(optimizer, self.replica.params, has_closure=True)
+        self._optimized = params
 
     def take_repeat_check(self) -> bool:
         """Return whether a shard of this batch is executed twice as a check. Called once per batch."""
@@ -140,7 +154,7 @@ class BatchExecution:
         buffers = self.replica.buffers
         self.replica.forget_grads()
         buffers.keep()
-        self.replica.is_checked = self.verifier.comparison.is_due(self.batches)
+        self.replica.is_checked = self.verifier.is_due(self.batches)
         try:
             yield
         except BaseException as error:
@@ -152,9 +166,7 @@ class BatchExecution:
 
     @contextmanager
     def shard_context(self, *, generators: Sequence[Generator] | None = None) -> Iterator[None]:
-        """Reject parameter updates in this block.
-
-        Random streams, and gradients of modules that this step does not train, are restored after it.
+        """Restore random streams, and gradients of modules that this step does not train, after the block.
 
         Args:
             generators: of torch, to restore; by default those of the device.
@@ -165,7 +177,7 @@ class BatchExecution:
         for param, _ in other_grads:
             param.grad = None
         try:
-            with passing(self.replica.used), kept_streams(generators):
+            with kept_streams(generators):
                 yield
         finally:
             for param, grad in other_grads:
@@ -211,7 +223,7 @@ class BatchExecution:
             mean: divide the gradients by the count.
         """
         operation = f"makes step {self.number} of batch {self.batches}"
-        with updating():
+        with library_update():
             total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
         self.replica.buffers.settle(total.buffers, total.samples)
         return total
@@ -225,7 +237,7 @@ class BatchExecution:
 
     def update_slices(self) -> None:
         """Update this process's slice of the parameters, then fetch the other slices. It replaces `gather`."""
-        with updating():
+        with library_update():
             self.sums.update_slices()
 
     # -- after the shards ------------------------------------------------------------------------------------------

@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from ..checks.misuse import updating
+from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
 from ..shards import Node, TreeSum
-from ..teams.team import divide
+from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
 from .loss_scale import are_finite
 
@@ -282,7 +282,7 @@ class ManualStep:
         try:
             if scale is None or scale.adjust(is_finite):
                 for placement in self._placements:
-                    with updating():
+                    with library_update():
                         placement.step(closure)
                 self.updates += 1
         finally:
@@ -299,7 +299,7 @@ class ManualStep:
                 f"  right:  for x, y in step.shards(batch): step.backward(...)\n"
                 f"          step.update()"
             )
-        self._execution.verifier.comparison.check_end(self.batches)
+        self._execution.verifier.check_end(self.batches)
 
     def state_dict(self) -> dict[str, Any]:
         """The counts, and gradients that wait for an update."""

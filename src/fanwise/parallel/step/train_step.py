@@ -14,14 +14,14 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from ..checks.checking import check_no_gradients
-from ..checks.misuse import updating
+from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
-from ..teams.team import divide
+from ..validation.arguments import check_no_gradients
+from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
 from .cuda_graph import LaunchProbe, StepGraphs
 
@@ -172,7 +172,7 @@ class Step:
         try:
             if self._clip_norm is not None:
                 self._clip(self._clip_norm)
-            with updating():
+            with library_update():
                 self._placement.step()
         finally:
             self._replica.forget_grads()
@@ -223,7 +223,7 @@ class Step:
 
     def check_end(self) -> None:
         """After the training, with `verify=`: raise ValueError if the processes differ."""
-        self._execution.verifier.comparison.check_end(self.batches)
+        self._execution.verifier.check_end(self.batches)
 
     # -- state -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,122 @@
+"""What a process sends to the others about its nodes of the tree, besides the gradients.
+
+    nodes --encode_nodes--> plain tuples --pickle, another process--> decode_nodes --> a NodeInfo for each
+
+Every process sends this once in each step, so it consists of types that are pickled quickly.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..data.batch import copy_to_device
+from ..replica.gradients import Changed, Partial, Rule
+from ..shards import Node
+
+Plain = list[tuple[Any, ...]]  # Any: the fields of a NodeInfo
+
+
+@dataclass(slots=True)
+class NodeInfo:
+    """A node over the shards from `start` to before `stop`, without its gradients.
+
+    Attributes:
+        reached: which parameters have a gradient; empty: none of the shards had samples.
+        loss_type: the name of its torch.dtype.
+        buffers: index, value, and the other fields of a `Changed`.
+        sparse: the parts of sparse gradients.
+    """
+
+    start: int
+    stop: int
+    reached: bytes = b""
+    loss: float = 0.0
+    loss_type: str = "float32"
+    count: float = 0
+    samples: int = 0
+    buffers: Sequence[tuple[int, npt.NDArray[Any], int, Rule, bool]] = ()
+    executed: int = 0
+    sparse: Sequence[tuple[int, Tensor, Tensor, tuple[int, ...], bool]] = ()
+
+    def node(self) -> Node[Partial]:
+        """Return the node without gradients."""
+        if not self.reached:
+            return Node(self.start, self.stop, None)
+        loss = torch.tensor(self.loss, dtype=getattr(torch, self.loss_type))
+        buffers = {
+            place: Changed(torch.from_numpy(buffer), samples, rule, is_same)
+            for place, buffer, samples, rule, is_same in self.buffers
+        }
+        sparse = dict(map(_sparse_gradient, self.sparse))
+        return Node(self.start, self.stop, Partial([], loss, self.count, self.samples, buffers, self.executed, sparse))
+
+
+def encode_nodes(nodes: Sequence[Node[Partial]]) -> Plain:
+    """Return these nodes without gradients, in main memory. Waits for the device once for each type of tensor."""
+    values = [node.value for node in nodes if node.value is not None]
+    tensors = [value.loss for value in values]
+    tensors += [changed.value for value in values for changed in value.buffers.values()]
+    on_host = in_main_memory(tensors)
+    losses, buffers = iter(on_host[: len(values)]), iter(on_host[len(values) :])
+    return [
+        (node.start, node.stop)
+        if node.value is None
+        else (node.start, node.stop, *_encode(node.value, next(losses), buffers))
+        for node in nodes
+    ]
+
+
+def _encode(value: Partial, loss: Tensor, host_buffers: Iterator[Tensor]) -> tuple[Any, ...]:  # Any: of a NodeInfo
+    reached = bytes([grad is not None for grad in value.grads])
+    buffers = [(place, next(host_buffers).numpy(), *changed[1:]) for place, changed in value.buffers.items()]
+    loss_type = str(loss.dtype).removeprefix("torch.")
+    count = value.count.item() if isinstance(value.count, Tensor) else value.count
+    fields = reached, loss.item(), loss_type, count, value.samples, buffers, value.executed
+    return (*fields, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]) if value.sparse else fields
+
+
+def _parts(place: int, grad: Tensor) -> tuple[int, Tensor, Tensor, tuple[int, ...], bool]:
+    """The parts of a sparse gradient. Entries for the same element are not added yet."""
+    return place, grad._indices(), grad._values(), tuple(grad.shape), grad.is_coalesced()
+
+
+def _sparse_gradient(parts: tuple[int, Tensor, Tensor, tuple[int, ...], bool]) -> tuple[int, Tensor]:
+    place, indices, values, shape, is_coalesced = parts
+    grad = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
+    return place, grad
+
+
+def decode_nodes(nodes: Plain) -> list[NodeInfo]:
+    """Decode the result of `encode_nodes`."""
+    return [NodeInfo(*fields) for fields in nodes]
+
+
+def to_device(result: Partial, device: torch.device) -> Partial:
+    """Copy what was gathered back to the device. The gradients are there already."""
+    if device.type != "cpu":
+        result.loss = copy_to_device(result.loss, device)
+        result.buffers = {
+            place: changed._replace(value=copy_to_device(changed.value, device))
+            for place, changed in result.buffers.items()
+        }
+        result.sparse = {place: copy_to_device(grad, device) for place, grad in result.sparse.items()}
+    return result
+
+
+def in_main_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the same values in main memory, by one copy for each type, because each copy waits for the device."""
+    places_by_type: dict[torch.dtype, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        if tensor.device.type != "cpu":
+            places_by_type.setdefault(tensor.dtype, []).append(place)
+    on_host = list(tensors)
+    for places in places_by_type.values():
+        flat = torch.cat([tensors[place].reshape(-1) for place in places]).cpu()
+        parts = torch.split(flat, [tensors[place].numel() for place in places])
+        for place, part in zip(places, parts, strict=True):
+            on_host[place] = part.view(tensors[place].shape)
+    return on_host

@@ -1,0 +1,124 @@
+"""Areas of the shared memory with the gradients, parameters and optimizer state of one step, in one layout.
+
+    sum          the gradients of all shards            new params   parameters that their owners have updated
+    state        of a sharded optimizer, each key in two versions
+    nodes        a few nodes of the tree for each rank, in one or two versions
+
+Areas are mapped on first use. Parts that nobody writes take no memory.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from torch import Tensor
+
+from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
+from .flat_layout import Bucket, Layout
+from .shared_memory import SharedMemory, bytes_of, pages
+
+_FIRST = 1 << 40  # the offset of the first area in the shared memory
+_MAX_NODES = 22  # a range of shards is at most two nodes for each level of the tree
+_MAX_KEYS = 3
+_SUM, _NEW, _STATE, _NODES = 0, 1, 2, 2 + 2 * _MAX_KEYS
+
+
+class MemoryTeam(Protocol):
+    """The interface of a team that these areas need.
+
+    Attributes:
+        rank: the number of this process for the whole run. ranks: their number at the beginning.
+    """
+
+    rank: int
+    ranks: int
+    memory: SharedMemory
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part now, by place."""
+        ...
+
+    @property
+    def place(self) -> int: ...
+
+    @property
+    def next_turn(self) -> int:
+        """The turn of the next exchange. Nobody reads what was written for the last but one."""
+        ...
+
+    def barrier(self) -> None:
+        """Block until all members have come to this call. They can then read each other's writes from before it."""
+        ...
+
+
+class Areas:
+    """See the module.
+
+    Args:
+        offset: bytes that the areas of other steps take. versions: of each node.
+
+    Attributes:
+        area_bytes: size of one area, in whole pages. size_bytes: of all of them, mostly untouched.
+    """
+
+    def __init__(self, team: MemoryTeam, layout: Layout, offset: int, versions: int = 1) -> None:
+        self.layout = layout
+        self.team = team
+        self.area_bytes = pages(max(layout.size_bytes, 1))
+        self._offset = _FIRST + offset
+        self._areas_per_rank = versions * _MAX_NODES
+        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + self._areas_per_rank * team.ranks)))
+        self._areas: dict[int, tuple[FileMap, Tensor]] = {}
+        self._views: dict[tuple[int, Bucket], Tensor] = {}
+
+    def own_slice(self) -> list[Bucket]:
+        """The slice of this process."""
+        return self.layout.owned(self.team.place, len(self.team.members))
+
+    def slices_of_others(self) -> Iterator[list[Bucket]]:
+        """The slices of the other processes."""
+        size = len(self.team.members)
+        return (self.layout.owned(place, size) for place in range(size) if place != self.team.place)
+
+    # -- buckets of areas ------------------------------------------------------------------------------------------
+
+    def sum(self, bucket: Bucket) -> Tensor:
+        return self._view(_SUM, bucket)
+
+    def new_params(self, bucket: Bucket) -> Tensor:
+        return self._view(_NEW, bucket)
+
+    def state(self, key: int, version: int, bucket: Bucket) -> Tensor:
+        return self._view(_STATE + 2 * key + version, bucket)
+
+    def node(self, rank: int, number: int, bucket: Bucket) -> Tensor:
+        return self._view(_NODES + rank * self._areas_per_rank + number, bucket)
+
+    def _view(self, area: int, bucket: Bucket) -> Tensor:
+        view = self._views.get((area, bucket))
+        if view is None:
+            mapping, memory = self._area(area)
+            mapping.gather(bucket.first, bucket.last - bucket.first)
+            view = self._views[area, bucket] = bucket.of(memory)
+        return view
+
+    def _area(self, area: int) -> tuple[FileMap, Tensor]:
+        if area not in self._areas:
+            mapping = self.team.memory.map(self._offset + area * self.area_bytes, self.area_bytes)
+            self._areas[area] = mapping, bytes_of(mapping)
+        return self._areas[area]
+
+    # -- whole areas -----------------------------------------------------------------------------------------------
+
+    def whole_node(self, rank: int, number: int, version: int = 0) -> Tensor:
+        return self._area(_NODES + rank * self._areas_per_rank + version * _MAX_NODES + number)[1]
+
+    def whole_state(self, key: int, version: int, place: int) -> Tensor:
+        return self.layout.whole(self._area(_STATE + 2 * key + version)[1], place)
+
+    def whole_param(self, place: int) -> Tensor:
+        return self.layout.whole(self._area(_NEW)[1], place)
+
+    def private_sum(self) -> FileMap:
+        """Map the sum so that writes stay in this process."""
+        return self.team.memory.map(self._offset + _SUM, self.area_bytes, private=True)

@@ -1,0 +1,95 @@
+"""Random streams of shards and samples: seeded by a key, and those of the program restored."""
+
+import functools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.parallel.rng import begin, kept_streams, restored_streams
+from fanwise.tensor import Key
+
+HIGH = 1 << 32  # the lowest bit that a seed of 32 bits does not have
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_streams_depend_on_the_key_and_those_of_the_program_continue_after_the_block() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = [drawn(), drawn()]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    assert drawn() == expected[0]
+    with kept_streams():
+        begin(Key(1))
+        first = drawn()
+        with kept_streams():
+            begin(Key(2))
+            assert len({*drawn(), *first}) == 6
+        begin(Key(1))
+        assert drawn() == first
+    assert drawn() == expected[1]
+
+
+def test_every_half_of_a_key_changes_all_streams() -> None:
+    class Words:
+        def __init__(self, *words: int) -> None:
+            self.words = words
+
+    streams = []
+    with kept_streams():
+        for words in ((5, 7), (5 + HIGH, 7), (5, 7 + HIGH), (6, 7), (5, 8)):
+            key: Any = Words(*words)  # Any: in place of a Key
+            begin(key)
+            streams.append(drawn())
+    assert all(len(set(stream)) == len(streams) for stream in zip(*streams, strict=True))
+
+
+def test_torch_draws_uniform_numbers_after_begin() -> None:
+    with kept_streams():
+        begin(Key(1))
+        numbers = torch.rand(100_000, dtype=torch.float64)
+        normal = torch.randn(100_000)
+    assert abs(numbers.mean() - 0.5) < 0.01 and abs(normal.std() - 1) < 0.01
+    assert len(set(numbers.tolist())) == len(numbers)
+
+
+def test_streams_are_restored_exactly_with_the_spare_normal_number_of_numpy() -> None:
+    np.random.seed(3)
+    expected = np.random.randn(4).tolist()
+    np.random.seed(3)
+    first = np.random.randn()
+    with restored_streams():
+        np.random.randn()
+    assert [first, *np.random.randn(3)] == expected
+
+
+class Stream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.ones(8, 2))
+
+
+def test_normal_numbers_of_the_program_do_not_depend_on_loader_workers() -> None:
+    def train(run: Run, workers: int, data: Any) -> list[float]:  # Any: a data set
+        model = nn.Linear(2, 1)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
+        np.random.seed(0)
+        numbers = [np.random.randn()]
+        for batch in run.batches(data, 4, num_workers=workers):
+            numbers.append(np.random.randn())
+            batch.whole()
+            numbers.append(np.random.randn())
+            step(batch)
+            numbers.append(np.random.randn())
+        return numbers
+
+    for data in (Stream(), list(torch.ones(8, 2))):
+        runs = [functools.partial(train, workers=workers, data=data) for workers in (0, 1)]
+        assert fanwise.run(runs[0], devices=1) == fanwise.run(runs[1], devices=1)

@@ -38,7 +38,7 @@ from .step.batch_execution import BatchExecution, ShardLoopGuard
 from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
-from .step.train_step import Step
+from .step.train_step import Step, TrainStages
 from .validation import misuse
 from .validation.arguments import (
     check_model,
@@ -304,14 +304,8 @@ class Run:
                 if batch_norm == "global"
                 else [LocalDevice(replica) for _ in self.devices]
             )
-            made = Step(
-                execution,
-                placements[0],
-                local,
-                clip_norm=clip_norm,
-                accumulate=accumulate,
-                graphs=(lambda step: StepGraphs(step, execution, optimizers[0])) if captures else None,
-            )
+            stages = TrainStages(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
+            made = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else None)
         self._steps.append(made)
         self._replicas.append(replica)
         self._state.register("step", made)

@@ -209,7 +209,9 @@ def noted(work: ShardWork, shards: int) -> Iterator[None]:
                 'fanwise.run(..., reduce="fast") allows such operators. The last bits of the result then differ from '
                 "run to run, even on one device. Another operator may be deterministic."
             )
-        error.add_note(f"in shard {work.index} of {shards}, with {work.samples} samples of the batch")
+        error.add_note(
+            f"in shard {work.index} of {shards}, with {work.samples} sample{'s' * (work.samples != 1)} of the batch"
+        )
         if shards > 1 and "more than 1 value per channel" in str(error):
             error.add_note(
                 "Batch normalization uses the statistics of a shard, and this one is too small. Use drop_last=True to "

@@ -115,10 +115,11 @@ class CudaGraph:
 GRAPHS: dict[str, Callable[[torch.device, int], Graph]] = {"cuda": CudaGraph}
 
 
-class CapturableStep(Protocol):
-    """The stages of a step that are captured."""
+class CapturableStages(Protocol):
+    """The stages of a step that are captured: `TrainStages`."""
 
     updates: int
+    grad_norm: Tensor | None
 
     def train(self, batch: Batch) -> Partial:
         """Execute the step without a graph."""
@@ -128,20 +129,12 @@ class CapturableStep(Protocol):
         """Clip these mean gradients and call the optimizer."""
         ...
 
-    def take_grad_norm(self) -> Tensor | None:
-        """Return the norm that the last `clip_and_step` has computed."""
-        ...
-
-    def set_grad_norm(self, norm: Tensor) -> None:
-        """Set the norm of the last update."""
-        ...
-
 
 class StepGraphs:
     """The CUDA graphs of one step, by kind of step; see the module."""
 
-    def __init__(self, step: CapturableStep, execution: BatchExecution, optimizer: Optimizer) -> None:
-        self._step = step
+    def __init__(self, stages: CapturableStages, execution: BatchExecution, optimizer: Optimizer) -> None:
+        self._stages = stages
         self._execution = execution
         self._optimizer = optimizer
         self._graphs: dict[Any, _CapturedStep] = {}
@@ -166,7 +159,7 @@ class StepGraphs:
         if self._seen[kind] == 1:
             if len(self._seen) > _MAX_GRAPHS:
                 self._forget_oldest()
-            total = self._step.train(batch)
+            total = self._stages.train(batch)
             self._execution.replica.buffers.note_changes()
             return total
         return self._compared(kind, None, batch, inputs)
@@ -184,15 +177,15 @@ class StepGraphs:
 
     def _compared(self, kind: Any, captured: "_CapturedStep | None", batch: Batch, inputs: "_Inputs") -> Partial:
         """Execute the step without the graph, restore the state, and replay the graph. Both must have equal bits."""
-        state = _TrainingState(self._execution, self._step, self._optimizer)
+        state = _TrainingState(self._execution, self._stages, self._optimizer)
         before = state.copy()
-        total = self._step.train(batch)
+        total = self._stages.train(batch)
         expected = state.copy()
         if expected.tensors.keys() != before.tensors.keys():  # it has initialized more of the optimizer
             return total
         state.restore(before)
         if captured is None:
-            captured = _CapturedStep(self._step, self._execution, batch, inputs)
+            captured = _CapturedStep(self._stages, self._execution, batch, inputs)
             captured.uses = 2
             self._graphs[kind] = captured
         result = captured.train(batch, inputs)
@@ -225,9 +218,9 @@ class _Snapshot:
 class _TrainingState:
     """Everything that a step changes: parameters, buffers, the state of the optimizer, and counts."""
 
-    def __init__(self, execution: BatchExecution, step: CapturableStep, optimizer: Optimizer) -> None:
+    def __init__(self, execution: BatchExecution, stages: CapturableStages, optimizer: Optimizer) -> None:
         self._execution = execution
-        self._step = step
+        self._stages = stages
         self._optimizer = optimizer
 
     def copy(self) -> _Snapshot:
@@ -237,7 +230,7 @@ class _TrainingState:
             {name: tensor.detach().clone() for name, tensor in self._tensors().items()},
             execution.batches,
             execution.executions,
-            self._step.updates,
+            self._stages.updates,
             None if scale is None else scale.state_dict(),
         )
 
@@ -247,7 +240,7 @@ class _TrainingState:
             for name, tensor in self._tensors().items():
                 tensor.copy_(snapshot.tensors[name])
         execution.batches, execution.executions = snapshot.batches, snapshot.executions
-        self._step.updates = snapshot.updates
+        self._stages.updates = snapshot.updates
         if execution.loss_scale is not None and snapshot.loss_scale is not None:
             execution.loss_scale.load_state_dict(snapshot.loss_scale)
 
@@ -327,9 +320,9 @@ class _CapturedStep:
         uses: how often a step of its kind was due.
     """
 
-    def __init__(self, step: CapturableStep, execution: BatchExecution, batch: Batch, inputs: _Inputs) -> None:
+    def __init__(self, stages: CapturableStages, execution: BatchExecution, batch: Batch, inputs: _Inputs) -> None:
         self.uses = 0
-        self._step = step
+        self._stages = stages
         self._execution = execution
         self._replica = execution.replica
         self._inputs = inputs.copy()
@@ -358,16 +351,16 @@ class _CapturedStep:
             assert self._total is not None, "it was captured"
             total = replace(self._total)
             self._execution.record(batch, total)
-            self._step.updates += 1
+            self._stages.updates += 1
         else:
             total = self._exchange(batch, inputs)
             self._execution.record(batch, total)
             scale = self._execution.loss_scale
             if scale is None or scale.update(total.grads):
                 self._update(total.grads)
-                self._step.updates += 1
+                self._stages.updates += 1
         if self._grad_norm is not None:
-            self._step.set_grad_norm(self._grad_norm.clone())
+            self._stages.grad_norm = self._grad_norm.clone()
         return total
 
     def _replay(self, batch: Batch, inputs: _Inputs) -> None:
@@ -393,8 +386,8 @@ class _CapturedStep:
         """Replay clipping and update. The first ones run without a graph, and initialize the optimizer."""
         if not self._has_updated:
             self._has_updated = True
-            self._step.clip_and_step(grads)
-            self._grad_norm = self._step.take_grad_norm()
+            self._stages.clip_and_step(grads)
+            self._grad_norm = self._stages.grad_norm
             return
         present = [grad for grad in grads if grad is not None]
         if self._update_graph is None:
@@ -443,8 +436,8 @@ class _CapturedStep:
             return Node(index, index + 1, self._replica.differentiate_apart(work))
 
     def _clip_and_step(self) -> None:
-        self._step.clip_and_step(self._grads)
-        self._grad_norm = self._step.take_grad_norm()
+        self._stages.clip_and_step(self._grads)
+        self._grad_norm = self._stages.grad_norm
 
 
 def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, *, accumulate: int, batch_norm: str) -> None:

@@ -7,7 +7,7 @@ there is no `zero_grad` to call.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,13 +35,13 @@ class AccumulatedGradients:
     batches: int
 
 
-class Step:
-    """One training step, made by `run.step`. Call it with a batch of `run.batches`, or with a tree of tensors.
+class TrainStages:
+    """The stages of a step: forward and backward, reduction, clipping, update.
 
     Attributes:
-        batches: number of batches seen.
+        execution: of the batches of this step.
         updates: number of updates.
-        executions: number of executed shards in all processes: one per shard with samples and batch.
+        grad_norm: the 2-norm of the gradients of the last update, if it was computed.
     """
 
     def __init__(
@@ -52,18 +52,105 @@ class Step:
         *,
         clip_norm: float | None,
         accumulate: int,
-        graphs: Callable[["Step"], StepGraphs] | None = None,
     ) -> None:
+        self.execution = execution
         self.updates = 0
-        self._execution = execution
+        self.clip_norm = clip_norm
+        self.grad_norm: Tensor | None = None
+        self.accumulated: AccumulatedGradients | None = None
         self._replica = execution.replica
         self._placement = placement
         self._devices = devices
-        self._clip_norm = clip_norm
         self._accumulate = accumulate
-        self._accumulated: AccumulatedGradients | None = None
-        self._grad_norm: Tensor | None = None
-        self._graphs = None if graphs is None else graphs(self)
+
+    def train(self, batch: Batch) -> Partial:
+        """Execute all stages for a batch. Return the sums over all shards."""
+        execution = self.execution
+        is_update = self.accumulated is None and (self._accumulate == 1 or batch.last)
+        while True:
+            with execution.team.attempt() as attempt, execution.transaction():
+                nodes = self._forward_backward(batch)
+                total = execution.reduce(nodes, batch, mean=is_update)
+                is_sliced = is_update and self._placement.is_sharded
+                if is_sliced:
+                    execution.update_slices()
+                else:
+                    execution.gather(total, mean=is_update)
+            if not attempt.is_void:
+                break
+            discard_contents(batch)
+        execution.record(batch, total)
+        if is_sliced:
+            self.updates += 1
+        elif is_update:
+            self._update(total.grads)
+        else:
+            self._accumulate_grads(total, batch.last)
+        return total
+
+    def _forward_backward(self, batch: Batch) -> list[Node[Partial]]:
+        """Execute the shards of this process. Return the nodes of the tree that they form."""
+        execution, shards = self.execution, len(batch.sizes)
+        tree: TreeSum[Partial] = TreeSum(shards, add)
+        with execution.shard_context():
+            work = execution.shard_work(batch)
+            for device, share in zip(self._devices, assign(len(work), len(self._devices)), strict=True):
+                for node in device.execute(work[share.start : share.stop], execution.key, shards):
+                    tree.put(node)
+        return tree.nodes
+
+    def _accumulate_grads(self, total: Partial, last: bool) -> None:
+        """Add the gradients of a batch to those before it. Update after the last of `accumulate` batches."""
+        if self.accumulated is None:
+            self.accumulated = AccumulatedGradients(total.grads, total.count, 1)
+        else:
+            if self._replica.is_checked:
+                check_apart(total.grads, [self.accumulated.grads])
+            add_grads(self.accumulated.grads, total.grads)
+            self.accumulated.count = self.accumulated.count + total.count
+            self.accumulated.batches += 1
+        if self.accumulated.batches >= self._accumulate or last:
+            accumulated, self.accumulated = self.accumulated, None
+            divide(accumulated.grads, accumulated.count)
+            self._update(accumulated.grads)
+
+    def _update(self, grads: Sequence[Tensor | None]) -> None:
+        """Clip these mean gradients and call the optimizer, unless a scaled loss has made them infinite."""
+        scale = self.execution.loss_scale
+        if scale is None or scale.update(grads):
+            self.clip_and_step(grads)
+            self.updates += 1
+
+    def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
+        """Clip these mean gradients and call the optimizer."""
+        for param, grad in zip(self._replica.params, grads, strict=True):
+            param.grad = grad
+        try:
+            if self.clip_norm is not None:
+                present = [param.grad for param in self._replica.params if param.grad is not None]
+                self.grad_norm = get_total_norm(present)
+                if self.clip_norm < math.inf:
+                    clip_grads_with_norm_(self._replica.params, self.clip_norm, self.grad_norm)
+            with library_update():
+                self._placement.step()
+        finally:
+            self._replica.forget_grads()
+
+
+class Step:
+    """One training step, made by `run.step`. Call it with a batch of `run.batches`, or with a tree of tensors.
+
+    Attributes:
+        batches: number of batches seen.
+        updates: number of updates.
+        executions: number of executed shards in all processes: one per shard with samples and batch.
+    """
+
+    def __init__(self, stages: TrainStages, graphs: StepGraphs | None = None) -> None:
+        self._stages = stages
+        self._execution = stages.execution
+        self._replica = stages.execution.replica
+        self._graphs = graphs
         self._probe = LaunchProbe(self._replica.device) if graphs is None else None
 
     @property
@@ -75,21 +162,25 @@ class Step:
         return self._execution.executions
 
     @property
+    def updates(self) -> int:
+        return self._stages.updates
+
+    @property
     def grad_norm(self) -> Tensor:
         """The 2-norm of all gradients of the last update before clipping, with the same bits on any device.
 
         Raises:
             ValueError: the step was made without `clip_norm`; or there was no update yet.
         """
-        if self._clip_norm is None:
+        if self._stages.clip_norm is None:
             raise ValueError(
                 "step.grad_norm is computed only on request, because every process then needs the whole gradients.\n"
                 "  wrong:  step = run.step(model, optimizer, loss_fn)\n"
                 "  right:  step = run.step(model, optimizer, loss_fn, clip_norm=math.inf)    # measured, never clipped"
             )
-        if self._grad_norm is None:
+        if self._stages.grad_norm is None:
             raise ValueError("step.grad_norm is that of the last update, and there was none yet")
-        return self._grad_norm
+        return self._stages.grad_norm
 
     def __call__(self, batch: Any) -> Tensor:
         """Forward, backward and, unless more batches are to be accumulated, the update.
@@ -99,8 +190,8 @@ class Step:
             for the device.
 
         Raises:
-            ValueError: no samples, parts of different lengths, or counts that sum to 0; model or optimizer got other
-                parameters since the step was made, or the model has gradients.
+            ValueError: no samples, parts of different lengths, or counts that sum to 0; the optimizer got parameters
+                since the step was made, or the model has gradients.
             TypeError: a part of the batch cannot be cut into samples.
             Errors of the model and of `loss_fn`, with a note on the shard. The step has then changed nothing.
         """
@@ -114,98 +205,12 @@ class Step:
             total = self._graphs.train(prepared)
         elif self._probe is not None and self._probe.is_active:
             with self._probe.measured():
-                total = self.train(prepared)
+                total = self._stages.train(prepared)
         else:
-            total = self.train(prepared)
+            total = self._stages.train(prepared)
         loss = execution.finish(prepared, total)
         execution.team.step_ends()
         return loss
-
-    # -- the stages ------------------------------------------------------------------------------------------------
-
-    def train(self, batch: Batch) -> Partial:
-        """Execute all stages of the step. Return the sums over all shards."""
-        is_update = self._accumulated is None and (self._accumulate == 1 or batch.last)
-        while True:
-            with self._execution.team.attempt() as attempt, self._execution.transaction():
-                nodes = self._forward_backward(batch)
-                total = self._execution.reduce(nodes, batch, mean=is_update)
-                is_sliced = is_update and self._placement.is_sharded
-                if is_sliced:
-                    self._execution.update_slices()
-                else:
-                    self._execution.gather(total, mean=is_update)
-            if not attempt.is_void:
-                break
-            discard_contents(batch)
-        self._execution.record(batch, total)
-        if is_sliced:
-            self.updates += 1
-        elif is_update:
-            self.update(total.grads)
-        else:
-            self._accumulate_grads(total, batch.last)
-        return total
-
-    def _forward_backward(self, batch: Batch) -> list[Node[Partial]]:
-        """Execute the shards of this process. Return the nodes of the tree that they form."""
-        execution, shards = self._execution, len(batch.sizes)
-        tree: TreeSum[Partial] = TreeSum(shards, add)
-        with execution.shard_context():
-            work = execution.shard_work(batch)
-            for device, share in zip(self._devices, assign(len(work), len(self._devices)), strict=True):
-                for node in device.execute(work[share.start : share.stop], execution.key, shards):
-                    tree.put(node)
-        return tree.nodes
-
-    def update(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer, unless a scaled loss has made them infinite."""
-        scale = self._execution.loss_scale
-        if scale is None or scale.update(grads):
-            self.clip_and_step(grads)
-            self.updates += 1
-
-    def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer."""
-        for param, grad in zip(self._replica.params, grads, strict=True):
-            param.grad = grad
-        try:
-            if self._clip_norm is not None:
-                self._clip(self._clip_norm)
-            with library_update():
-                self._placement.step()
-        finally:
-            self._replica.forget_grads()
-
-    def take_grad_norm(self) -> Tensor | None:
-        """Return the norm that the last `clip_and_step` has computed."""
-        return self._grad_norm
-
-    def set_grad_norm(self, norm: Tensor) -> None:
-        """Set `grad_norm`, for updates that a graph has made."""
-        self._grad_norm = norm
-
-    def _clip(self, clip_norm: float) -> None:
-        self._grad_norm = get_total_norm([param.grad for param in self._replica.params if param.grad is not None])
-        if clip_norm < math.inf:
-            clip_grads_with_norm_(self._replica.params, clip_norm, self._grad_norm)
-
-    def _accumulate_grads(self, total: Partial, last: bool) -> None:
-        """Add the gradients of a batch to those before it; update after the last of `accumulate` batches."""
-        if self._accumulated is None:
-            self._accumulated = AccumulatedGradients(total.grads, total.count, 1)
-        else:
-            if self._replica.is_checked:
-                check_apart(total.grads, [self._accumulated.grads])
-            add_grads(self._accumulated.grads, total.grads)
-            self._accumulated.count = self._accumulated.count + total.count
-            self._accumulated.batches += 1
-        if self._accumulated.batches >= self._accumulate or last:
-            accumulated, self._accumulated = self._accumulated, None
-            divide(accumulated.grads, accumulated.count)
-            self.update(accumulated.grads)
-
-    # -- checks ----------------------------------------------------------------------------------------------------
 
     def _check_repeats(self, batch: Batch) -> None:
         """Execute the first shard of this process that has samples twice. Its gradients must be the same."""
@@ -225,11 +230,9 @@ class Step:
         """After the training, with `verify=`: raise ValueError if the processes differ."""
         self._execution.verifier.check_end(self.batches)
 
-    # -- state -----------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """The counts, and accumulated gradients."""
-        accumulated = self._accumulated
+        accumulated = self._stages.accumulated
         window = (
             None
             if accumulated is None
@@ -240,8 +243,9 @@ class Step:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._execution.load_state_dict(state)
-        self.updates = state["updates"]
-        self._accumulated = None if state["window"] is None else AccumulatedGradients(**state["window"])
-        if self._accumulated is not None:  # a checkpoint is read into main memory
+        self._stages.updates = state["updates"]
+        accumulated = None if state["window"] is None else AccumulatedGradients(**state["window"])
+        if accumulated is not None:  # a checkpoint is read into main memory
             device = self._replica.device
-            self._accumulated.grads = [None if grad is None else grad.to(device) for grad in self._accumulated.grads]
+            accumulated.grads = [None if grad is None else grad.to(device) for grad in accumulated.grads]
+        self._stages.accumulated = accumulated

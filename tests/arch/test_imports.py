@@ -60,7 +60,7 @@ QUIET = [
     "links/shared_memory/segment_table.py",
     "parallel/data/position.py",
     "parallel/config.py",
-    "parallel/shards.py",
+    "parallel/step/tree.py",
     "parallel/hangs/stragglers.py",
     "parallel/launch/membership.py",
     "plot/crowds.py",

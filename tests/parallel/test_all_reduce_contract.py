@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fanwise.parallel.all_reduce.contract import AllReduce, AllReducePlan
+from fanwise.parallel.comm.all_reduce import AllReduce, AllReducePlan
 from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.testing.all_reduce_contract import (
     CHECKS,

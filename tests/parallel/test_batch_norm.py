@@ -22,9 +22,9 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.batch_norm import GlobalNormDevice, check_batch_norm, merge, moments_of
 from fanwise.parallel.comm.team import Alone
 from fanwise.parallel.data.batch import select
-from fanwise.parallel.replica.gradients import Partial, add
-from fanwise.parallel.replica.replicas import LocalDevice, Replica, ShardWork
-from fanwise.parallel.shards import Node, cut, total
+from fanwise.parallel.step.gradients import Partial, add
+from fanwise.parallel.step.replicas import LocalDevice, Replica, ShardWork
+from fanwise.parallel.step.tree import Node, cut, total
 from fanwise.tensor.random.keys import Key
 
 # B: samples, C: channels

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
-from fanwise.parallel.all_reduce.sums import TeamSums, one_node
 from fanwise.parallel.comm.fast import FastAllReduce
+from fanwise.parallel.comm.sums import TeamSums, one_node
 from fanwise.parallel.comm.team import Alone, OwnSums
 from fanwise.parallel.comm.torch_group import TorchGroup
 from fanwise.parallel.optim.step_optimizer import StepOptimizer
-from fanwise.parallel.replica.gradients import Partial
-from fanwise.parallel.shards import Node
+from fanwise.parallel.step.gradients import Partial
+from fanwise.parallel.step.tree import Node
 
 
 def partial(*values: float | None, samples: int = 2) -> Partial:

@@ -33,14 +33,14 @@ from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cu
 from .data.stream import StreamReader, iterate_stream
 from .optim.step_optimizer import StepOptimizer, StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
-from .replica.replicas import Device, LocalDevice, LossFn, Replica
 from .rng import generators_of
-from .shards import assign
 from .step.batch_execution import BatchExecution, ShardLoopGuard
 from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
+from .step.replicas import Device, LocalDevice, LossFn, Replica
 from .step.train_step import Step, TrainStages
+from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
     check_model,

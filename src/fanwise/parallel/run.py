@@ -35,9 +35,8 @@ from .launch.local import Supervisor
 from .launch.pools import lease_for
 from .launch.settings import Settings, default_backend
 from .process_settings.environment import run_environment
-from .progress import NoScreen, Screen, function_name, open_screen
-from .run_status import RankStatus, StatusScreen
-from .shards import cut
+from .progress import NoScreen, RankStatus, Screen, StatusScreen, function_name, open_screen
+from .step.tree import cut
 from .user_collectives import copy_of_result
 from .validation.arguments import check_name, seconds, whole_number
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..all_reduce.contract import AllReducePlan, Found
+from .all_reduce import AllReducePlan, Found
 from .flat_layout import Bucket, Layout, flat_gradient, joined
 from .torch_group import TorchGroup
 
 
 class GroupTransport:
-    """See the module and all_reduce/two_shot.py."""
+    """See the module and all_reduce.py."""
 
     def __init__(self, group: TorchGroup, params: Sequence[nn.Parameter], device: torch.device) -> None:
         self._group = group

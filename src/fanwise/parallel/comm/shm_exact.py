@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..all_reduce.contract import AllReducePlan, Found
+from .all_reduce import AllReducePlan, Found
 from .flat_layout import Bucket, flat_gradient
 from .shared_memory import bytes_of
 from .shm_areas import Areas
 
 
 class Direct:
-    """See the module and all_reduce/two_shot.py."""
+    """See the module and all_reduce.py."""
 
     def __init__(self, areas: Areas) -> None:
         self._areas = areas

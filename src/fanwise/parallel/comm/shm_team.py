@@ -23,11 +23,9 @@ from torch import nn
 
 from ...base.errors import TrialStopped
 from ...pool.contract import Decision
-from ..all_reduce.contract import AllReduce
-from ..all_reduce.sums import TeamSums
-from ..all_reduce.two_shot import TwoShot
 from ..optim.sharded import SliceMemory
 from ..optim.step_optimizer import StepOptimizer
+from .all_reduce import AllReduce, TwoShot
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .flat_layout import Layout
 from .pipes import MessageSink
@@ -35,6 +33,7 @@ from .shared_memory import SharedMemory
 from .shm_areas import Areas
 from .shm_exact import Direct
 from .shm_one_shot import OneShot
+from .sums import TeamSums
 from .team import Attempt, OwnSums, Sums, divergence
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ...pool.contract import Decision
 from ...pool.reporting import report
 from ..optim.step_optimizer import StepOptimizer
-from ..replica.gradients import Partial, add, divided
-from ..shards import Node, total
+from ..step.gradients import Partial, add, divided
+from ..step.tree import Node, total
 
 T = TypeVar("T")
 

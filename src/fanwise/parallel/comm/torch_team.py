@@ -15,16 +15,15 @@ from ...base.errors import TrialStopped, WorkerLostError
 from ...links.codec import pack_error, unpack_error
 from ...pool.contract import Decision
 from ...pool.reporting import report
-from ..all_reduce.contract import AllReduce
-from ..all_reduce.sums import TeamSums
-from ..all_reduce.two_shot import TwoShot
 from ..config import Plan
 from ..optim.step_optimizer import StepOptimizer
 from ..process_settings import torch_settings
 from ..validation.fingerprints import first_difference
+from .all_reduce import AllReduce, TwoShot
 from .exact import GroupTransport
 from .fast import FastAllReduce
 from .neighbors import Neighbors, process_info
+from .sums import TeamSums
 from .team import Attempt, Sums, divergence
 from .torch_group import TorchBackend, TorchGroup, World
 

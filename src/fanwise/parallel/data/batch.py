@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..shards import cut
+from ..step.tree import cut
 
 _ALIGNED_BYTES = 64
 _NOT_NUMBERS = "OSUMmV"  # kinds of NumPy types that torch does not have

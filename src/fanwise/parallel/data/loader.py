@@ -25,7 +25,7 @@ from ...links.codec import pack_error, unpack_error
 from ...pool.current import current, in_job
 from ...tensor.random.keys import Key
 from ..rng import forget_spare_normal
-from ..shards import cut
+from ..step.tree import cut
 from .batch import Batch, Content, Rows
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
 from .device_copy import DeviceCopy

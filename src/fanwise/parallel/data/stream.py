@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..rng import begin, forget_spare_normal, kept_streams
-from ..shards import cut
+from ..step.tree import cut
 from .batch import Batch, Content
 from .dataset import Collate, collate, note_sample, one_thread
 from .device_copy import DeviceCopy

@@ -35,8 +35,7 @@ from ..context import Run
 from ..hangs.stack_dump import StackFile, describe_process
 from ..hangs.stragglers import StragglerDetector, Stragglers, limit_s
 from ..process_settings import torch_settings
-from ..progress import function_name, open_screen
-from ..run_status import RankStatus, StatusScreen
+from ..progress import RankStatus, StatusScreen, function_name, open_screen
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
 from .settings import Settings

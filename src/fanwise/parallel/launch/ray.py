@@ -27,8 +27,7 @@ from ...pool.outcomes import value_of
 from ...pool.reporting import begin_report
 from ..context import Run
 from ..process_settings import torch_settings
-from ..progress import Screen, function_name, open_screen
-from ..run_status import RankStatus, StatusScreen
+from ..progress import RankStatus, Screen, StatusScreen, function_name, open_screen
 from .ray_worker import main
 from .settings import Settings
 from .worker import RankTask

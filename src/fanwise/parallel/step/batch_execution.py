@@ -24,14 +24,14 @@ from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch
 from ..progress import ProgressLine
-from ..replica.gradients import Partial, divided
-from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
-from ..shards import Node, assign
 from ..validation.arguments import check_compiled, check_optimizer, is_compiled_by_shape
 from ..validation.consistency import Verifier
 from ..validation.misuse import library_update
+from .gradients import Partial, divided
 from .loss_scale import LossScale, unscale
+from .replicas import Replica, ShardWork
+from .tree import Node, assign
 
 
 class ShardLoopGuard:

@@ -29,11 +29,11 @@ from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
 from ..data.batch import Batch, Content, Rows, tensors_in
-from ..replica.gradients import Partial, add
-from ..replica.replicas import LossFn, ShardWork, noted
 from ..rng import begin, kept_streams
-from ..shards import Node, TreeSum
 from .batch_execution import BatchExecution
+from .gradients import Partial, add
+from .replicas import LossFn, ShardWork, noted
+from .tree import Node, TreeSum
 
 T = TypeVar("T")
 

@@ -24,13 +24,13 @@ from torch import Tensor
 from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
-from ..replica.gradients import Partial, add, add_grads, check_apart
-from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
-from ..shards import Node, TreeSum
 from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
+from .gradients import Partial, add, add_grads, check_apart
 from .loss_scale import are_finite
+from .replicas import ShardWork, noted, scaled
+from .tree import Node, TreeSum
 
 
 @dataclass(slots=True)

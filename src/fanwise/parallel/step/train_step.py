@@ -17,13 +17,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
-from ..replica.gradients import Partial, add, add_grads, check_apart
-from ..replica.replicas import Device, noted
-from ..shards import Node, TreeSum, assign
 from ..validation.arguments import check_no_gradients
 from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
 from .cuda_graph import LaunchProbe, StepGraphs
+from .gradients import Partial, add, add_grads, check_apart
+from .replicas import Device, noted
+from .tree import Node, TreeSum, assign
 
 
 @dataclass(slots=True)

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from ...tensor.random.keys import Key
 from ..data.batch import Content, as_arguments
 from ..rng import begin, generators_of
-from ..shards import Node, TreeSum
 from .buffers import Buffers
 from .gradients import Changed, Partial, add, check_apart
 from .losses import GIVEN, RETURNED, LossReader
+from .tree import Node, TreeSum
 
 _CPU = torch.device("cpu")
 

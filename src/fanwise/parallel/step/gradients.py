@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..shards import Node, total
 from ..validation.fingerprints import have_same_bits
+from .tree import Node, total
 
 # The value of a buffer after a step: the mean over the samples; that of the first shard; equal in all shards.
 Rule = Literal["mean", "first", "same"]

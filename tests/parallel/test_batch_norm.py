@@ -23,7 +23,7 @@ from fanwise.parallel.batch_norm import GlobalNormDevice, check_batch_norm, merg
 from fanwise.parallel.comm.team import Alone
 from fanwise.parallel.data.batch import select
 from fanwise.parallel.step.gradients import Partial, add
-from fanwise.parallel.step.replicas import LocalDevice, Replica, ShardWork
+from fanwise.parallel.step.replicas import Replica, ShardWork
 from fanwise.parallel.step.tree import Node, cut, total
 from fanwise.tensor.random.keys import Key
 
@@ -213,7 +213,7 @@ def test_normalizing_each_shard_by_itself_gives_other_results() -> None:
     ours, plain = Trainer(seeded(network), losses), trained_plainly(network, steps=1)
     ours.replica.buffers.keep()
     work = [ShardWork(i, lambda i: select((X, Y), cut(B, 3)[i]), len(cut(B, 3)[i]), False) for i in range(3)]
-    ours.update(LocalDevice(ours.replica).execute(work, Key(3), 3), 3)
+    ours.update(ours.replica.execute(work, Key(3), 3), 3)
     pairs = zip(ours.model.parameters(), plain.parameters(), strict=True)
     assert max((one - other).abs().max().item() for one, other in pairs) > 1e-3
 

@@ -34,12 +34,12 @@ from .data.stream import StreamReader, iterate_stream
 from .optim.step_optimizer import StepOptimizer, StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
 from .rng import generators_of
-from .step.batch_execution import BatchExecution, ShardLoopGuard
+from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
 from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
-from .step.replicas import Device, LocalDevice, LossFn, Replica
-from .step.train_step import Step, TrainStages
+from .step.replicas import LossFn, Replica
+from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
@@ -301,12 +301,9 @@ class Run:
         if loss_fn is None:
             made = ManualStep(execution, placements)
         else:
-            local: list[Device] = (
-                [GlobalNormDevice(replica, self._team)]
-                if batch_norm == "global"
-                else [LocalDevice(replica) for _ in self.devices]
-            )
-            stages = TrainStages(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
+            is_global = batch_norm == "global"
+            execute = GlobalNormDevice(replica, self._team).execute if is_global else replica.execute
+            stages = TrainStages(execution, placements[0], execute, clip_norm=clip_norm, accumulate=accumulate)
             made = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else None)
         self._steps.append(made)
         self._replicas.append(replica)

@@ -17,7 +17,6 @@ decided whether they are finite.
 """
 
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from torch.optim import Optimizer
 from ...tensor.random.keys import Key
 from ..data.batch import Batch, Content, Rows, tensors_in
 from ..rng import begin, kept_streams
-from .batch_execution import BatchExecution
+from .batch_execution import BatchExecution, TrainStages
 from .gradients import Partial, add
 from .replicas import LossFn, ShardWork, noted
 from .tree import Node, TreeSum
@@ -41,7 +40,6 @@ _log = logging.getLogger(__name__)
 _cuda: Any = torch.cuda  # parts of it have no annotations
 
 _MAX_GRAPHS = 8
-_PROBED_STEPS = range(20, 40)
 
 
 class Graph(Protocol):
@@ -115,25 +113,10 @@ class CudaGraph:
 GRAPHS: dict[str, Callable[[torch.device, int], Graph]] = {"cuda": CudaGraph}
 
 
-class CapturableStages(Protocol):
-    """The stages of a step that are captured: `TrainStages`."""
-
-    updates: int
-    grad_norm: Tensor | None
-
-    def train(self, batch: Batch) -> Partial:
-        """Execute the step without a graph."""
-        ...
-
-    def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer."""
-        ...
-
-
 class StepGraphs:
     """The CUDA graphs of one step, by kind of step; see the module."""
 
-    def __init__(self, stages: CapturableStages, execution: BatchExecution, optimizer: Optimizer) -> None:
+    def __init__(self, stages: TrainStages, execution: BatchExecution, optimizer: Optimizer) -> None:
         self._stages = stages
         self._execution = execution
         self._optimizer = optimizer
@@ -218,7 +201,7 @@ class _Snapshot:
 class _TrainingState:
     """Everything that a step changes: parameters, buffers, the state of the optimizer, and counts."""
 
-    def __init__(self, execution: BatchExecution, stages: CapturableStages, optimizer: Optimizer) -> None:
+    def __init__(self, execution: BatchExecution, stages: TrainStages, optimizer: Optimizer) -> None:
         self._execution = execution
         self._stages = stages
         self._optimizer = optimizer
@@ -320,7 +303,7 @@ class _CapturedStep:
         uses: how often a step of its kind was due.
     """
 
-    def __init__(self, stages: CapturableStages, execution: BatchExecution, batch: Batch, inputs: _Inputs) -> None:
+    def __init__(self, stages: TrainStages, execution: BatchExecution, batch: Batch, inputs: _Inputs) -> None:
         self.uses = 0
         self._stages = stages
         self._execution = execution
@@ -455,42 +438,6 @@ def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, *, accumulate
             f"  wrong:  torch.optim.{name}(model.parameters())\n"
             f"  right:  torch.optim.{name}(model.parameters(), capturable=True)"
         )
-
-
-class LaunchProbe:
-    """Suggests `capture=True` once if launching operations takes longer than executing them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._steps = 0
-        self._launch_bound = 0
-
-    @property
-    def is_active(self) -> bool:
-        return self._device.type == "cuda" and self._steps < _PROBED_STEPS.stop
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Execute one step in the block."""
-        began_s = time.perf_counter()
-        yield
-        self._steps += 1
-        if self._steps <= _PROBED_STEPS.start:
-            return
-        # If the device finishes right after the last launch, it has waited for the launches before.
-        done = _cuda.Event()
-        done.record(torch.cuda.current_stream(self._device))
-        launched_s = time.perf_counter()
-        until_s = launched_s + 0.05 * (launched_s - began_s)
-        while not (is_done := done.query()) and time.perf_counter() < until_s:
-            pass
-        self._launch_bound += is_done
-        if self._steps == _PROBED_STEPS.stop and self._launch_bound > 0.9 * len(_PROBED_STEPS):
-            _log.warning(
-                "the GPU waits for the CPU, which takes %.1f ms to launch the operations of a step: "
-                "run.step(..., capture=True) launches them all at once",
-                1000 * (launched_s - began_s),
-            )
 
 
 @contextmanager

@@ -5,8 +5,8 @@
     4th, 8th, 16th, ...     replayed and compared again
     others                  replayed
 
-Steps are of one kind if their batches have the same shapes, the optimizer has the same settings, and the same parameters
-are trained. Inside the graph the batch is gathered from a data set on the device, or read from fixed memory that it was
+Steps are of one kind if their batches have the same shapes, and the optimizer the same settings and parameters to
+train. Inside the graph the batch is gathered from a data set on the device, or read from fixed memory that it was
 copied to. The shards run on streams of their own. Tree addition, clipping and the update follow on one stream.
 
 Python code of the model and of the optimizer runs only while a step is captured. If a later step would take another

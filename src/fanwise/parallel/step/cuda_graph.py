@@ -470,20 +470,22 @@ class _CapturedStep:
         self._grad_norm = self._stages.grad_norm
 
 
-def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, *, accumulate: int, batch_norm: str) -> None:
-    """Raise ValueError for options and optimizers that a graph cannot execute."""
+def check_capturable(
+    loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, accumulate: int, batch_norm: str
+) -> None:
+    """Raise ValueError for options, and on a device with graphs for optimizers, that a graph cannot execute."""
     if loss_fn is None:
         raise ValueError("capture=True needs a loss_fn; a loop over step.shards(batch) runs in Python at every step")
     if accumulate != 1:
         raise ValueError(f"capture=True needs accumulate=1, got {accumulate}: a graph ends with an update")
     if batch_norm == "global":
         raise ValueError("capture=True needs batch_norm='shard': 'global' exchanges statistics in the forward pass")
-    if any(group.get("capturable") is False for group in optimizer.param_groups):
+    if device.type in GRAPHS and any(group.get("capturable") is False for group in optimizer.param_groups):
         name = type(optimizer).__name__
         raise ValueError(
             f"capture=True needs an optimizer whose state is on the device.\n"
             f"  wrong:  torch.optim.{name}(model.parameters())\n"
-            f"  right:  torch.optim.{name}(model.parameters(), capturable=True)"
+            f"  right:  torch.optim.{name}(model.parameters(), capturable=run.device.type == 'cuda')"
         )
 
 

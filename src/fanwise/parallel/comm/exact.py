@@ -1,4 +1,4 @@
-"""Gradients in slices over a process group: how `all_reduce.two_shot` exchanges them for `reduce="exact"`.
+"""Gradients in slices over a process group: how `all_reduce.TwoShot` exchanges them for `reduce="exact"`.
 
     all_to_all    each process sends every owner its slice of the process's nodes of the tree, in the order of the nodes
     all_gather    each owner sends its slice of the sum to all

@@ -1,4 +1,4 @@
-"""Gradients in slices through shared memory: how `all_reduce.two_shot` exchanges them between CPU ranks.
+"""Gradients in slices through shared memory: how `all_reduce.TwoShot` exchanges them between CPU ranks.
 
 The sum is read through a private mapping. An optimizer, or clipping, that writes into its gradients gets pages of its
 own, which are given up after the step.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.process_settings.torch_settings import apply_settings, read_settings
+from fanwise.parallel.process_settings import apply_settings, read_settings
 from fanwise.parallel.step.gradients import check_apart
 from fanwise.parallel.validation.consistency import first_different
 from fanwise.parallel.validation.fingerprints import first_difference, have_same_bits

@@ -34,7 +34,7 @@ from .launch.external import check_fits, device_of, launched
 from .launch.local import Supervisor
 from .launch.pools import lease_for
 from .launch.settings import Settings, default_backend
-from .process_settings.environment import run_environment
+from .process_settings import run_environment
 from .progress import NoScreen, RankStatus, Screen, StatusScreen, function_name, open_screen
 from .step.tree import cut
 from .user_collectives import copy_of_result

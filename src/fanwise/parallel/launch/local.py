@@ -34,7 +34,7 @@ from ..comm.shm_team import pack
 from ..context import Run
 from ..hangs.stack_dump import StackFile, describe_process
 from ..hangs.stragglers import StragglerDetector, Stragglers, limit_s
-from ..process_settings import torch_settings
+from ..process_settings import read_settings
 from ..progress import RankStatus, StatusScreen, function_name, open_screen
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
@@ -171,7 +171,7 @@ class Supervisor:
         self._answered = 0
         self._poll = select.poll()
         self._screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
-        self._switches = torch_settings.read_settings()
+        self._switches = read_settings()
 
     def _check_lease(self) -> None:
         """Raise LeaseError if the processes can never all run at once: those that do would wait forever."""

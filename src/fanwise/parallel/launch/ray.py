@@ -26,7 +26,7 @@ from ...pool.leases import Resources
 from ...pool.outcomes import value_of
 from ...pool.reporting import begin_report
 from ..context import Run
-from ..process_settings import torch_settings
+from ..process_settings import read_settings
 from ..progress import RankStatus, Screen, StatusScreen, function_name, open_screen
 from .ray_worker import main
 from .settings import Settings
@@ -148,7 +148,7 @@ class RaySupervisor:
     def _submit(self) -> None:
         """Submit all ranks in one turn of the pool, so that two runs never wait for each other's places."""
         progress_s = self._screen.first_s, self._screen.every_s
-        task = RankTask(self._settings, 0, progress_s, function_name(self._train), torch_settings.read_settings())
+        task = RankTask(self._settings, 0, progress_s, function_name(self._train), read_settings())
         towards = self._engine.hosts[0].address if self._engine.hosts else "127.0.0.1"
         group = secrets.token_hex(8)
         requests = [

@@ -32,8 +32,7 @@ from ..config import Plan
 from ..context import Run
 from ..data.position import DataPosition
 from ..hangs.stack_dump import install_stack_dump
-from ..process_settings.environment import run_environment
-from ..process_settings.torch_settings import TorchSettings
+from ..process_settings import TorchSettings, run_environment
 from ..progress import RemoteScreen, RunSnapshot
 from .settings import Settings
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fanwise
 from fanwise.base.errors import WorkerLostError
-from fanwise.parallel.batch_norm import GlobalNormDevice, check_batch_norm, merge, moments_of
+from fanwise.parallel.batch_norm import GlobalBatchNormDevice, check_batch_norm, merge, moments_of
 from fanwise.parallel.comm.team import Alone
 from fanwise.parallel.data.batch import select
 from fanwise.parallel.step.gradients import Partial, add
@@ -69,14 +69,14 @@ class Trainer:
     def node(self, batch: Any, shards: int, team: Any, step: int) -> list[Node[Partial]]:
         ranges = cut(len(batch[0]), shards)
         work = ShardWork(
-            team.place, lambda index: select(batch, ranges[index]), len(ranges[team.place]), alone=shards == 1
+            team.place, lambda index: select(batch, ranges[index]), len(ranges[team.place]), is_only_shard=shards == 1
         )
-        self.replica.buffers.keep()
-        return GlobalNormDevice(self.replica, team).execute([work], Key(3).fold_in(step), shards)
+        self.replica.buffers.save()
+        return GlobalBatchNormDevice(self.replica, team).execute([work], Key(3).fold_in(step), shards)
 
     def update(self, nodes: Sequence[Node[Partial]], shards: int) -> None:
         done = total(nodes, shards, add)
-        self.replica.buffers.settle(done.buffers, done.samples)
+        self.replica.buffers.commit(done.buffers, done.samples)
         for param, grad in zip(self.replica.params, done.grads, strict=True):
             param.grad = None if grad is None else grad / done.count
         self.optimizer.step()
@@ -211,7 +211,7 @@ def test_float64_results_are_equal_to_13_digits() -> None:
 def test_normalizing_each_shard_by_itself_gives_other_results() -> None:
     """The tests above would fail if the layers were not replaced."""
     ours, plain = Trainer(seeded(network), losses), trained_plainly(network, steps=1)
-    ours.replica.buffers.keep()
+    ours.replica.buffers.save()
     work = [ShardWork(i, lambda i: select((X, Y), cut(B, 3)[i]), len(cut(B, 3)[i]), False) for i in range(3)]
     ours.update(ours.replica.execute(work, Key(3), 3), 3)
     pairs = zip(ours.model.parameters(), plain.parameters(), strict=True)
@@ -361,7 +361,7 @@ def test_more_shards_than_processes_are_refused() -> None:
 def test_lost_processes_end_the_run_because_no_other_can_take_over_their_shards() -> None:
     trainer = Trainer(seeded(network), losses)
     with pytest.raises(WorkerLostError, match="1 of 2 processes died"):
-        GlobalNormDevice(trainer.replica, Alone()).execute([], Key(0), 2)
+        GlobalBatchNormDevice(trainer.replica, Alone()).execute([], Key(0), 2)
 
 
 def test_unknown_values_are_refused_with_the_closest_name() -> None:

@@ -54,7 +54,7 @@ class CountedLoss:
 class ListScreen:
     """Keeps the snapshots."""
 
-    first_s, every_s = 1.0, 0.2
+    first_after_s, interval_s = 1.0, 0.2
 
     def __init__(self) -> None:
         self.shown: list[RunSnapshot] = []
@@ -219,7 +219,7 @@ def test_a_log_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         screen = open_screen(True)
         screen.show(FULL)
         screen.close()
-        assert (screen.first_s, screen.every_s) == (10.0, 10.0)
+        assert (screen.first_after_s, screen.interval_s) == (10.0, 10.0)
     assert terminal.getvalue() == 2 * f"{FULL}\n"
 
 

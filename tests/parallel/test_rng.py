@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.rng import begin, kept_streams, restored_streams
+from fanwise.parallel.rng import isolated_generators, preserved_cpu_generators, seed_generators
 from fanwise.tensor import Key
 
 HIGH = 1 << 32  # the lowest bit that a seed of 32 bits does not have
@@ -27,13 +27,13 @@ def test_streams_depend_on_the_key_and_those_of_the_program_continue_after_the_b
     expected = [drawn(), drawn()]
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     assert drawn() == expected[0]
-    with kept_streams():
-        begin(Key(1))
+    with isolated_generators():
+        seed_generators(Key(1))
         first = drawn()
-        with kept_streams():
-            begin(Key(2))
+        with isolated_generators():
+            seed_generators(Key(2))
             assert len({*drawn(), *first}) == 6
-        begin(Key(1))
+        seed_generators(Key(1))
         assert drawn() == first
     assert drawn() == expected[1]
 
@@ -44,17 +44,17 @@ def test_every_half_of_a_key_changes_all_streams() -> None:
             self.words = words
 
     streams = []
-    with kept_streams():
+    with isolated_generators():
         for words in ((5, 7), (5 + HIGH, 7), (5, 7 + HIGH), (6, 7), (5, 8)):
             key: Any = Words(*words)  # Any: in place of a Key
-            begin(key)
+            seed_generators(key)
             streams.append(drawn())
     assert all(len(set(stream)) == len(streams) for stream in zip(*streams, strict=True))
 
 
 def test_torch_draws_uniform_numbers_after_begin() -> None:
-    with kept_streams():
-        begin(Key(1))
+    with isolated_generators():
+        seed_generators(Key(1))
         numbers = torch.rand(100_000, dtype=torch.float64)
         normal = torch.randn(100_000)
     assert abs(numbers.mean() - 0.5) < 0.01 and abs(normal.std() - 1) < 0.01
@@ -66,7 +66,7 @@ def test_streams_are_restored_exactly_with_the_spare_normal_number_of_numpy() ->
     expected = np.random.randn(4).tolist()
     np.random.seed(3)
     first = np.random.randn()
-    with restored_streams():
+    with preserved_cpu_generators():
         np.random.randn()
     assert [first, *np.random.randn(3)] == expected
 

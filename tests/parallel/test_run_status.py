@@ -30,7 +30,7 @@ def folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class LogOfElapsed:
     """A screen that wants to be shown every 10 s."""
 
-    first_s, every_s = 10.0, 10.0
+    first_after_s, interval_s = 10.0, 10.0
 
     def __init__(self) -> None:
         self.shown: list[tuple[float, bool]] = []
@@ -49,7 +49,7 @@ def at(elapsed_s: float, *, is_over: bool = False) -> RunSnapshot:
 def test_a_board_hears_of_a_run_that_is_shown_nowhere() -> None:
     ask_for_statuses()
     published = StatusScreen(NoScreen(), lambda: RANKS)
-    assert (published.first_s, published.every_s) == (1.0, 1.0)
+    assert (published.first_after_s, published.interval_s) == (1.0, 1.0)
     published.show(SNAPSHOT)
     (status,) = statuses()
     body: dict[str, Any] = dict(status.body)  # Any: JSON

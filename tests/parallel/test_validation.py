@@ -1,6 +1,7 @@
 """What makes a result depend on the devices, or spoils a training: refused on one device, before it matters."""
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.process_settings import apply_settings, read_settings
-from fanwise.parallel.step.gradients import check_apart
+from fanwise.parallel.step.gradients import check_no_shared_memory
 from fanwise.parallel.validation.consistency import first_different
 from fanwise.parallel.validation.fingerprints import first_difference, have_same_bits
 from fanwise.parallel.validation.misuse import hooks
@@ -117,6 +118,19 @@ def test_a_buffer_that_differs_between_shards_is_refused_unless_it_is_in_mean_bu
     torch.testing.assert_close(model.middle, X.mean(0))
 
 
+def test_a_buffer_that_the_user_has_set_to_none_is_restored_or_set() -> None:
+    def failing(model: nn.Module, x: Tensor) -> Tensor:
+        raise RuntimeError(f"after forward of {len(model(x))} samples")
+
+    for loss_fn, expected in ((failing, None), (losses, [1.0] * 4)):
+        model = Averaging(torch.ones(4))
+        step = step_of(model, loss_fn)
+        model.middle = None  # type: ignore[assignment]  # a buffer may be None
+        with suppress(RuntimeError):
+            step(X)
+        assert (None if model.middle is None else model.middle.tolist()) == expected
+
+
 @pytest.mark.parametrize("value", [1.0, NAN, INF])
 def test_a_buffer_that_every_shard_changes_in_the_same_way_is_allowed(value: float) -> None:
     model = Averaging(torch.full((4,), value))
@@ -210,7 +224,7 @@ def test_gradients_of_two_shards_in_the_same_memory_are_refused() -> None:
 
     with pytest.raises(ValueError, match="two passes of the model wrote a gradient to the same memory"):
         step_of(nn.Linear(4, 2, bias=False), graphed)(X)
-    check_apart([torch.zeros(2), None], [[torch.zeros(2), None]])
+    check_no_shared_memory([torch.zeros(2), None], [[torch.zeros(2), None]])
 
 
 def test_an_operator_that_is_not_deterministic_is_refused_with_a_way_out() -> None:

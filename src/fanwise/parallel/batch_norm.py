@@ -30,7 +30,7 @@ from ..base.errors import WorkerLostError
 from ..tensor.random.keys import Key
 from .comm.team import Team
 from .step.gradients import Partial
-from .step.replicas import Replica, ShardWork, noted
+from .step.replicas import Replica, ShardWork, add_shard_note
 from .step.tree import Node, TreeSum
 from .validation.arguments import check_name
 
@@ -61,7 +61,7 @@ def check_batch_norm(batch_norm: BatchNorm, model: nn.Module, *, shards: int, pr
             )
 
 
-class GlobalNormDevice:
+class GlobalBatchNormDevice:
     """A device that executes one shard per step, together with the other processes of the team."""
 
     def __init__(self, replica: Replica, team: Team) -> None:
@@ -80,11 +80,11 @@ class GlobalNormDevice:
         if not shard.samples:
             exchange.follow()
         elif shards == 1:
-            with noted(shard, shards):
+            with add_shard_note(shard, shards):
                 value = self._replica.differentiate(shard, key)
         else:
             # The backward pass runs in this thread, because only this thread may use the team.
-            with noted(shard, shards), torch.autograd.set_multithreading_enabled(False):
+            with add_shard_note(shard, shards), torch.autograd.set_multithreading_enabled(False):
                 with _replaced_layers(self._replica.modules, exchange):
                     value = self._replica.differentiate(shard, key)
                 exchange.gather(_END, None)

@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, default_collate
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
 from . import evaluation, user_collectives
-from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
+from .batch_norm import BatchNorm, GlobalBatchNormDevice, check_batch_norm
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer, take_snapshot
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
@@ -43,12 +43,12 @@ from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
+    check_manual_step,
     check_model,
     check_optimizer,
-    check_own_loop,
     check_precision,
     check_step,
-    whole_number,
+    check_whole_number,
 )
 from .validation.consistency import Verifier, check_same_model
 
@@ -256,7 +256,7 @@ class Run:
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
             options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
-            check_own_loop(models, optimizers, options)
+            check_manual_step(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
         for each in optimizers:
@@ -302,7 +302,7 @@ class Run:
             made = ManualStep(execution, placements)
         else:
             is_global = batch_norm == "global"
-            execute = GlobalNormDevice(replica, self._team).execute if is_global else replica.execute
+            execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
             stages = TrainStages(execution, placements[0], execute, clip_norm=clip_norm, accumulate=accumulate)
             made = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else None)
         self._steps.append(made)
@@ -312,7 +312,7 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run. Raises ValueError if negative."""
-        return self._epochs(whole_number("the number of epochs", count, least=0))
+        return self._epochs(check_whole_number("the number of epochs", count, least=0))
 
     def _epochs(self, count: int) -> Iterator[int]:
         for epoch in self._plan.position.epochs(count):
@@ -360,7 +360,7 @@ class Run:
                 dies raises an error of torch.
         """
         options = LoaderOptions(**loader)
-        size = whole_number("batch_size", batch_size, least=1)
+        size = check_whole_number("batch_size", batch_size, least=1)
         batches: Any = self._stream if isinstance(data, IterableDataset) else self._batches
         return self._reaching(batches(data, size, shuffle, drop_last, options))
 
@@ -452,7 +452,7 @@ class Run:
         self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, options: LoaderOptions
     ) -> tuple[float, float]:
         self._loop.check("run.mean or run.sum")
-        size = whole_number("batch_size", batch_size, least=1)
+        size = check_whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
         reader = reader_of(data, options.collate_fn)
         key, length = self._plan.key("mean"), len(reader)

@@ -17,7 +17,7 @@ from ..tensor.random.keys import Key
 from .comm.team import Team
 from .data.batch import as_arguments
 from .data.loader import ShardFetch
-from .rng import begin, kept_streams
+from .rng import isolated_generators, seed_generators
 from .step.losses import check_rows
 from .step.tree import assign
 
@@ -49,13 +49,13 @@ def sums(
         own = assign(len(chunks), team.size)[team.place]
         results: list[tuple[float, float]] = []
         try:
-            with evaluating(model), torch.no_grad(), closing(fetch(own)) as fetched, kept_streams(generators):
+            with evaluating(model), torch.no_grad(), closing(fetch(own)) as fetched, isolated_generators(generators):
                 for number in own:
                     watch((number - own.start) / len(own))
                     places = chunks[number]
                     fetched.start_batch(number)
                     content = fetched.read(number, 0, places)
-                    begin(key.fold_in(places.start), generators)
+                    seed_generators(key.fold_in(places.start), generators)
                     results.append(measured(fn(model, *as_arguments(content)), len(places)))
         finally:
             watch(1)

@@ -24,7 +24,7 @@ import torch
 import torch.utils.deterministic
 
 from ..pool.late_imports import around_imports
-from .rng import restored_streams
+from .rng import preserved_cpu_generators
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ _deterministic: Any = torch.utils.deterministic
 @contextmanager
 def _restore_streams_after_imports() -> Iterator[None]:
     """Ignore random numbers that libraries draw when they are imported, because other processes have imported them."""
-    watcher = around_imports(restored_streams)
+    watcher = around_imports(preserved_cpu_generators)
     try:
         yield
     finally:

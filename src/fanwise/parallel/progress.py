@@ -69,10 +69,10 @@ class RunSnapshot:
 
 
 class Screen(Protocol):
-    """Shows snapshots: the first one after `first_s` seconds, then one every `every_s`."""
+    """Shows snapshots: the first one after `first_after_s` seconds, then one every `interval_s`."""
 
-    first_s: float
-    every_s: float
+    first_after_s: float
+    interval_s: float
 
     def show(self, snapshot: RunSnapshot) -> None: ...
     def close(self) -> None: ...
@@ -91,7 +91,7 @@ class ProgressLine:
     ) -> None:
         self._screen, self._name, self._devices, self._clock = screen, name, devices, clock
         self._began_s = clock()
-        self._due_s = self._began_s + screen.first_s
+        self._due_s = self._began_s + screen.first_after_s
         self._epoch: int | None = None
         self._epochs: int | None = None
         self._done, self._of = 0, 0  # samples of this epoch
@@ -163,7 +163,7 @@ class ProgressLine:
         if part is not None and self._start is not None and part > self._start[1] and not is_over:
             left_s = (now_s - self._start[0]) * (1 - part) / (part - self._start[1])
         self._has_shown = True
-        self._due_s = now_s + self._screen.every_s
+        self._due_s = now_s + self._screen.interval_s
         snapshot = RunSnapshot(
             name=self._name,
             devices=tuple(self._devices()),
@@ -208,7 +208,7 @@ def open_screen(is_wanted: bool, *, notice: str = "") -> Screen:
 class NoScreen:
     """Shows nothing."""
 
-    first_s = every_s = math.inf
+    first_after_s = interval_s = math.inf
 
     def show(self, snapshot: RunSnapshot) -> None: ...
     def close(self) -> None: ...
@@ -218,8 +218,8 @@ class NoScreen:
 class RemoteScreen:
     """Sends the snapshots to the process that shows them."""
 
-    def __init__(self, send: Callable[[RunSnapshot], None], *, first_s: float, every_s: float) -> None:
-        self.first_s, self.every_s, self.show = first_s, every_s, send
+    def __init__(self, send: Callable[[RunSnapshot], None], *, first_after_s: float, interval_s: float) -> None:
+        self.first_after_s, self.interval_s, self.show = first_after_s, interval_s, send
 
     def close(self) -> None: ...
 
@@ -231,7 +231,7 @@ class StderrScreen:
     def __init__(self, notice: str = "") -> None:
         is_terminal = not sys.stderr.closed and sys.stderr.isatty()
         self._is_live = is_terminal and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
-        self.first_s, self.every_s = (1.0, 0.2) if self._is_live else (10.0, 10.0)
+        self.first_after_s, self.interval_s = (1.0, 0.2) if self._is_live else (10.0, 10.0)
         self._notice = notice
         self._live: Live | None = None
         self._is_open = True
@@ -294,12 +294,12 @@ class StatusScreen:
         self._screen = screen
         self._ranks = ranks
         self._file = StatusFile("run")
-        self._due_s = screen.first_s  # since the beginning of the run
+        self._due_s = screen.first_after_s  # since the beginning of the run
         self._has_shown = False
         self._past: deque[list[float | None]] = deque(maxlen=_MAX_POINTS)
         self._program = os.path.basename(sys.argv[0]) if sys.argv else ""
-        self.first_s = min(screen.first_s, EVERY_S)
-        self.every_s = min(screen.every_s, EVERY_S)
+        self.first_after_s = min(screen.first_after_s, EVERY_S)
+        self.interval_s = min(screen.interval_s, EVERY_S)
 
     def show(self, snapshot: RunSnapshot) -> None:
         if self._file.is_wanted():
@@ -307,7 +307,7 @@ class StatusScreen:
         is_due = self._has_shown if snapshot.is_over else snapshot.elapsed_s >= self._due_s
         if is_due:
             self._has_shown = True
-            self._due_s = snapshot.elapsed_s + self._screen.every_s
+            self._due_s = snapshot.elapsed_s + self._screen.interval_s
             self._screen.show(snapshot)
 
     def close(self) -> None:

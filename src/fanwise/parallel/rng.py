@@ -1,7 +1,7 @@
 """Seed the global random generators of torch, numpy and Python for a shard or a sample, and restore them afterwards.
 
-    with kept_streams(generators):
-        begin(key.fold_in(shard), generators)      # random numbers now depend on the key alone
+    with isolated_generators(generators):
+        seed_generators(key.fold_in(shard), generators)      # random numbers now depend on the key alone
 
 torch's generator of the CPU, numpy's and Python's get all 128 bits of the key; a GPU's takes 64. Restoring numpy's
 generator by its state would take 130 us, so it is exchanged for another one, which takes 2 us.
@@ -22,8 +22,8 @@ _CPU_ONLY = (torch.default_generator,)
 
 _spare_bit_generators: list[np.random.MT19937] = []  # creating one takes 180 us
 
-# The state of a CPU generator of torch that has just been seeded. manual_seed would use only 32 bits of the seed. Its
-# layout: the seed, 16 bytes of counters, and the 624 words of the Mersenne Twister, each in 8 bytes.
+# Template for the state of a freshly seeded CPU generator, which seed_generators fills in, because manual_seed uses
+# only 32 bits. Its layout: the seed, 16 bytes of counters, and the 624 words of the Mersenne Twister, each in 8 bytes.
 _cpu_state = torch.Generator().manual_seed(0).get_state()
 _cpu_state_words: Any = _cpu_state.numpy()[: 627 * 8].view(np.uint64)
 
@@ -37,8 +37,9 @@ def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
 
 
 @contextmanager
-def kept_streams(generators: Sequence[torch.Generator] = _CPU_ONLY) -> Iterator[None]:
-    """Restore these generators, and those of numpy and Python, after the block. Call `begin` before drawing in it.
+def isolated_generators(generators: Sequence[torch.Generator] = _CPU_ONLY) -> Iterator[None]:
+    """Restore these generators, and those of numpy and Python, after the block. Call `seed_generators` before
+    drawing in it.
 
     No device is synchronized: the state of a GPU's generator is kept on the host. `forget_spare_normal` applies.
     """
@@ -65,7 +66,7 @@ def forget_spare_normal() -> None:
     _numpy_random.set_bit_generator(_numpy_random.get_bit_generator())
 
 
-def begin(key: Key, generators: Sequence[torch.Generator] = _CPU_ONLY) -> None:
+def seed_generators(key: Key, generators: Sequence[torch.Generator] = _CPU_ONLY) -> None:
     """Seed these generators, and those of numpy and Python, with `key`."""
     high, low = key.words
     random.seed(high << 64 | low)
@@ -80,8 +81,11 @@ def begin(key: Key, generators: Sequence[torch.Generator] = _CPU_ONLY) -> None:
 
 
 @contextmanager
-def restored_streams() -> Iterator[None]:
-    """Restore the CPU generators exactly after the block. They are not seeded for it."""
+def preserved_cpu_generators() -> Iterator[None]:
+    """Restore the CPU generators after the block, including numpy's cached normal number.
+
+    Unlike `isolated_generators`, the block continues the current sequence.
+    """
     torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:
         yield

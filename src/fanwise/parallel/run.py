@@ -38,7 +38,7 @@ from .process_settings import run_environment
 from .progress import NoScreen, RankStatus, Screen, StatusScreen, function_name, open_screen
 from .step.tree import cut
 from .user_collectives import copy_of_result
-from .validation.arguments import check_name, seconds, whole_number
+from .validation.arguments import check_name, check_whole_number, seconds
 
 if TYPE_CHECKING:
     from ..pool.cluster.engine import ClusterEngine
@@ -139,8 +139,8 @@ def run(
     check_name("on_loss", on_loss, ON_LOSS)
     if step_timeout_s is not None:
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
-    verify = whole_number("verify", verify, least=0)
-    restarts = whole_number("restarts", restarts, least=0)
+    verify = check_whole_number("verify", verify, least=0)
+    restarts = check_whole_number("restarts", restarts, least=0)
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     if (process := launched()) is not None:
@@ -252,7 +252,7 @@ def _notice(plan: Plan, devices: int, device: torch.device, given: frozenset[str
 
 def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named: bool = True) -> tuple[range, ...]:
     """Return the devices of each process. `are_named`: the user can name a GPU, which is not so on a cluster."""
-    count = len(devices) if processes is None else whole_number("processes", processes, least=1)
+    count = len(devices) if processes is None else check_whole_number("processes", processes, least=1)
     if devices[0].type == "cuda" and count < len(devices):
         one = repr(str(devices[0])) if are_named else "1"
         raise ValueError(
@@ -307,7 +307,7 @@ def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:
     if isinstance(shards, str):
         raise ValueError(f"shards={shards!r}: give a number, or 'devices' for one shard on each device")
     if shards is not None:
-        return whole_number("shards", shards, least=1)
+        return check_whole_number("shards", shards, least=1)
     default = default_shards(devices)
     if warns and default > DEFAULT_SHARDS and default not in _warned:
         _warned.add(default)
@@ -327,8 +327,8 @@ def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:
 def _plan(shards: int, threads: int, seed: int | None, reduce: Reduce | None = None) -> Plan:
     if seed is None:
         seed = current().seed if in_job() else 0
-    seed = whole_number("seed", seed, least=0)
+    seed = check_whole_number("seed", seed, least=0)
     if seed >= 2**64:
         raise ValueError(f"seed must be below 2**64, got {seed}")
-    shards, threads = whole_number("shards", shards, least=1), whole_number("threads", threads, least=1)
+    shards, threads = check_whole_number("shards", shards, least=1), check_whole_number("threads", threads, least=1)
     return Plan(shards, threads, DataPosition(seed), reduce)

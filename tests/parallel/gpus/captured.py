@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
 from fanwise.parallel import LossScale, Run
-from fanwise.parallel.rng import begin, kept_streams
+from fanwise.parallel.rng import isolated_generators, seed_generators
 from fanwise.parallel.step import cuda_graph
 from fanwise.tensor.random.keys import Key
 
@@ -68,9 +68,9 @@ class FarGraph:
 
     def replay(self) -> None:
         self.replays += 1
-        with kept_streams():
+        with isolated_generators():
             for branch in reversed(range(self.branches)):
-                begin(self.keys[branch])
+                seed_generators(self.keys[branch])
                 self._replay(branch)
             self._replay(None)
 

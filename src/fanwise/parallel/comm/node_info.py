@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..data.batch import copy_to_device
-from ..step.gradients import Changed, Partial, Rule
+from ..step.gradients import BufferUpdate, Partial, Rule
 from ..step.tree import Node
 
 Plain = list[tuple[Any, ...]]  # Any: the fields of a NodeInfo
@@ -27,7 +27,7 @@ class NodeInfo:
     Attributes:
         reached: which parameters have a gradient; empty: none of the shards had samples.
         loss_type: the name of its torch.dtype.
-        buffers: index, value, and the other fields of a `Changed`.
+        buffers: index, value, and the other fields of a `BufferUpdate`.
         sparse: the parts of sparse gradients.
     """
 
@@ -48,8 +48,8 @@ class NodeInfo:
             return Node(self.start, self.stop, None)
         loss = torch.tensor(self.loss, dtype=getattr(torch, self.loss_type))
         buffers = {
-            place: Changed(torch.from_numpy(buffer), samples, rule, is_same)
-            for place, buffer, samples, rule, is_same in self.buffers
+            index: BufferUpdate(torch.from_numpy(buffer), samples, rule, is_same)
+            for index, buffer, samples, rule, is_same in self.buffers
         }
         sparse = dict(map(_sparse_gradient, self.sparse))
         return Node(self.start, self.stop, Partial([], loss, self.count, self.samples, buffers, self.executed, sparse))
@@ -59,7 +59,7 @@ def encode_nodes(nodes: Sequence[Node[Partial]]) -> Plain:
     """Return these nodes without gradients, in main memory. Waits for the device once for each type of tensor."""
     values = [node.value for node in nodes if node.value is not None]
     tensors = [value.loss for value in values]
-    tensors += [changed.value for value in values for changed in value.buffers.values()]
+    tensors += [update.value for value in values for update in value.buffers.values()]
     on_host = in_main_memory(tensors)
     losses, buffers = iter(on_host[: len(values)]), iter(on_host[len(values) :])
     return [
@@ -72,22 +72,22 @@ def encode_nodes(nodes: Sequence[Node[Partial]]) -> Plain:
 
 def _encode(value: Partial, loss: Tensor, host_buffers: Iterator[Tensor]) -> tuple[Any, ...]:  # Any: of a NodeInfo
     reached = bytes([grad is not None for grad in value.grads])
-    buffers = [(place, next(host_buffers).numpy(), *changed[1:]) for place, changed in value.buffers.items()]
+    buffers = [(index, next(host_buffers).numpy(), *update[1:]) for index, update in value.buffers.items()]
     loss_type = str(loss.dtype).removeprefix("torch.")
     count = value.count.item() if isinstance(value.count, Tensor) else value.count
     fields = reached, loss.item(), loss_type, count, value.samples, buffers, value.executed
-    return (*fields, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]) if value.sparse else fields
+    return (*fields, [_parts(index, grad.cpu()) for index, grad in value.sparse.items()]) if value.sparse else fields
 
 
-def _parts(place: int, grad: Tensor) -> tuple[int, Tensor, Tensor, tuple[int, ...], bool]:
+def _parts(index: int, grad: Tensor) -> tuple[int, Tensor, Tensor, tuple[int, ...], bool]:
     """The parts of a sparse gradient. Entries for the same element are not added yet."""
-    return place, grad._indices(), grad._values(), tuple(grad.shape), grad.is_coalesced()
+    return index, grad._indices(), grad._values(), tuple(grad.shape), grad.is_coalesced()
 
 
 def _sparse_gradient(parts: tuple[int, Tensor, Tensor, tuple[int, ...], bool]) -> tuple[int, Tensor]:
-    place, indices, values, shape, is_coalesced = parts
+    index, indices, values, shape, is_coalesced = parts
     grad = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
-    return place, grad
+    return index, grad
 
 
 def decode_nodes(nodes: Plain) -> list[NodeInfo]:
@@ -100,23 +100,23 @@ def to_device(result: Partial, device: torch.device) -> Partial:
     if device.type != "cpu":
         result.loss = copy_to_device(result.loss, device)
         result.buffers = {
-            place: changed._replace(value=copy_to_device(changed.value, device))
-            for place, changed in result.buffers.items()
+            index: update._replace(value=copy_to_device(update.value, device))
+            for index, update in result.buffers.items()
         }
-        result.sparse = {place: copy_to_device(grad, device) for place, grad in result.sparse.items()}
+        result.sparse = {index: copy_to_device(grad, device) for index, grad in result.sparse.items()}
     return result
 
 
 def in_main_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the same values in main memory, by one copy for each type, because each copy waits for the device."""
-    places_by_type: dict[torch.dtype, list[int]] = {}
-    for place, tensor in enumerate(tensors):
+    indices_by_type: dict[torch.dtype, list[int]] = {}
+    for index, tensor in enumerate(tensors):
         if tensor.device.type != "cpu":
-            places_by_type.setdefault(tensor.dtype, []).append(place)
+            indices_by_type.setdefault(tensor.dtype, []).append(index)
     on_host = list(tensors)
-    for places in places_by_type.values():
-        flat = torch.cat([tensors[place].reshape(-1) for place in places]).cpu()
-        parts = torch.split(flat, [tensors[place].numel() for place in places])
-        for place, part in zip(places, parts, strict=True):
-            on_host[place] = part.view(tensors[place].shape)
+    for indices in indices_by_type.values():
+        flat = torch.cat([tensors[index].reshape(-1) for index in indices]).cpu()
+        parts = torch.split(flat, [tensors[index].numel() for index in indices])
+        for index, part in zip(indices, parts, strict=True):
+            on_host[index] = part.view(tensors[index].shape)
     return on_host

@@ -207,11 +207,11 @@ class OwnSums:
 
 
 class NotSame(ValueError):
-    """A buffer that must be equal after every shard is not. `place`: its index."""
+    """A buffer that must be equal after every shard is not. `index`: of the buffer."""
 
-    def __init__(self, place: int) -> None:
-        super().__init__(f"buffer {place} is not the same after every shard of the batch")
-        self.place = place
+    def __init__(self, index: int) -> None:
+        super().__init__(f"buffer {index} is not the same after every shard of the batch")
+        self.index = index
 
 
 def divergence(own: int, ranks: Sequence[int], operation: str, operations: Sequence[str]) -> RuntimeError | None:
@@ -236,9 +236,9 @@ def check_total(result: Partial) -> None:
             f"the counts returned by loss_fn sum to {result.count:g} for this batch of {result.samples} samples, so "
             f"its mean loss is undefined"
         )
-    for place, changed in result.buffers.items():
-        if changed.rule == "same" and not (changed.is_same and changed.samples == result.samples):
-            raise NotSame(place)
+    for index, update in result.buffers.items():
+        if update.rule == "same" and not (update.is_same and update.samples == result.samples):
+            raise NotSame(index)
 
 
 def divide(grads: Sequence[Tensor | None], count: float | Tensor) -> None:

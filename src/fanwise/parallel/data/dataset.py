@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from ...tensor.random import permutation
 from ...tensor.random.keys import Key
-from ..rng import begin, kept_streams
+from ..rng import isolated_generators, seed_generators
 from ..validation.fingerprints import batch_fingerprints
 from .batch import Content, Rows, align, as_tensor, is_array, num_samples
 
@@ -87,12 +87,12 @@ class SampleReader:
 
     def _read(self, indices: Tensor, key: Key) -> Content:
         samples = []
-        with kept_streams(), one_thread():
+        with isolated_generators(), one_thread():
             for index in indices.tolist():
-                begin(key.fold_in(index))
+                seed_generators(key.fold_in(index))
                 with note_sample(index):
                     samples.append(self._data[index])
-            begin(key.fold_in("collate").fold_in(int(indices[0])))
+            seed_generators(key.fold_in("collate").fold_in(int(indices[0])))
             return collate(self._collate_fn, samples)
 
     def place_order(self, indices: Tensor) -> Tensor:

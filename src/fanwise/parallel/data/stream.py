@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..rng import begin, forget_spare_normal, kept_streams
+from ..rng import forget_spare_normal, isolated_generators, seed_generators
 from ..step.tree import cut
 from .batch import Batch, Content
 from .dataset import Collate, collate, note_sample, one_thread
@@ -77,7 +77,7 @@ class StreamReader:
 
     def read(self, number: int, shards: Sequence[int]) -> StreamBatch:
         """Read the batch with this number in the pass, and collate the given shards."""
-        with kept_streams(), one_thread():
+        with isolated_generators(), one_thread():
             start = self._done + number * self._size
             if self._batch[0] != number:
                 self._batch = (number, *self._next_batch(start))
@@ -85,7 +85,7 @@ class StreamReader:
             ranges, contents = cut(len(samples), self._num_shards), {}
             for index in shards:
                 if ranges[index]:
-                    begin(self._key.fold_in("collate").fold_in(start + ranges[index].start))
+                    seed_generators(self._key.fold_in("collate").fold_in(start + ranges[index].start))
                     contents[index] = collate(self._collate_fn, samples[ranges[index].start : ranges[index].stop])
         return StreamBatch(len(samples), is_last, state, contents)
 
@@ -104,7 +104,7 @@ class StreamReader:
 
     def _restart(self) -> None:
         self._buffer, self._number = [], 0 if self._state is None else self._done
-        begin(self._key.fold_in("begin"))
+        seed_generators(self._key.fold_in("begin"))
         self._restore(self._data)
         self._iterator = iter(self._data)
         self._restore(self._iterator)
@@ -118,7 +118,7 @@ class StreamReader:
         assert self._iterator is not None, "the pass has started"
         while len(self._buffer) < size:
             number = self._number + len(self._buffer)
-            begin(self._key.fold_in(number))
+            seed_generators(self._key.fold_in(number))
             with note_sample(number):
                 sample = next(self._iterator, _END)
             if sample is _END:

@@ -211,7 +211,7 @@ class Supervisor:
 
     def _start(self, number: int) -> None:
         settings, receiver, stacks = self._settings, MessageReceiver(), StackFile.create()
-        progress_s = self._screen.first_s, self._screen.every_s
+        progress_s = self._screen.first_after_s, self._screen.interval_s
         task = RankTask(settings, number, progress_s, function_name(self._train), self._switches)
         store_port = None if self._store is None else self._store.port
         channels = Channels(self._memory.path, receiver.path, stacks.path, store_port)

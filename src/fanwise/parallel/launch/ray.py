@@ -147,7 +147,7 @@ class RaySupervisor:
 
     def _submit(self) -> None:
         """Submit all ranks in one turn of the pool, so that two runs never wait for each other's places."""
-        progress_s = self._screen.first_s, self._screen.every_s
+        progress_s = self._screen.first_after_s, self._screen.interval_s
         task = RankTask(self._settings, 0, progress_s, function_name(self._train), read_settings())
         towards = self._engine.hosts[0].address if self._engine.hosts else "127.0.0.1"
         group = secrets.token_hex(8)

@@ -149,7 +149,7 @@ def train_as_rank(
         if team.place == 0:
             sender.say("progress", snapshot)
 
-    first_s, every_s = task.progress_s
+    first_after_s, interval_s = task.progress_s
     enter(ReportingJob(job, team))
     sys.stdout, sys.stderr = Forwarding(out, "out", team, sender), Forwarding(err, "err", team, sender)
     try:
@@ -157,7 +157,7 @@ def train_as_rank(
             run.restore(settings.resume)
             team.num_reports = len(run.rows)
         with (
-            run.show_progress(RemoteScreen(show, first_s=first_s, every_s=every_s), task.name),
+            run.show_progress(RemoteScreen(show, first_after_s=first_after_s, interval_s=interval_s), task.name),
             run.writer,
             run.training(),
         ):

@@ -28,11 +28,11 @@ from ..config import Plan
 from ..data.batch import Batch, as_batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
 from ..progress import ProgressLine
-from ..rng import kept_streams
-from ..validation.arguments import check_compiled, check_optimizer, is_compiled_by_shape
+from ..rng import isolated_generators
+from ..validation.arguments import check_equal_shard_sizes, check_optimizer, is_compiled_per_shape
 from ..validation.consistency import Verifier
 from ..validation.misuse import library_update
-from .gradients import Partial, add_grads, check_apart, divided
+from .gradients import Partial, add_grads, check_no_shared_memory, divided
 from .loss_scale import LossScale, unscale
 from .replicas import Execute, Replica, ShardWork
 from .tree import Node, assign
@@ -106,7 +106,7 @@ class BatchExecution:
         self._optimized = self._optimized_params()
         self._line = line
         self._is_first = True
-        self._is_compiled_by_shape = any(map(is_compiled_by_shape, replica.modules.values()))
+        self._is_compiled_per_shape = any(map(is_compiled_per_shape, replica.modules.values()))
 
     # -- before the shards -----------------------------------------------------------------------------------------
 
@@ -121,8 +121,8 @@ class BatchExecution:
         self.guard.check("a step of the run")
         self._check_optimizers()
         batch = as_batch(content, self._plan.shards, self.replica.device)
-        if self._is_compiled_by_shape:
-            check_compiled(batch.sizes)
+        if self._is_compiled_per_shape:
+            check_equal_shard_sizes(batch.sizes)
         if self.verifier.is_due(self.batches):
             self.verifier.check_batch(self.batches, content, batch)
         return batch
@@ -156,32 +156,32 @@ class BatchExecution:
             ValueError: a buffer is not the same after every shard.
         """
         buffers = self.replica.buffers
-        self.replica.forget_grads()
-        buffers.keep()
-        self.replica.is_checked = self.verifier.is_due(self.batches)
+        self.replica.clear_grads()
+        buffers.save()
+        self.replica.checks_grad_memory = self.verifier.is_due(self.batches)
         try:
             yield
         except BaseException as error:
-            buffers.put_back()
-            self.replica.forget_grads()
+            buffers.restore()
+            self.replica.clear_grads()
             if isinstance(error, NotSame):
-                raise ValueError(buffers.why_not_same(error.place)) from None
+                raise ValueError(buffers.explain_difference(error.index)) from None
             raise
 
     @contextmanager
     def shard_context(self, *, generators: Sequence[Generator] | None = None) -> Iterator[None]:
-        """Restore random streams, and gradients of modules that this step does not train, after the block.
+        """Restore random generators, and gradients of modules that this step does not train, after the block.
 
         Args:
             generators: of torch, to restore; by default those of the device.
         """
         if generators is None:
             generators = self.replica.generators
-        other_grads = [(param, param.grad) for param in self.replica.others]
+        other_grads = [(param, param.grad) for param in self.replica.other_params]
         for param, _ in other_grads:
             param.grad = None
         try:
-            with kept_streams(generators):
+            with isolated_generators(generators):
                 yield
         finally:
             for param, grad in other_grads:
@@ -190,9 +190,9 @@ class BatchExecution:
     def shard_work(self, batch: Batch) -> list[ShardWork]:
         """The shards of this process, including those without samples."""
         # Other processes need the buffers of this shard, even if it is the only one with samples.
-        alone = self.team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
+        is_only = self.team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
         factor = self.loss_factor(batch)
-        return [ShardWork(index, batch.shard, batch.sizes[index], alone, factor) for index in self.own_shards(batch)]
+        return [ShardWork(index, batch.shard, batch.sizes[index], is_only, factor) for index in self.own_shards(batch)]
 
     def own_shards(self, batch: Batch) -> range:
         """The indices of the shards of this process."""
@@ -219,7 +219,7 @@ class BatchExecution:
     # -- reduction -------------------------------------------------------------------------------------------------
 
     def reduce(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
-        """Add the shards of all processes and settle the buffers. Call it inside `transaction`.
+        """Add the shards of all processes and store the combined buffers. Call it inside `transaction`.
 
         The result has no gradients yet: they follow by `gather`, or by an update in slices.
 
@@ -229,15 +229,15 @@ class BatchExecution:
         operation = f"makes step {self.number} of batch {self.batches}"
         with library_update():
             total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
-        self.replica.buffers.settle(total.buffers, total.samples)
+        self.replica.buffers.commit(total.buffers, total.samples)
         return total
 
     def gather(self, total: Partial, *, mean: bool) -> None:
         """Put the whole gradients into `total`, in every process. They may lie in memory that all processes read."""
         total.grads = self.sums.gather()
-        for place, sparse_grad in total.sparse.items():
-            dense, grad = total.grads[place], divided(sparse_grad, total.count) if mean else sparse_grad
-            total.grads[place] = grad if dense is None else dense + grad
+        for index, sparse_grad in total.sparse.items():
+            dense, grad = total.grads[index], divided(sparse_grad, total.count) if mean else sparse_grad
+            total.grads[index] = grad if dense is None else dense + grad
 
     def update_slices(self) -> None:
         """Update this process's slice of the parameters, then fetch the other slices. It replaces `gather`."""
@@ -345,8 +345,8 @@ class TrainStages:
         if self.accumulated is None:
             self.accumulated = AccumulatedGradients(total.grads, total.count, 1)
         else:
-            if self._replica.is_checked:
-                check_apart(total.grads, [self.accumulated.grads])
+            if self._replica.checks_grad_memory:
+                check_no_shared_memory(total.grads, [self.accumulated.grads])
             add_grads(self.accumulated.grads, total.grads)
             self.accumulated.count = self.accumulated.count + total.count
             self.accumulated.batches += 1
@@ -375,4 +375,4 @@ class TrainStages:
             with library_update():
                 self._placement.step()
         finally:
-            self._replica.forget_grads()
+            self._replica.clear_grads()

@@ -1,19 +1,18 @@
-"""The buffers of modules during a step: every shard begins with the same ones, and one value stays.
+"""Buffers of modules during a step. Every shard starts from the same values. Their combination is stored afterwards.
 
-    before the step   B                      kept
-    shard 0           B -> B0                taken down, B put back
-    shard 1           B -> B1                taken down, B put back
+    before the step   B                      saved
+    shard 0           B -> B0                B0 collected, B restored
+    shard 1           B -> B1                B1 collected, B restored
     after the step    (n0 B0 + n1 B1) / n    n0, n1: samples of the shards
 
-This is what batch normalisation needs: its running mean becomes what one pass over the whole batch would give, its
-running variance the mean of the shards' variances. The mean is taken in float64, so equal values stay what they are. It
-is taken of these, and of buffers that the program names; of others it might be nonsense, as of a queue or a codebook.
-They have to be the same after every shard, as counters and what follows from weights are, else the step is refused. A
-buffer that the forward pass does not change keeps its bits. Whether it did is seen from its values: batch normalisation
-writes its statistics past torch's version counters.
+Statistics of batch normalization and the buffers of `mean_buffers` are averaged in float64. `num_batches_tracked` takes
+the value of the first shard. All other buffers must be equal after every shard.
+
+Changes are detected by comparing bits, because batch normalization updates its statistics without incrementing torch's
+version counters.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -22,145 +21,161 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ...base.nearest import did_you_mean
 from ..validation.fingerprints import as_integers, have_same_bits
-from .gradients import Changed, Rule
-
-_NOTHING = torch.empty(0)  # a buffer that the user has set to None
+from .gradients import BufferUpdate, Rule
 
 
 class Buffers:
     """The buffers of modules on one device.
 
     Args:
-        modules: by name in messages; "" for the model. means: names of buffers that the mean over the shards is for.
+        modules: by name in messages; "" for the model.
+        mean_buffers: names of buffers that are averaged over the shards.
 
     Raises:
-        ValueError: there is no buffer of such a name, or it is no number to take the mean of.
+        ValueError: a name of `mean_buffers` is unknown, or its buffer does not hold floating-point or complex numbers.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module], means: Sequence[str] = ()) -> None:
-        found: dict[int, tuple[nn.Module, str, str, Tensor]] = {}
+    def __init__(self, modules: Mapping[str, nn.Module], mean_buffers: Sequence[str] = ()) -> None:
+        known: dict[int, tuple[nn.Module, str, str, Tensor]] = {}
         for prefix, model in modules.items():
             for path, module in model.named_modules():
                 for name, buffer in module._buffers.items():
                     if buffer is not None:
-                        called = ".".join(filter(None, (prefix, path, name)))
-                        found.setdefault(id(buffer), (module, name, called, buffer))
-        self._homes = [(module, name) for module, name, _, _ in found.values()]
-        self._names = [called for _, _, called, _ in found.values()]
-        _check_means(means, {called: buffer for _, _, called, buffer in found.values()})
-        self._rules = [_rule(module, name, called in means) for module, name, called, _ in found.values()]
-        self._before: list[Tensor] = []
-        self._kept: list[Tensor] = []
-        self._changing: set[int] = set()  # places of buffers that a shard has changed before
+                        full_name = ".".join(filter(None, (prefix, path, name)))
+                        known.setdefault(id(buffer), (module, name, full_name, buffer))
+        self._owners = [(module, name) for module, name, _, _ in known.values()]
+        self._names = [full_name for _, _, full_name, _ in known.values()]
+        _check_mean_buffers(mean_buffers, {full_name: buffer for _, _, full_name, buffer in known.values()})
+        self._rules = [_rule(module, name, full_name in mean_buffers) for module, name, full_name, _ in known.values()]
+        self._original_tensors: list[Tensor | None] = []  # None: the user has set the buffer to None
+        self._saved_values: list[Tensor | None] = []
+        self._known_to_change: set[int] = set()  # indices of buffers that a shard has changed before
 
-    def keep(self) -> None:
-        """A step begins: remember what is there."""
-        self._before = [self._buffer(place) for place in range(len(self._homes))]
-        self._kept = [buffer.detach().clone() for buffer in self._before]
+    def save(self) -> None:
+        """Save the values at the beginning of a step."""
+        self._original_tensors = [self._buffer(index) for index in range(len(self._owners))]
+        self._saved_values = [None if tensor is None else tensor.detach().clone() for tensor in self._original_tensors]
 
-    def take(self, samples: int) -> dict[int, Changed]:
-        """What a shard of so many samples has changed, times that number; and put back what was before."""
-        if not self._homes:
-            return {}
-        taken = {}
-        changed = self._changed()
-        self._changing.update(changed)
-        for place in changed:
-            buffer, rule = self._buffer(place).detach(), self._rules[place]
-            taken[place] = Changed(_wide(buffer) * samples if rule == "mean" else buffer.clone(), samples, rule)
-        self._put_back(changed)
-        return taken
+    def collect_and_restore(self, samples: int) -> dict[int, BufferUpdate]:
+        """Return the changes by a shard with this number of samples, by index. Restore the saved values."""
+        updates = {index: self._update(index, samples) for index in self._changed_indices()} if self._owners else {}
+        self._known_to_change.update(updates)
+        self._restore(updates)
+        return updates
+
+    def _update(self, index: int, samples: int) -> BufferUpdate:
+        buffer, rule = self._buffer(index), self._rules[index]
+        if buffer is None:
+            return BufferUpdate(torch.empty(0), samples, "same", is_same=False)  # no rule combines it with tensors
+        if rule == "mean" and self._original_tensors[index] is not None:
+            return BufferUpdate(_wide(buffer.detach()) * samples, samples)
+        return BufferUpdate(buffer.detach().clone(), samples, "same" if rule == "mean" else rule)
 
     def note_changes(self) -> None:
-        """Remember which buffers the step has changed since `keep`."""
-        self._changing.update(self._changed())
+        """Remember which buffers have changed since `save`."""
+        self._known_to_change.update(self._changed_indices())
 
-    def put_back(self) -> None:
-        """All buffers are as at the beginning of the step."""
-        self._put_back(self._changed())
+    def restore(self) -> None:
+        """Restore the saved values of all buffers."""
+        self._restore(self._changed_indices())
 
-    def _put_back(self, changed: Sequence[int]) -> None:
-        for place in changed:
-            module, name = self._homes[place]
-            module._buffers[name] = self._before[place]
-            with torch.no_grad():
-                self._before[place].copy_(self._kept[place])
+    def _restore(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            original, saved = self._original_tensors[index], self._saved_values[index]
+            self._set(index, original)
+            if original is not None and saved is not None:
+                with torch.no_grad():
+                    original.copy_(saved)
 
     @contextmanager
     def copied(self) -> Iterator[None]:
-        """Give the block copies of those buffers that shards are known to change."""
-        for place in sorted(self._changing):
-            module, name = self._homes[place]
-            module._buffers[name] = self._before[place].detach().clone()
+        """Replace the buffers that are known to change by copies during the block."""
+        for index in sorted(self._known_to_change):
+            original = self._original_tensors[index]
+            self._set(index, None if original is None else original.detach().clone())
         try:
             yield
         finally:
-            for place in self._changing:
-                module, name = self._homes[place]
-                module._buffers[name] = self._before[place]
+            for index in self._known_to_change:
+                self._set(index, self._original_tensors[index])
 
-    def collect(self, samples: int) -> dict[int, Changed]:
-        """What a shard of so many samples has made of the copies. It does not look at their values."""
-        collected = {}
-        for place in sorted(self._changing):
-            buffer, rule = self._buffer(place).detach(), self._rules[place]
-            value = _wide(buffer) * samples if rule == "mean" else buffer
-            collected[place] = Changed(value, samples, "mean" if rule == "mean" else "first")
-        return collected
+    def collect(self, samples: int) -> dict[int, BufferUpdate]:
+        """Return the copies after a shard with this number of samples, by index, without comparing values."""
+        updates = {}
+        for index in sorted(self._known_to_change):
+            if (buffer := self._buffer(index)) is not None:
+                is_mean = self._rules[index] == "mean" and self._original_tensors[index] is not None
+                value = _wide(buffer.detach()) * samples if is_mean else buffer.detach()
+                updates[index] = BufferUpdate(value, samples, "mean" if is_mean else "first")
+        return updates
 
-    def settle(self, sums: dict[int, Changed], samples: int) -> None:
-        """The step is done: the mean over all its samples. A shard that left a buffer as it was counts with that."""
+    def commit(self, updates: Mapping[int, BufferUpdate], samples: int) -> None:
+        """Store the combined values of all shards, which have this number of samples.
+
+        A shard that did not change a buffer contributes the saved value to its mean.
+        """
         with torch.no_grad():
-            for place, (value, of_samples, rule, _) in sums.items():
+            for index, (value, num_changed_samples, rule, _) in updates.items():
+                original, saved = self._original_tensors[index], self._saved_values[index]
+                if original is None or saved is None:
+                    self._set(index, value)
+                    continue
                 if rule == "mean":
-                    unchanged = _wide(self._kept[place]) * (samples - of_samples) if of_samples < samples else 0
-                    value = (value + unchanged) / samples
-                self._before[place].copy_(value)
+                    num_unchanged = samples - num_changed_samples
+                    value = (value + (_wide(saved) * num_unchanged if num_unchanged else 0)) / samples
+                original.copy_(value)
 
-    def why_not_same(self, place: int) -> str:
-        """What is wrong with a buffer that is not the same after every shard, and what to do."""
-        buffer, called = self._buffer(place), self._names[place]
+    def explain_difference(self, index: int) -> str:
+        """Return the message for a buffer that is not equal after every shard."""
+        buffer, full_name = self._buffer(index), self._names[index]
+        kind = "None" if buffer is None else f"{str(buffer.dtype).removeprefix('torch.')} {tuple(buffer.shape)}"
         return (
-            f"the buffer {called!r}, {str(buffer.dtype).removeprefix('torch.')} {tuple(buffer.shape)}, is not the same "
-            f"after every shard of the batch, and it is no statistic of batch normalisation: what it becomes would "
-            f"depend on the order of the shards, and their mean may be nonsense, as of a queue or a codebook.\n"
-            f"  wrong:  self.{self._homes[place][1]} = ...        # in forward, from the samples of a shard\n"
+            f"the buffer {full_name!r}, {kind}, is not the same after every shard of the batch. It is not a statistic "
+            f"of batch normalization, and averaging it may be meaningless, as for a queue or a codebook.\n"
+            f"  wrong:  self.{self._owners[index][1]} = ...        # in forward, from the samples of a shard\n"
             f"  right:  change it between two steps, from the whole batch\n"
-            f"  right:  run.step(..., mean_buffers=[{called!r}])    # where the mean over the shards is meant\n"
+            f"  right:  run.step(..., mean_buffers=[{full_name!r}])    # if the mean over the shards is correct\n"
             f"  right:  fanwise.run(..., shards=1)"
         )
 
-    def _changed(self) -> list[int]:
-        now = [self._buffer(place) for place in range(len(self._kept))]
-        return [place for place, is_same in enumerate(_have_same_bits(now, self._kept)) if not is_same]
+    def _changed_indices(self) -> list[int]:
+        current = [self._buffer(index) for index in range(len(self._saved_values))]
+        return [index for index, is_same in enumerate(_compare_pairs(current, self._saved_values)) if not is_same]
 
-    def _buffer(self, place: int) -> Tensor:
-        module, name = self._homes[place]
-        buffer = module._buffers[name]
-        return _NOTHING if buffer is None else buffer
+    def _buffer(self, index: int) -> Tensor | None:
+        module, name = self._owners[index]
+        return module._buffers[name]
 
-
-def _have_same_bits(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[bool]:
-    """As `have_same_bits` for each pair. Waits once for an accelerator."""
-    if all(tensor.device.type == "cpu" for tensor in others):
-        return list(map(have_same_bits, some, others))
-    results = [
-        (as_integers(one) == as_integers(other)).all()
-        if (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-        else torch.zeros((), dtype=torch.bool, device=other.device)
-        for one, other in zip(some, others, strict=True)
-    ]
-    return torch.stack(results).cpu().tolist()
+    def _set(self, index: int, buffer: Tensor | None) -> None:
+        module, name = self._owners[index]
+        module._buffers[name] = buffer
 
 
-def _check_means(means: Sequence[str], buffers: Mapping[str, Tensor]) -> None:
-    if isinstance(means, str):
-        raise TypeError(f"mean_buffers must be a list of names, got the text {means!r}")
-    for name in means:
+def _compare_pairs(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> list[bool]:
+    """Return `have_same_bits` of each pair, with one synchronization of the accelerator. None equals only None."""
+    equal = [one is other for one, other in zip(left, right, strict=True)]
+    pending: dict[int, Tensor] = {}  # results on an accelerator
+    for index, (one, other) in enumerate(zip(left, right, strict=True)):
+        if one is None or other is None:
+            continue
+        if other.device.type == "cpu":
+            equal[index] = have_same_bits(one, other)
+        elif (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device):
+            pending[index] = (as_integers(one) == as_integers(other)).all()
+    if pending:
+        for index, is_equal in zip(pending, torch.stack(list(pending.values())).cpu().tolist(), strict=True):
+            equal[index] = is_equal
+    return equal
+
+
+def _check_mean_buffers(mean_buffers: Sequence[str], buffers: Mapping[str, Tensor]) -> None:
+    if isinstance(mean_buffers, str):
+        raise TypeError(f"mean_buffers must be a list of names, got the text {mean_buffers!r}")
+    for name in mean_buffers:
         if name not in buffers:
             raise ValueError(f"mean_buffers: there is no buffer {name!r}{did_you_mean(name, list(buffers))}")
         if not (buffers[name].is_floating_point() or buffers[name].is_complex()):
-            raise ValueError(f"mean_buffers: {name!r} is {buffers[name].dtype}, of which no mean is taken")
+            raise ValueError(f"mean_buffers: {name!r} is {buffers[name].dtype}, which cannot be averaged")
 
 
 def _rule(module: nn.Module, name: str, is_mean: bool) -> Rule:

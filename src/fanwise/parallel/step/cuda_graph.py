@@ -28,11 +28,11 @@ from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
 from ..data.batch import Batch, Content, Rows, tensors_in
-from ..rng import begin, kept_streams
+from ..rng import isolated_generators, seed_generators
 from ..validation.fingerprints import have_same_bits
 from .batch_execution import BatchExecution, TrainStages
 from .gradients import Partial, add
-from .replicas import LossFn, ShardWork, noted
+from .replicas import LossFn, ShardWork, add_shard_note
 from .tree import Node, TreeSum
 
 T = TypeVar("T")
@@ -414,14 +414,14 @@ class _CapturedStep:
     # -- the captured part ------------------------------------------------------------------------------------------
 
     def _capture(self, batch: Batch) -> None:
-        with _explained(), kept_streams():
+        with _explained(), isolated_generators():
             if self._updates_at_once:
                 self._total = self._graph.capture(lambda: self._train(batch))
             else:
                 self._nodes = self._graph.capture(self._forward_backward)
 
     def _train(self, batch: Batch) -> Partial:
-        self._replica.buffers.keep()
+        self._replica.buffers.save()
         total = self._execution.reduce(self._forward_backward(), batch, mean=True)
         self._execution.gather(total, mean=True)
         self._grads = total.grads
@@ -429,7 +429,7 @@ class _CapturedStep:
         return total
 
     def _forward_backward(self) -> list[Node[Partial]]:
-        """Execute each shard of this process on a branch, then add neighbors along the tree."""
+        """Execute each shard of this process on a branch, then add siblings along the tree."""
         with self._execution.shard_context(generators=()):
             nodes = [self._shard(index) for index in self._own]
             self._graph.join()
@@ -444,9 +444,9 @@ class _CapturedStep:
             return Node(index, index + 1, None)
         factor = 1.0 if self._factor is None else self._factor
         work = ShardWork(index, self._inputs.shard, self._sizes[index], False, factor)
-        begin(self._execution.key.fold_in(index), self._replica.generators[:1])
-        with self._graph.branch(self._shards.index(index)), noted(work, self._num_shards):
-            return Node(index, index + 1, self._replica.differentiate_apart(work))
+        seed_generators(self._execution.key.fold_in(index), self._replica.generators[:1])
+        with self._graph.branch(self._shards.index(index)), add_shard_note(work, self._num_shards):
+            return Node(index, index + 1, self._replica.differentiate_concurrently(work))
 
     def _clip_and_step(self) -> None:
         self._stages.clip_and_step(self._grads)

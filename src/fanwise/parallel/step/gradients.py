@@ -18,13 +18,13 @@ from .tree import Node, total
 Rule = Literal["mean", "first", "same"]
 
 
-class Changed(NamedTuple):
-    """A buffer that shards have changed.
+class BufferUpdate(NamedTuple):
+    """The change of a buffer by some shards.
 
     Attributes:
         value: with the rule "mean" the sum over the samples.
         samples: number of samples of these shards.
-        is_same: all of these shards have given it the same value.
+        is_same: the value is the same after all of these shards.
     """
 
     value: Tensor
@@ -51,7 +51,7 @@ class Partial:
     loss: Tensor
     count: float | Tensor
     samples: int
-    buffers: dict[int, Changed]
+    buffers: dict[int, BufferUpdate]
     executed: int = 1
     sparse: dict[int, Tensor] = field(default_factory=dict)
 
@@ -63,22 +63,22 @@ def add(left: Partial, right: Partial) -> Partial:
     left.count = left.count + right.count
     left.samples += right.samples
     left.executed += right.executed
-    for place, changed in right.buffers.items():
-        left.buffers[place] = _added(left.buffers[place], changed) if place in left.buffers else changed
-    for place, grad in right.sparse.items():
-        left.sparse[place] = left.sparse[place] + grad if place in left.sparse else grad
+    for index, update in right.buffers.items():
+        left.buffers[index] = _added(left.buffers[index], update) if index in left.buffers else update
+    for index, grad in right.sparse.items():
+        left.sparse[index] = left.sparse[index] + grad if index in left.sparse else grad
     return left
 
 
 def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None:
     """Add `right` to `left`, in place."""
     both_left, both_right = [], []
-    for place, (mine, other) in enumerate(zip(left, right, strict=True)):
-        if mine is None:
-            left[place] = other
-        elif other is not None:
-            both_left.append(mine)
-            both_right.append(other)
+    for index, (left_grad, right_grad) in enumerate(zip(left, right, strict=True)):
+        if left_grad is None:
+            left[index] = right_grad
+        elif right_grad is not None:
+            both_left.append(left_grad)
+            both_right.append(right_grad)
     if both_left:
         torch._foreach_add_(both_left, both_right)
 
@@ -91,7 +91,7 @@ def divided(value: Tensor, count: float | Tensor) -> Tensor:
     return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
 
 
-def check_apart(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor | None]]) -> None:
+def check_no_shared_memory(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor | None]]) -> None:
     """Raise ValueError if two passes wrote a gradient to the same memory, so that the first one is lost."""
     held = {
         each.data_ptr()
@@ -143,11 +143,11 @@ def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | Non
     return None if only is None else out.copy_(only)
 
 
-def _added(left: Changed, right: Changed) -> Changed:
+def _added(left: BufferUpdate, right: BufferUpdate) -> BufferUpdate:
     samples = left.samples + right.samples
     if left.rule == "mean":
-        return Changed(left.value + right.value, samples)
+        return BufferUpdate(left.value + right.value, samples)
     if left.rule == "first":
-        return Changed(left.value, samples, "first")
+        return BufferUpdate(left.value, samples, "first")
     is_same = left.is_same and right.is_same and have_same_bits(left.value, right.value)
-    return Changed(left.value, samples, "same", is_same)
+    return BufferUpdate(left.value, samples, "same", is_same)

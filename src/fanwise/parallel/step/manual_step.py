@@ -24,12 +24,12 @@ from torch import Tensor
 from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
-from ..rng import begin
+from ..rng import seed_generators
 from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
-from .gradients import Partial, add, add_grads, check_apart
+from .gradients import Partial, add, add_grads, check_no_shared_memory
 from .loss_scale import are_finite
-from .replicas import ShardWork, noted, scaled
+from .replicas import ShardWork, add_shard_note, scaled
 from .tree import Node, TreeSum
 
 
@@ -172,8 +172,8 @@ class ManualStep:
                     work, value = execution.isolated_work(batch, index), None
                     if work.samples:
                         value = yield from self._body(work)
-                        if self._replica.is_checked:
-                            check_apart(
+                        if self._replica.checks_grad_memory:
+                            check_no_shared_memory(
                                 value.grads, [node.value.grads for node in tree.nodes if node.value is not None]
                             )
                         if repeats and first is None and execution.team.place == 0:
@@ -193,7 +193,7 @@ class ManualStep:
         content = work.read(work.index)
         current = self._current = _Current(work)
         try:
-            begin(key, replica.generators)
+            seed_generators(key, replica.generators)
             yield content
         finally:
             self._current = None
@@ -205,7 +205,7 @@ class ManualStep:
                 "  right:  for x, y in step.shards(batch): losses = ...; step.backward(losses)\n"
                 "  right:  step.backward(losses, 0)          # a shard that counts nothing"
             )
-        return replica.taken(work, current.loss, current.count)
+        return replica.collect_result(work, current.loss, current.count)
 
     def _check_repeated(self, work: ShardWork, first: Sequence[Tensor | None]) -> Generator[Any, None, None]:
         """Yield a shard again. Its loss and gradients must equal those of the first time."""
@@ -238,7 +238,7 @@ class ManualStep:
                 "  right:  for x, y in step.shards(batch): losses = ...; step.backward(losses)"
             )
         work = current.work
-        with noted(work, self._execution.num_shards):
+        with add_shard_note(work, self._execution.num_shards):
             loss, count = self._replica.reader.read(losses if counts is None else (losses, counts), work.samples)
             if current.loss is not None and count != current.count:
                 other = ValueError(
@@ -286,7 +286,7 @@ class ManualStep:
                         placement.step(closure)
                 self.updates += 1
         finally:
-            self._replica.forget_grads()
+            self._replica.clear_grads()
         self._execution.team.step_ends()
 
     def check_end(self) -> None:

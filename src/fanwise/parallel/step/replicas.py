@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from ...tensor.random.keys import Key
 from ..data.batch import Content, as_arguments
-from ..rng import begin, generators_of
+from ..rng import generators_of, seed_generators
 from .buffers import Buffers
-from .gradients import Changed, Partial, add, check_apart
+from .gradients import BufferUpdate, Partial, add, check_no_shared_memory
 from .losses import GIVEN, RETURNED, LossReader
 from .tree import Node, TreeSum
 
@@ -34,14 +34,14 @@ class ShardWork:
 
     Attributes:
         read: returns the content of a shard, given its index.
-        alone: no other shard of the batch has samples, so the buffers may change in place.
+        is_only_shard: no other shard of the batch has samples, so the buffers may change in place.
         factor: multiplies the summed loss before it is differentiated.
     """
 
     index: int
     read: Callable[[int], Content | None]
     samples: int
-    alone: bool
+    is_only_shard: bool
     factor: float | Tensor = 1.0
 
 
@@ -60,9 +60,9 @@ class Replica:
     Attributes:
         modules: the model, named "", and other modules that shards use, by their names in messages.
         params: the parameters of the model.
-        others: the parameters of the other modules.
+        other_params: the parameters of the other modules.
         generators: torch's random generators of this device.
-        is_checked: check that no two shards write their gradients to the same memory.
+        checks_grad_memory: check that no two shards write their gradients to the same memory.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Replica:
         self.generators = generators_of(device)
         self.params = list(model.parameters())
         self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
-        self.is_checked = False
+        self.checks_grad_memory = False
         self._autocast = autocast
         self._mean_buffers = mean_buffers
         self.modules: Mapping[str, nn.Module] = {"": model}
@@ -94,7 +94,7 @@ class Replica:
         self.modules = {**self.modules, **new}
         own = set(self.params)
         params = [param for module in self.modules.values() for param in module.parameters()]
-        self.others = [param for param in dict.fromkeys(params) if param not in own]
+        self.other_params = [param for param in dict.fromkeys(params) if param not in own]
         self.buffers = Buffers(self.modules, self._mean_buffers)
 
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
@@ -104,22 +104,24 @@ class Replica:
             key: of this batch; each shard derives its own.
         """
         tree: TreeSum[Partial] = TreeSum(shards, add)
-        for each in work:
-            with noted(each, shards):
-                value = self.differentiate(each, key) if each.samples else None
-                if self.is_checked and value is not None:
-                    check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
-            tree.put(Node(each.index, each.index + 1, value))
+        for shard in work:
+            with add_shard_note(shard, shards):
+                value = self.differentiate(shard, key) if shard.samples else None
+                if self.checks_grad_memory and value is not None:
+                    check_no_shared_memory(
+                        value.grads, [node.value.grads for node in tree.nodes if node.value is not None]
+                    )
+            tree.put(Node(shard.index, shard.index + 1, value))
         return tree.nodes
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Execute forward and backward of a shard. The gradients are taken out of the parameters."""
-        begin(key.fold_in(work.index), self.generators)
+        seed_generators(key.fold_in(work.index), self.generators)
         loss, count = self.loss(work)
         scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
-        return self.taken(work, loss, count)
+        return self.collect_result(work, loss, count)
 
-    def differentiate_apart(self, work: ShardWork) -> Partial:
+    def differentiate_concurrently(self, work: ShardWork) -> Partial:
         """Execute forward and backward of a shard that runs at the same time as others.
 
         It changes neither `.grad` nor buffers: it has copies of those buffers that earlier steps have changed. The
@@ -131,31 +133,34 @@ class Replica:
         with self.buffers.copied():
             loss, count = self.loss(work)
             trained = [param for param in self.params if param.requires_grad]
-            found = iter(torch.autograd.grad(scaled(loss, work), trained, allow_unused=True))
-            grads = [next(found) if param.requires_grad else None for param in self.params]
+            trained_grads = iter(torch.autograd.grad(scaled(loss, work), trained, allow_unused=True))
+            grads = [next(trained_grads) if param.requires_grad else None for param in self.params]
             changed = self.buffers.collect(work.samples)
         if any(grad is not None and grad.is_sparse for grad in grads):
             raise TypeError("a gradient is sparse; make the layer with sparse=False")
         return _partial(grads, loss, count, work.samples, changed)
 
-    def taken(self, work: ShardWork, loss: Tensor, count: float | Tensor) -> Partial:
-        """Return the result of the shard that was just executed. Restore gradients and buffers."""
+    def collect_result(self, work: ShardWork, loss: Tensor, count: float | Tensor) -> Partial:
+        """Return the result of the shard that was just executed.
+
+        Clear the gradients, and restore the buffers unless it is the only shard.
+        """
         grads: list[Tensor | None] = []
         for param in self.params:
             grads.append(param.grad)
             param.grad = None
-        self.forget_others()
-        changed = {} if work.alone else self.buffers.take(work.samples)
+        self.clear_other_grads()
+        changed = {} if work.is_only_shard else self.buffers.collect_and_restore(work.samples)
         return _partial(grads, loss, count, work.samples, changed)
 
-    def forget_grads(self) -> None:
+    def clear_grads(self) -> None:
         """Set the gradients of the model to None."""
         for param in self.params:
             param.grad = None
 
-    def forget_others(self) -> None:
+    def clear_other_grads(self) -> None:
         """Set gradients in modules that this step does not train to None."""
-        for param in self.others:
+        for param in self.other_params:
             param.grad = None
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float | Tensor]:
@@ -174,12 +179,12 @@ class Replica:
 
 
 def _partial(
-    grads: list[Tensor | None], loss: Tensor, count: float | Tensor, samples: int, buffers: dict[int, Changed]
+    grads: list[Tensor | None], loss: Tensor, count: float | Tensor, samples: int, buffers: dict[int, BufferUpdate]
 ) -> Partial:
     """Return the result of a shard. Sparse gradients are kept apart, because they are added differently."""
-    sparse = {place: grad for place, grad in enumerate(grads) if grad is not None and grad.is_sparse}
-    for place in sparse:
-        grads[place] = None
+    sparse = {index: grad for index, grad in enumerate(grads) if grad is not None and grad.is_sparse}
+    for index in sparse:
+        grads[index] = None
     return Partial(grads, loss.detach(), count, samples, buffers, sparse=sparse)
 
 
@@ -189,7 +194,7 @@ def scaled(loss: Tensor, work: ShardWork) -> Tensor:
 
 
 @contextmanager
-def noted(work: ShardWork, shards: int) -> Iterator[None]:
+def add_shard_note(work: ShardWork, shards: int) -> Iterator[None]:
     """Add a note on the shard to errors that are raised in the block."""
     try:
         yield

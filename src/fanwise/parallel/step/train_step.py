@@ -15,7 +15,7 @@ from ..data.batch import Batch
 from ..validation.arguments import check_no_gradients
 from .batch_execution import AccumulatedGradients, TrainStages
 from .cuda_graph import StepGraphs
-from .replicas import noted
+from .replicas import add_shard_note
 
 
 class Step:
@@ -91,14 +91,14 @@ class Step:
         first = next((work.index for work in self._execution.shard_work(batch) if work.samples), None)
         if first is None:
             return
-        self._replica.buffers.keep()
+        self._replica.buffers.save()
         try:
             work = self._execution.isolated_work(batch, first)
-            with noted(work, len(batch.sizes)), self._execution.shard_context():
+            with add_shard_note(work, len(batch.sizes)), self._execution.shard_context():
                 self._execution.verifier.check_repeats(work, self._execution.key, self.batches)
         finally:
-            self._replica.buffers.put_back()
-            self._replica.forget_grads()
+            self._replica.buffers.restore()
+            self._replica.clear_grads()
 
     def check_end(self) -> None:
         """After the training, with `verify=`: raise ValueError if the processes differ."""

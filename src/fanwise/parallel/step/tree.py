@@ -5,7 +5,7 @@
     the tree over 4 shards:  (0 + 1) + (2 + 3)
 
 The tree depends only on the number of shards. Floating-point addition is not associative, so the order of additions
-affects the result. A device adds only neighbors in the tree and passes on the remaining nodes: one or a few for a range
+affects the result. A device adds only siblings in the tree and passes on the remaining nodes: one or a few for a range
 of shards. The remaining additions of the same tree are made when the nodes of all devices are joined. So the result has
 the same bits for every assignment of consecutive shards to devices, which a sum from left to right would not have.
 """
@@ -42,8 +42,8 @@ def cut(count: int, parts: int) -> tuple[range, ...]:
     """
     if count < 0 or parts < 1:
         raise ValueError(f"count must be at least 0 and parts at least 1, got {count} and {parts}")
-    each, longer = divmod(count, parts)
-    starts = [part * each + min(part, longer) for part in range(parts + 1)]
+    size, num_longer = divmod(count, parts)
+    starts = [part * size + min(part, num_longer) for part in range(parts + 1)]
     return tuple(range(start, stop) for start, stop in itertools.pairwise(starts))
 
 
@@ -66,9 +66,9 @@ class TreeSum(Generic[T]):
     nodes: list[Node[T]] = field(default_factory=list)
 
     def put(self, node: Node[T]) -> None:
-        """Put in a node that starts where the last one ended. Neighbors are added at once.
+        """Put in a node that starts where the last one ended. Siblings are added at once.
 
-        Only nodes that wait for their neighbor are kept: at most two for each level of the tree.
+        Only nodes that wait for their sibling are kept: at most two for each level of the tree.
         """
         assert not self.nodes or self.nodes[-1].stop == node.start, "nodes come in the order of the shards"
         self.nodes.append(node)

@@ -80,13 +80,13 @@ def check_no_gradients(model: nn.Module) -> None:
             )
 
 
-def is_compiled_by_shape(module: nn.Module) -> bool:
+def is_compiled_per_shape(module: nn.Module) -> bool:
     """Return whether a part was compiled by `torch.compile` without dynamic=True: once for each shape."""
     compiled = (part for part in module.modules() if hasattr(part, "_orig_mod"))
     return any(getattr(part.dynamo_ctx, "_dynamic", None) is not True for part in compiled)
 
 
-def check_compiled(sizes: Sequence[int]) -> None:
+def check_equal_shard_sizes(sizes: Sequence[int]) -> None:
     """Raise ValueError for shards of different sizes."""
     different = sorted({size for size in sizes if size})
     if len(different) > 1:
@@ -112,7 +112,7 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
         )
 
 
-def check_own_loop(models: Sequence[object], optimizers: Sequence[object], options: Mapping[str, object]) -> None:
+def check_manual_step(models: Sequence[object], optimizers: Sequence[object], options: Mapping[str, object]) -> None:
     """Raise ValueError for a missing model or optimizer, and for options that only a step with `loss_fn` has."""
     if not models or not optimizers:
         raise ValueError(f"run.step got {len(models)} models and {len(optimizers)} optimizers; it needs one of each")
@@ -132,7 +132,7 @@ def check_step(clip_norm: float | None, accumulate: int) -> None:
     """Raise ValueError unless both are positive."""
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
-    whole_number("accumulate", accumulate, least=1)
+    check_whole_number("accumulate", accumulate, least=1)
 
 
 def check_name(setting: str, value: object, known: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ def check_name(setting: str, value: object, known: Sequence[str]) -> None:
         raise ValueError(f"unknown {setting}={value!r}{did_you_mean(str(value), known)}")
 
 
-def whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
+def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
     """Return the value as an int. Raise TypeError for other types and bool, ValueError if it is below `least`."""
     try:
         number = operator.index(value)

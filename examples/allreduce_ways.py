@@ -2,8 +2,8 @@
 
 "root" is the book's: device 0 gets the arrays of all others, adds, and sends the sum to each, (k - 1) S bytes either
 way. With "owner" each device does so for a slice of its own, so all links work at once, each with 2 (k - 1) / k S.
-Printed is what links of 16 GB/s need, on paper, and the time here, the median of rounds in which the ways take turns.
-Where one CPU plays all devices nothing is copied between them, and one thread adds: no way has an advantage there.
+It prints the time that links of 16 GB/s need in theory, and the time measured here: the median of rounds in which the
+algorithms take turns. If one CPU simulates all devices, nothing is copied between them: no algorithm has an advantage.
 """
 
 import math
@@ -16,20 +16,20 @@ from torch import Tensor
 
 from fanwise.parallel import allreduce
 
-How = Literal["root", "tree", "ring", "owner"]
+Algorithm = Literal["root", "tree", "ring", "owner"]
 SIZE = 10_000_000  # float32 numbers, 40 MB a device
 COUNTS = (2, 4, 8)  # of devices: k
-HOWS: tuple[How, ...] = ("root", "tree", "ring", "owner")
+ALGORITHMS: tuple[Algorithm, ...] = ("root", "tree", "ring", "owner")
 ROUNDS = 7
 LINK = 16e9  # bytes a second in each direction: PCIe 3, 16 lanes
 GPUS = torch.cuda.device_count()
 torch.set_num_threads(1)  # so that the times are of additions, and not of threads that wait for each other
 
 
-def on_paper_ms(how: How, k: int) -> float:
+def on_paper_ms(algorithm: Algorithm, k: int) -> float:
     """What the busiest link needs, see fanwise.parallel.allreduce."""
     arrays = {"root": k - 1, "tree": math.ceil(math.log2(k)), "ring": (k - 1) / k, "owner": (k - 1) / k}
-    return 1e3 * 2 * arrays[how] * 4 * SIZE / LINK
+    return 1e3 * 2 * arrays[algorithm] * 4 * SIZE / LINK
 
 
 def wait() -> None:
@@ -37,10 +37,10 @@ def wait() -> None:
         torch.cuda.synchronize(number)
 
 
-def measured_ms(how: How, arrays: list[Tensor]) -> float:
+def measured_ms(algorithm: Algorithm, arrays: list[Tensor]) -> float:
     wait()
     begin = time.perf_counter()
-    allreduce(arrays, how)
+    allreduce(arrays, algorithm)
     wait()
     return 1e3 * (time.perf_counter() - begin)
 
@@ -50,12 +50,12 @@ def on_devices(k: int, size: int) -> list[Tensor]:
 
 
 print("devices:", [f"cuda:{number}" for number in range(GPUS)] or "one CPU in the place of all")
-print("k  way    on links of 16 GB/s   here   bits of the owner's")
+print("k  algorithm  on links of 16 GB/s   here   bits of the owner's")
 for k in COUNTS:
     arrays, same = on_devices(k, SIZE), on_devices(k, 1000)
-    rounds = [{how: measured_ms(how, arrays) for how in HOWS} for _ in range(ROUNDS)]
-    sums = {how: allreduce([array.clone() for array in same], how)[-1] for how in HOWS}
-    for how in HOWS:
-        here = median(times[how] for times in rounds)
-        bits = "equal" if torch.equal(sums[how], sums["owner"]) else "other"
-        print(f"{k}  {how:5}  {on_paper_ms(how, k):13.1f} ms  {here:9.1f} ms   {bits}", flush=True)
+    rounds = [{algorithm: measured_ms(algorithm, arrays) for algorithm in ALGORITHMS} for _ in range(ROUNDS)]
+    sums = {algorithm: allreduce([array.clone() for array in same], algorithm)[-1] for algorithm in ALGORITHMS}
+    for algorithm in ALGORITHMS:
+        here = median(times[algorithm] for times in rounds)
+        bits = "equal" if torch.equal(sums[algorithm], sums["owner"]) else "other"
+        print(f"{k}  {algorithm:9}  {on_paper_ms(algorithm, k):13.1f} ms  {here:9.1f} ms   {bits}", flush=True)

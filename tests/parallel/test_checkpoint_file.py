@@ -87,12 +87,12 @@ def test_the_state_at_the_time_of_the_call_is_written(tmp_path: Path) -> None:
             "optimizer": optimizer.state_dict(),
             "rows": rows,
         }
-        writer.write(tmp_path / "run.pt", state)
+        writer.start(tmp_path / "run.pt", state)
         assert slow.is_reached.wait(10.0)
         train()
         rows.append({"loss": 2.0})
         slow.opened.set()
-    loaded = checkpoint_file.read(tmp_path / "run.pt", weights_only=True)
+    loaded = checkpoint_file.read_checkpoint(tmp_path / "run.pt", weights_only=True)
     assert all(map(torch.equal, loaded["model"].values(), weights))
     assert all(torch.equal(loaded["optimizer"]["state"][i]["exp_avg"], moment) for i, moment in enumerate(moments))
     assert loaded["rows"] == [{"loss": 1.0}]
@@ -102,11 +102,13 @@ def test_the_state_at_the_time_of_the_call_is_written(tmp_path: Path) -> None:
 def test_write_returns_before_the_file_exists_and_read_waits_for_it(tmp_path: Path) -> None:
     changes: list[bool] = []
     slow, path, writer = Slow(), tmp_path / "run.pt", Writer(changes.append)
-    writer.write(path, content(1, slow=slow))
+    writer.start(path, content(1, slow=slow))
     assert slow.is_reached.wait(10.0)
     assert not path.exists() and changes == [True]
     numbers: list[float] = []
-    reader = threading.Thread(target=lambda: numbers.append(checkpoint_file.read(path, False)["run"]["number"]))
+    reader = threading.Thread(
+        target=lambda: numbers.append(checkpoint_file.read_checkpoint(path, False)["run"]["number"])
+    )
     reader.start()
     within(10.0, lambda: waits_in_join(reader), "read waits for the writer")
     slow.opened.set()
@@ -114,10 +116,10 @@ def test_write_returns_before_the_file_exists_and_read_waits_for_it(tmp_path: Pa
     assert numbers == [1] and changes == [True, False]
 
 
-@pytest.mark.parametrize("method", ["write", "write_now"])
+@pytest.mark.parametrize("method", ["start", "write_now"])
 def test_the_next_checkpoint_waits_for_the_previous_one(method: str, tmp_path: Path) -> None:
     slow, path, writer = Slow(), tmp_path / "run.pt", Writer()
-    writer.write(path, content(1, slow=slow))
+    writer.start(path, content(1, slow=slow))
     assert slow.is_reached.wait(10.0)
     thread = threading.Thread(target=lambda: getattr(writer, method)(path, content(2)))
     thread.start()
@@ -128,15 +130,15 @@ def test_the_next_checkpoint_waits_for_the_previous_one(method: str, tmp_path: P
     assert number_in(path) == 2
 
 
-@pytest.mark.parametrize("method", ["write", "write_now", "wait", "block"])
+@pytest.mark.parametrize("method", ["start", "write_now", "wait", "block"])
 def test_an_error_in_the_background_is_raised_once_by_the_next_call(method: str, tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
-    checkpoint_file.write(path, content(1))
+    checkpoint_file.write_checkpoint(path, content(1))
     writer, unwritable = Writer(), Unwritable()
     reference = weakref.ref(unwritable)
-    writer.write(path, content(2, bad=unwritable))
+    writer.start(path, content(2, bad=unwritable))
     calls: dict[str, Callable[[], None]] = {
-        "write": lambda: writer.write(path, content(3)),
+        "start": lambda: writer.start(path, content(3)),
         "write_now": lambda: writer.write_now(path, content(3)),
         "wait": writer.wait,
         "block": lambda: writer.__exit__(None, None, None),
@@ -149,7 +151,7 @@ def test_an_error_in_the_background_is_raised_once_by_the_next_call(method: str,
     del unwritable
     gc.collect()
     assert reference() is None, "the error does not refer to the content"
-    writer.write(path, content(4))
+    writer.start(path, content(4))
     writer.wait()
     assert number_in(path) == 4
 
@@ -157,17 +159,17 @@ def test_an_error_in_the_background_is_raised_once_by_the_next_call(method: str,
 def test_an_error_becomes_a_note_if_the_block_raises(tmp_path: Path) -> None:
     def fail() -> None:
         with Writer() as writer:
-            writer.write(tmp_path / "run.pt", content(1, bad=Unwritable()))
+            writer.start(tmp_path / "run.pt", content(1, bad=Unwritable()))
             raise KeyError("x")
 
     with pytest.raises(KeyError) as caught:
         fail()
-    assert caught.value.__notes__[0].startswith("a checkpoint could not be written either: OSError: no space left")
+    assert caught.value.__notes__[0].startswith("in addition, a checkpoint could not be written: OSError: no space")
 
 
 def test_an_error_that_was_not_raised_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = Writer()
-    writer.write(tmp_path / "run.pt", content(1, bad=Unwritable()))
+    writer.start(tmp_path / "run.pt", content(1, bad=Unwritable()))
     writer.join()
     with caplog.at_level(logging.ERROR):
         del writer
@@ -177,7 +179,7 @@ def test_an_error_that_was_not_raised_is_logged(tmp_path: Path, caplog: pytest.L
 
 def test_content_that_cannot_be_copied_is_refused_at_once(tmp_path: Path) -> None:
     with Writer() as writer, pytest.raises(TypeError, match="cannot pickle"):
-        writer.write(tmp_path / "run.pt", content(1, bad=threading.Lock()))
+        writer.start(tmp_path / "run.pt", content(1, bad=threading.Lock()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,7 +188,7 @@ def test_a_relative_path_belongs_to_the_folder_of_the_call(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     with Writer() as writer:
-        writer.write(Path("run.pt"), content(1, slow=slow))
+        writer.start(Path("run.pt"), content(1, slow=slow))
         assert slow.is_reached.wait(10.0)
         monkeypatch.chdir(tmp_path / "other")
         slow.opened.set()
@@ -235,7 +237,7 @@ def content(number, size):
 
 def child(path, seed, by_size, pipe):
     rng = random.Random(seed)
-    number = checkpoint_file.read(path, True)["run"]["number"] if path.exists() else 0
+    number = checkpoint_file.read_checkpoint(path, True)["run"]["number"] if path.exists() else 0
     writer = Writer()
     if by_size:  # the kernel kills the process when a file becomes larger
         writer.write_now(path, content(number := number + 1, 5000))
@@ -245,7 +247,7 @@ def child(path, seed, by_size, pipe):
     os.write(pipe, b"%d\\n" % number)
     while True:
         number += 1
-        writer.write(path, content(number, 5000 if by_size else rng.choice([10, 5000, 200_000])))
+        writer.start(path, content(number, 5000 if by_size else rng.choice([10, 5000, 200_000])))
         os.write(pipe, b".")
 
 torch.set_num_threads(1)  # a child that is forked from more could not use them
@@ -316,9 +318,9 @@ class Unwritable:
         return self
 
 writer = Writer()
-writer.write(Path(sys.argv[1]), {"run": {"number": 3}, "model": {"w": torch.full((3,), 3.0)}})
+writer.start(Path(sys.argv[1]), {"run": {"number": 3}, "model": {"w": torch.full((3,), 3.0)}})
 if "fail" in sys.argv:
-    writer.write(Path(sys.argv[1] + "2"), {"bad": Unwritable()})
+    writer.start(Path(sys.argv[1] + "2"), {"bad": Unwritable()})
 if "raise" in sys.argv:
     raise KeyError("the training ends")
 if "exit" in sys.argv:
@@ -339,7 +341,7 @@ def test_a_process_that_ends_completes_its_checkpoint(
 
 def test_a_fork_writes_nothing_and_does_not_wait(tmp_path: Path) -> None:
     slow, path, writer = Slow(), tmp_path / "run.pt", Writer()
-    writer.write(path, content(1, slow=slow))
+    writer.start(path, content(1, slow=slow))
     assert slow.is_reached.wait(10.0)
     reading_end, writing_end = os.pipe()
     child = os.fork()
@@ -347,7 +349,7 @@ def test_a_fork_writes_nothing_and_does_not_wait(tmp_path: Path) -> None:
         try:
             writer.wait()
             try:
-                writer.write(path, content(3))
+                writer.start(path, content(3))
             except ClosedError as error:
                 os.write(writing_end, str(error).encode())
         finally:

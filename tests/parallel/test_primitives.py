@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fanwise.parallel import allreduce, replicate, split_batch
-from fanwise.parallel.primitives import How
+from fanwise.parallel.primitives import AlgorithmName
 from fanwise.parallel.step.tree import Node, cut, total
 
-HOWS: list[How] = ["root", "owner", "ring", "tree"]
-every_how = pytest.mark.parametrize("how", HOWS)
+ALGORITHMS: list[AlgorithmName] = ["root", "owner", "ring", "tree"]
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 Lists = list[list[float]]
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32)
 
@@ -45,36 +45,36 @@ def along_the_tree(values: Sequence[float]) -> float:
     return float(total(nodes, len(values), lambda x, y: x + y))
 
 
-def by_model(columns: Lists, how: str) -> list[float]:
+def by_model(columns: Lists, algorithm: str) -> list[float]:
     """The documented sum, an element at a time. A column holds one element of all tensors."""
-    if how in ("tree", "owner"):
+    if algorithm in ("tree", "owner"):
         return [along_the_tree(column) for column in columns]
-    if how == "root":
+    if algorithm == "root":
         return [left_to_right(column) for column in columns]
     count = len(columns[0]) if columns else 1
     first = [part for part, places in enumerate(cut(len(columns), count)) for _ in places]
     return [left_to_right(column[part:] + column[:part]) for column, part in zip(columns, first, strict=True)]
 
 
-@every_how
+@every_algorithm
 @pytest.mark.parametrize("is_strided", [False, True])
 @given(rows=lists())
 def test_every_device_has_the_sum_in_place_with_the_bits_of_the_documented_order(
-    is_strided: bool, how: How, rows: Lists
+    is_strided: bool, algorithm: AlgorithmName, rows: Lists
 ) -> None:
     tensors = [torch.tensor(row, dtype=torch.float32) for row in rows]
     if is_strided:
         tensors = [tensor.repeat(2, 1).t().contiguous()[:, 0] for tensor in tensors]
-    result = allreduce(tensors, how)
-    expected = bits(by_model([list(column) for column in zip(*rows, strict=True)], how))
+    result = allreduce(tensors, algorithm)
+    expected = bits(by_model([list(column) for column in zip(*rows, strict=True)], algorithm))
     assert all(one is other for one, other in zip(result, tensors, strict=True))
     assert [bits(x.tolist()) for x in tensors] == [expected] * len(rows)
 
 
 def test_the_orders_differ_where_rounding_shows_it() -> None:
-    def summed(how: How) -> list[float]:
+    def summed(algorithm: AlgorithmName) -> list[float]:
         values = [1e8, 1.0, -1e8, 1.0, 1.0]
-        result: list[float] = allreduce([torch.full((5,), value) for value in values], how)[0].tolist()
+        result: list[float] = allreduce([torch.full((5,), value) for value in values], algorithm)[0].tolist()
         return result
 
     assert summed("root") == [2.0] * 5  # 1e8 + 1 is 1e8; then 0 + 1 + 1
@@ -83,18 +83,18 @@ def test_the_orders_differ_where_rounding_shows_it() -> None:
     assert summed("ring") == [2.0, 0.0, 1.0, 0.0, 1.0]
 
 
-@every_how
+@every_algorithm
 @pytest.mark.parametrize("shape", [(), (0,), (3, 2, 5)])
-def test_shapes_of_any_number_of_axes_are_summed(how: How, shape: tuple[int, ...]) -> None:
-    tensors = allreduce([torch.full(shape, float(2**place)) for place in range(3)], how)
+def test_shapes_of_any_number_of_axes_are_summed(algorithm: AlgorithmName, shape: tuple[int, ...]) -> None:
+    tensors = allreduce([torch.full(shape, float(2**place)) for place in range(3)], algorithm)
     assert all(torch.equal(x, torch.full(shape, 7.0)) for x in tensors)
 
 
-@every_how
-def test_parameters_and_memory_formats_are_kept(how: How) -> None:
+@every_algorithm
+def test_parameters_and_memory_formats_are_kept(algorithm: AlgorithmName) -> None:
     weights = [nn.Parameter(torch.ones(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)) for _ in range(3)]
     strides = weights[0].stride()
-    allreduce(weights, how)
+    allreduce(weights, algorithm)
     assert all(w.is_leaf and w.requires_grad and w.stride() == strides and bool((w == 3).all()) for w in weights)
 
 
@@ -159,7 +159,7 @@ def test_tied_parameters_stay_tied_in_each_replica() -> None:
 @pytest.mark.parametrize("devices", ["cpu", 2, []], ids=repr)
 def test_devices_are_a_list_of_at_least_one(devices: Any) -> None:
     for call in (lambda: replicate([ones()], devices), lambda: split_batch(ones(), devices)):
-        with pytest.raises(TypeError, match="devices is a list"):
+        with pytest.raises(TypeError, match="devices must be a list"):
             call()
 
 
@@ -179,7 +179,7 @@ def test_wrong_arguments_of_split_batch_are_refused() -> None:
         with pytest.raises(ValueError, match="all need a first axis of the same length"):
             split_batch(*map(torch.ones, shapes), ["cpu"])
     for arguments in ((), (["cpu"],), (ones(), ones())):
-        with pytest.raises(TypeError, match=r"split_batch\(X, y, devices\)|devices is a list"):
+        with pytest.raises(TypeError, match=r"split_batch\(X, y, devices\)|devices must be a list"):
             split_batch(*arguments)
     with pytest.raises(TypeError, match="params has a Linear: give tensors"):
         replicate([nn.Linear(1, 1)], ["cpu"])  # type: ignore[list-item]

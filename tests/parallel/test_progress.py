@@ -25,7 +25,7 @@ BARE = RunSnapshot("", (), None, None, 7, None, None, None, None, 3.0)
         (FULL, "epoch 3/10, loss 0.4321, 0:01:16 left, 12,345/60,000 samples, 8,120 samples/s, train, 2 x cpu"),
         (BARE, "7 samples"),
         (
-            RunSnapshot("", ("cpu",), 0, 2, 5, 5, 0.5, None, 61.0, 9.0, measured=0.426),
+            RunSnapshot("", ("cpu",), 0, 2, 5, 5, 0.5, None, 61.0, 9.0, evaluated_fraction=0.426),
             "epoch 1/2, 0:01:01 left, evaluating: 43 %, 0.5 samples/s, cpu",
         ),
         (
@@ -98,15 +98,15 @@ def test_an_evaluation_does_not_slow_the_rate_but_counts_in_the_time_left() -> N
             line.record_step(0, 100, 0.5)
         for tenths in range(11):
             clock.advance(3.0)
-            line.measured(tenths / 10)
-    seen = [each for each in screen.shown if each.measured == 0.9][-1]
+            line.record_evaluation(tenths / 10)
+    seen = [each for each in screen.shown if each.evaluated_fraction == 0.9][-1]
     assert (seen.done, seen.of) == (1000, 1000) and seen.rate == pytest.approx(100.0)
     # Of the four epochs 1.9 after the first step took 2 * 10 + 2 * 33 seconds, but for that step and the last 3.
     assert seen.left_s == pytest.approx((2 * 43 - 1 - 3) * 2 / 1.9)
     line.epoch(2, 4)
     line.begin_pass(1000, 0)
     line.record_step(0, 100, 0.5)
-    assert screen.shown[-1].measured is None
+    assert screen.shown[-1].evaluated_fraction is None
 
 
 def test_the_time_left_of_a_resumed_run_counts_only_what_it_has_done_itself() -> None:
@@ -138,7 +138,7 @@ def test_an_evaluation_reports_its_progress_and_its_end(fails: bool) -> None:
     parts: list[float] = []
 
     class Watching(ProgressLine):
-        def measured(self, part: float) -> None:
+        def record_evaluation(self, part: float) -> None:
             parts.append(part)
 
     def measure(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -34,12 +34,12 @@ from .step.replicas import Replica, ShardWork, add_shard_note
 from .step.tree import Node, TreeSum
 from .validation.arguments import check_name
 
-BatchNorm = Literal["shard", "global"]
+BatchNormMode = Literal["shard", "global"]
 
-_END = "at its end"  # the site of a shard whose passes have ended
+_FINISHED = "past its last layer"  # the position of a shard whose passes have ended
 
 
-def check_batch_norm(batch_norm: BatchNorm, model: nn.Module, *, shards: int, processes: int) -> None:
+def check_batch_norm(batch_norm: BatchNormMode, model: nn.Module, *, shards: int, processes: int) -> None:
     """Raise ValueError for an unknown value, and for "global" where it is not supported."""
     check_name("batch_norm", batch_norm, ("shard", "global"))
     if batch_norm == "shard":
@@ -87,12 +87,15 @@ class GlobalBatchNormDevice:
             with add_shard_note(shard, shards), torch.autograd.set_multithreading_enabled(False):
                 with _replaced_layers(self._replica.modules, exchange):
                     value = self._replica.differentiate(shard, key)
-                exchange.gather(_END, None)
+                exchange.gather(_FINISHED, None)
         return [Node(shard.index, shard.index + 1, value)]
 
 
 class _Exchange:
-    """Adds statistics of one step over all shards. Each method blocks until all processes have called it."""
+    """Adds statistics of one step over all shards.
+
+    `total` and `gather` block until all processes exchange; a process without samples joins through `follow`.
+    """
 
     def __init__(self, team: Team, shard: int, shards: int) -> None:
         self.num_calls = 0  # of layers, in the forward pass
@@ -101,10 +104,10 @@ class _Exchange:
         self._shard = shard
         self._shards = shards
 
-    def total(self, site: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
+    def total(self, position: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
         """Return the sum over all shards, on the CPU. None stands for a shard without values."""
         tree: TreeSum[Tensor] = TreeSum(self._shards, add)
-        for shard, shard_value in self.gather(site, None if value is None else value.cpu()):
+        for shard, shard_value in self.gather(position, None if value is None else value.cpu()):
             tree.put(Node(shard, shard + 1, shard_value))
         return tree.nodes[0].value
 
@@ -113,18 +116,20 @@ class _Exchange:
         while not self._has_ended:
             self.gather(None, None)
 
-    def gather(self, site: str | None, value: Tensor | None) -> list[tuple[int, Tensor | None]]:
-        """Return the values by shard. Raises ValueError if the shards are not at the same site of their passes."""
-        contents = self._team.gather("normalizes a batch", (self._shard, site, value))
-        sites = [(shard, site) for shard, site, _ in contents if site is not None]
-        for shard, site in sites:
-            if site != sites[0][1]:
+    def gather(self, position: str | None, value: Tensor | None) -> list[tuple[int, Tensor | None]]:
+        """Return the values by shard. Raises ValueError if the shards are not at the same position of their passes."""
+        contents = self._team.gather("normalizes a batch", (self._shard, position, value))
+        positions = [(shard, position) for shard, position, _ in contents if position is not None]
+        for shard, position in positions:
+            first_shard, first_position = positions[0]
+            if position != first_position:
                 raise ValueError(
-                    f"batch_norm='global': shard {sites[0][0]} is {sites[0][1]}, and shard {shard} is {site}.\n"
+                    f"batch_norm='global': shard {first_shard} is {first_position}, and shard {shard} is "
+                    f"{position}.\n"
                     f"All shards must call the same batch-norm layers in the same order, because their statistics are "
                     f"added up. batch_norm='shard' has no such condition."
                 )
-        self._has_ended = (sites[0][1] if sites else None) == _END
+        self._has_ended = (positions[0][1] if positions else None) == _FINISHED
         return sorted(((shard, value) for shard, _, value in contents), key=lambda pair: pair[0])
 
 
@@ -169,9 +174,9 @@ class _GlobalStatistics(TorchFunctionMode):
 def _batch_norm(
     exchange: _Exchange, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, **options: Any
 ) -> Tensor:
-    site = f"in call {exchange.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
+    position = f"in call {exchange.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
     exchange.num_calls += 1
-    moments = exchange.total(f"{site}, forward", moments_of(x.detach()), merge)
+    moments = exchange.total(f"{position}, forward", moments_of(x.detach()), merge)
     if moments is None:  # no shard has values
         return F.batch_norm(x, running_mean, running_var, **options)
     count = int(moments[0, 0])
@@ -183,7 +188,7 @@ def _batch_norm(
     if running_var is not None:
         running_var.lerp_((squares_C / (count - 1)).to(running_var.dtype), options["momentum"])
     apply: Callable[..., Tensor] = _Normalization.apply
-    total = partial(exchange.total, f"{site}, backward", add=torch.add)
+    total = partial(exchange.total, f"{position}, backward", add=torch.add)
     return apply(x, options["weight"], options["bias"], mean_C, squares_C / count, count, options["eps"], total)
 
 
@@ -217,7 +222,7 @@ class _Normalization(Function):
             factor_C = inverse_C if weight is None else inverse_C * weight
             means = factor_C * ctx.total(sums).to(x.device) / ctx.count
             factors_C = (factor_C, -means[1] * inverse_C.square(), -means[0])
-            dy_factor, deviation_factor, constant = (_broadcast(each_C.to(deviation.dtype), x) for each_C in factors_C)
+            dy_factor, deviation_factor, constant = (_broadcast(C.to(deviation.dtype), x) for C in factors_C)
             dx = deviation.mul_(deviation_factor).add_(constant).addcmul_(dy, dy_factor).to(x.dtype)
         if ctx.needs_input_grad[1]:
             dw = (sums[1] * inverse_C).to(weight.dtype)
@@ -240,7 +245,7 @@ def moments_of(x: Tensor) -> Tensor | None:
 
 
 def merge(left: Tensor, right: Tensor) -> Tensor:
-    """Return the moments of the values of both, as Chan, Golub and LeVeque (1979) merge variances."""
+    """Return the moments of the combined values, by the update formula of Chan, Golub and LeVeque (1979)."""
     count = left[0] + right[0]
     difference_C = right[1] - left[1]
     mean_C = left[1] + difference_C * (right[0] / count)

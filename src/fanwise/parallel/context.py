@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, default_collate
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
 from . import evaluation, user_collectives
-from .batch_norm import BatchNorm, GlobalBatchNormDevice, check_batch_norm
+from .batch_norm import BatchNormMode, GlobalBatchNormDevice, check_batch_norm
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer, take_snapshot
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
@@ -158,7 +158,7 @@ class Run:
         accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
-        batch_norm: BatchNorm = "shard",
+        batch_norm: BatchNormMode = "shard",
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
         capture: bool = False,
@@ -185,7 +185,7 @@ class Run:
         accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
-        batch_norm: BatchNorm = "shard",
+        batch_norm: BatchNormMode = "shard",
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
         capture: bool = False,
@@ -470,7 +470,7 @@ class Run:
             key=key,
             team=self._team,
             generators=generators_of(self.device),
-            watch=self._line.measured,
+            watch=self._line.record_evaluation,
         )
 
     def gather(self, value: Any) -> list[Any]:
@@ -570,7 +570,7 @@ class Run:
         if self._team.place == 0:
             state = self._state.content()
             if not wait:
-                self.writer.write(location, state)
+                self.writer.start(location, state)
             else:  # tensors must be in main memory, so that the file can be read without a GPU
                 self.writer.write_now(location, state if self.device.type == "cpu" else take_snapshot(state))
         self._team.saved()
@@ -592,7 +592,7 @@ class Run:
         """
         if self._plan.position.has_started:
             raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
-        self._state.adopt(checkpoint_file.read(path, weights_only), path)
+        self._state.adopt(checkpoint_file.read_checkpoint(path, weights_only), path)
 
 
 def _several(given: Any) -> list[Any]:

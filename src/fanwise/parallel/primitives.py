@@ -1,4 +1,4 @@
-"""Data parallelism from scratch, as chapter 13.5 of "Dive into Deep Learning": functions on lists of tensors.
+"""Data parallelism from scratch, as in chapter 13.5 of "Dive into Deep Learning": functions on lists of tensors.
 
     replicas = replicate(model.parameters(), devices)      one copy per device
     X_parts, y_parts = split_batch(X, y, devices)          one part of the batch per device
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..base.nearest import must_be_one_of
 from .step.tree import cut
 
-How = Literal["root", "owner", "ring", "tree"]
+AlgorithmName = Literal["root", "owner", "ring", "tree"]
 Device = str | torch.device
 
 
@@ -28,7 +28,7 @@ def replicate(params: Iterable[Tensor], devices: Sequence[Device]) -> list[list[
     Gradients and autograd history are not copied.
 
     Args:
-        params: tensors, as `model.parameters()`.
+        params: tensors, such as `model.parameters()`.
         devices: at least one, by name ("cpu", "cuda:0") or as torch.device.
 
     >>> [w], [v] = replicate([torch.ones(2, requires_grad=True)], ["cpu"] * 2)
@@ -38,7 +38,7 @@ def replicate(params: Iterable[Tensor], devices: Sequence[Device]) -> list[list[
     tensors = list(params)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"params has a {type(tensor).__name__}: give tensors, as list(model.parameters())")
+            raise TypeError(f"params has a {type(tensor).__name__}: give tensors, such as list(model.parameters())")
     return [_replica(tensors, device) for device in _check_devices(devices)]
 
 
@@ -47,9 +47,9 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
 
         X_parts, y_parts = split_batch(X, y, ["cuda:0", "cuda:1"])
 
-    Of n rows, the first n % k of k parts have one row more than the others. If there are fewer rows than devices, the
-    last parts are empty. A part is a view if its device is that of the tensor, and gradients flow back through it. A
-    pinned tensor is copied to a GPU asynchronously: do not overwrite it before the GPU has read it.
+    With n rows and k devices, the first n % k parts have one row more than the others. If there are fewer rows than
+    devices, the last parts are empty. A part on the tensor's own device is a view. Gradients flow back through every
+    part. A pinned tensor is copied to a GPU asynchronously: do not overwrite it before the GPU has read it.
 
     Args:
         arguments: one or more tensors with the same number of rows, and last the list of devices.
@@ -69,23 +69,25 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
         raise ValueError(f"the tensors have the shapes {shapes}: all need a first axis of the same length")
     ranges = cut(len(tensors[0]), len(devices))
     parts = [[tensor[part.start : part.stop] for part in ranges] for tensor in tensors]
-    return tuple([x.to(d, non_blocking=d.type != "cpu") for x, d in zip(each, devices, strict=True)] for each in parts)
+    return tuple(
+        [x.to(d, non_blocking=d.type != "cpu") for x, d in zip(x_parts, devices, strict=True)] for x_parts in parts
+    )
 
 
 @torch.no_grad()
-def allreduce(tensors: Sequence[Tensor], how: How = "root") -> list[Tensor]:
+def allreduce(tensors: Sequence[Tensor], algorithm: AlgorithmName = "root") -> list[Tensor]:
     """Sum tensors, one per device, and store the sum in all of them, in place. Return them as a list.
 
     For k tensors of S bytes, a, b, c, d and e:
 
-        how     bytes over the busiest link    additions of each element
-        root    (k - 1) S                      (((a + b) + c) + d) + e
-        tree    log2(k) S                      ((a + b) + (c + d)) + e, the tree of the shards of `fanwise.run`
-        owner   (k - 1) / k S                  as tree: device j adds slice j of all tensors
-        ring    (k - 1) / k S                  slice 1: (((b + c) + d) + e) + a, slice 2: (((c + d) + e) + a) + b ...
+        algorithm   bytes over the busiest link   additions of each element
+        root        (k - 1) S                     (((a + b) + c) + d) + e
+        tree        log2(k) S                     ((a + b) + (c + d)) + e, the tree of the shards of `fanwise.run`
+        owner       (k - 1) / k S                 as tree: device j adds slice j of all tensors
+        ring        (k - 1) / k S                 slice 1: (((b + c) + d) + e) + a, slice 2: (((c + d) + e) + a) + b ...
 
-    each twice, for the sum and for its distribution. The last bits depend on `how` and k, not on the devices. Returns
-    when accelerators have been given the work.
+    The bytes are sent twice, for the sum and for its distribution. The last bits depend on `algorithm` and k, not on
+    the devices. Does not wait for accelerators to finish.
 
     Args:
         tensors: dense, of one shape and type, none of them in the memory of another.
@@ -93,10 +95,10 @@ def allreduce(tensors: Sequence[Tensor], how: How = "root") -> list[Tensor]:
     >>> allreduce([torch.ones(1, 2), torch.full((1, 2), 2.0)])
     [tensor([[3., 3.]]), tensor([[3., 3.]])]
     """
-    if how not in _WAYS:
-        raise ValueError(must_be_one_of("how", how, _WAYS))
+    if algorithm not in _ALGORITHMS:
+        raise ValueError(must_be_one_of("algorithm", algorithm, _ALGORITHMS))
     _check_tensors(tensors)
-    _WAYS[how](tensors)
+    _ALGORITHMS[algorithm](tensors)
     return list(tensors)
 
 
@@ -151,12 +153,12 @@ def _by_ring(tensors: Sequence[Tensor]) -> None:
     _store(tensors, slices)
 
 
-_Way = Callable[[Sequence[Tensor]], None]
-_WAYS: dict[str, _Way] = {"root": _by_root, "owner": _by_owner, "ring": _by_ring, "tree": _by_tree}
+_Algorithm = Callable[[Sequence[Tensor]], None]
+_ALGORITHMS: dict[str, _Algorithm] = {"root": _by_root, "owner": _by_owner, "ring": _by_ring, "tree": _by_tree}
 
 
 def _tree(count: int) -> list[tuple[int, int]]:
-    """Return the additions along the tree as (source, target), in order. The sum is at place 0."""
+    """Return the additions along the tree as (source, target), in order. The sum is at index 0."""
     steps = [1 << level for level in range(max(count - 1, 0).bit_length())]
     return [(target + step, target) for step in steps for target in range(0, count - step, 2 * step)]
 
@@ -179,7 +181,7 @@ def _store(tensors: Sequence[Tensor], slices: Sequence[Sequence[Tensor]]) -> Non
 
 def _check_devices(devices: Sequence[Device]) -> list[torch.device]:
     if isinstance(devices, str) or not isinstance(devices, Sequence) or not devices:
-        raise TypeError(f'devices is a list of at least one, as ["cpu"] * 2 or ["cuda:0", "cuda:1"], got {devices!r}')
+        raise TypeError(f'devices must be a list such as ["cpu"] * 2 or ["cuda:0", "cuda:1"], got {devices!r}')
     return [torch.device(device) for device in devices]
 
 
@@ -197,4 +199,7 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
             raise ValueError(f"tensor {number} is {kinds[0]}, tensor 0 is {kinds[1]}: all have to be alike")
     places = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
     if len(set(places)) < len(places):
-        raise ValueError("two of the tensors share memory. Use fanwise.parallel.replicate; x.to(device) may not copy")
+        raise ValueError(
+            "two of the tensors share memory. x.to(device) returns x itself if it is already on that device. Use "
+            "fanwise.parallel.replicate."
+        )

@@ -34,7 +34,7 @@ _MAX_POINTS = 240  # of earlier rates and losses, in the status file
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The state of a run. `epoch` counts from 0; `done` and `of` count samples; `measured` is a part. None: unknown."""
+    """The state of a run. `epoch` counts from 0; `done` and `of` count samples. None: unknown."""
 
     name: str
     devices: tuple[str, ...]
@@ -46,7 +46,7 @@ class RunSnapshot:
     loss: float | None
     left_s: float | None
     elapsed_s: float
-    measured: float | None = None  # finished part of the current evaluation
+    evaluated_fraction: float | None = None  # of the current evaluation
     is_over: bool = False
 
     def __str__(self) -> str:
@@ -58,8 +58,8 @@ class RunSnapshot:
             words.append(f"in {datetime.timedelta(seconds=math.ceil(self.elapsed_s))}")
         elif self.left_s is not None:
             words.append(f"{datetime.timedelta(seconds=math.ceil(self.left_s))} left")
-        if self.measured is not None:
-            words.append(f"evaluating: {100 * self.measured:.0f} %")
+        if self.evaluated_fraction is not None:
+            words.append(f"evaluating: {100 * self.evaluated_fraction:.0f} %")
         elif not self.is_over:
             words.append(f"{self.done:,}{'' if self.of is None else f'/{self.of:,}'} samples")
         if self.rate is not None:
@@ -96,7 +96,7 @@ class ProgressLine:
         self._epochs: int | None = None
         self._done, self._of = 0, 0  # samples of this epoch
         self._loss: SupportsFloat | None = None
-        self._measured: float | None = None
+        self._evaluated_fraction: float | None = None
         self._counted_step: int | None = None
         self._last_s: float | None = None  # time of the last step, or of the beginning of the pass
         self._rated, self._rated_s = 0, 0.0  # samples and time of all steps but the first
@@ -140,15 +140,15 @@ class ProgressLine:
         elif now_s >= self._due_s:
             self._show()
 
-    def measured(self, part: float) -> None:
+    def record_evaluation(self, part: float) -> None:
         """This part of an evaluation is finished; 1 at its end."""
-        self._measured = part if part < 1 else None
+        self._evaluated_fraction = part if part < 1 else None
         if self._start is not None and self._clock() >= self._due_s:
             self._show()
 
     def close(self) -> None:
         """The run is over. The last line stays."""
-        self._measured = None
+        self._evaluated_fraction = None
         if self._has_shown:
             self._show(is_over=True)
         self._due_s = math.inf
@@ -175,7 +175,7 @@ class ProgressLine:
             loss=loss,
             left_s=left_s,
             elapsed_s=now_s - self._began_s,
-            measured=self._measured,
+            evaluated_fraction=self._evaluated_fraction,
             is_over=is_over,
         )
         self._screen.show(snapshot)
@@ -333,7 +333,7 @@ class StatusScreen:
             "loss": snapshot.loss,
             "left_s": snapshot.left_s,
             "elapsed_s": snapshot.elapsed_s,
-            "measured": snapshot.measured,
+            "measured": snapshot.evaluated_fraction,
             "ranks": ranks,
             "past": list(self._past),
         }

@@ -38,7 +38,7 @@ from .process_settings import run_environment
 from .progress import NoScreen, RankStatus, Screen, StatusScreen, function_name, open_screen
 from .step.tree import cut
 from .user_collectives import copy_of_result
-from .validation.arguments import check_name, check_whole_number, seconds
+from .validation.arguments import check_name, check_seconds, check_whole_number
 
 if TYPE_CHECKING:
     from ..pool.cluster.engine import ClusterEngine
@@ -138,7 +138,7 @@ def run(
     check_name("reduce", reduce, REDUCE)
     check_name("on_loss", on_loss, ON_LOSS)
     if step_timeout_s is not None:
-        step_timeout_s = seconds("step_timeout_s", step_timeout_s)
+        step_timeout_s = check_seconds("step_timeout_s", step_timeout_s)
     verify = check_whole_number("verify", verify, least=0)
     restarts = check_whole_number("restarts", restarts, least=0)
     given = {"shards": shards, "seed": seed, "threads": threads}

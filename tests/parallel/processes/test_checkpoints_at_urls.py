@@ -44,7 +44,7 @@ def content(number: float) -> dict[str, Any]:  # Any: as of a run
 
 
 def number_at(url: str) -> float:
-    number: float = checkpoint_file.read(url, weights_only=True)["run"]["number"]
+    number: float = checkpoint_file.read_checkpoint(url, weights_only=True)["run"]["number"]
     return number
 
 
@@ -95,10 +95,10 @@ def test_a_run_resumes_from_a_url_with_the_same_bits(memory: MemoryFileSystem) -
 def test_a_broken_upload_leaves_the_older_checkpoint(breaks_off: type[BreaksOff]) -> None:
     url = "breaks-off://bucket/run.pt"
     with Writer() as writer:
-        writer.write(url, content(1))
+        writer.start(url, content(1))
         writer.wait()
         breaks_off.left = 1000
-        writer.write(url, content(2))
+        writer.start(url, content(2))
         with pytest.raises(
             CheckpointError, match=r"breaks-off://bucket/run.pt cannot be written on .*TimeoutError"
         ) as caught:
@@ -106,14 +106,14 @@ def test_a_broken_upload_leaves_the_older_checkpoint(breaks_off: type[BreaksOff]
         assert "The previous content of the URL is unchanged." in str(caught.value)
         assert number_at(url) == 1
         breaks_off.left = None
-        writer.write(url, content(3))
+        writer.start(url, content(3))
         writer.wait()
     assert number_at(url) == 3
 
 
 @pytest.mark.parametrize("part", [0.0, 0.9])
 def test_an_incomplete_checkpoint_is_refused(part: float, memory: MemoryFileSystem) -> None:
-    checkpoint_file.write("memory://bucket/run.pt", content(1))
+    checkpoint_file.write_checkpoint("memory://bucket/run.pt", content(1))
     whole = memory.cat_file("/bucket/run.pt")
     memory.pipe_file("/bucket/run.pt", whole[: int(part * len(whole))])
     with pytest.raises(ValueError, match=r"memory://bucket/run\.pt cannot be read as a checkpoint"):
@@ -167,11 +167,11 @@ def test_missing_buckets_and_keys_are_reported(
     object_store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=r"s3://fanwize/run\.pt cannot be written on "):
-        checkpoint_file.write("s3://fanwize/run.pt", content(1))
+        checkpoint_file.write_checkpoint("s3://fanwize/run.pt", content(1))
     assert not object_store.exists("fanwize"), "a mistake makes no bucket"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(CheckpointError, match=r"NoCredentialsError: .*\n.*runtime_env"):
-        checkpoint_file.write("s3://fanwise/other.pt", content(1))
+        checkpoint_file.write_checkpoint("s3://fanwise/other.pt", content(1))

@@ -1,11 +1,13 @@
 """Checkpoint files, which are replaced as a whole and can be read with `torch.load`.
 
-torch.load(path)["model"]             state_dict of the model
-                ["optimizer"]         of the optimizer; "model2", "optimizer2" for a second run.step
-                ["step"]              counts of the step, and accumulated gradients
-                ["kept"][name]        state_dict of an object of run.keep
-                ["run"], ["rows"]     settings and position in the data; reports
-                ["random"]            random state of torch; "random_of_device": that of a GPU
+torch.load(path)["model"]               state_dict of the model; "model2" for a second run.step
+                ["optimizer"]           state_dict of the optimizer; "optimizer2" for a second run.step
+                ["step"]                counts of the step, and accumulated gradients
+                ["kept"][name]          state_dict of an object of run.keep
+                ["run"]                 settings, and position in the data
+                ["rows"]                reported values
+                ["random"]              random state of torch on the CPU
+                ["random_of_device"]    random state of torch on the GPU
 
 A `Writer` writes one checkpoint at a time in a background thread. The thread is not a daemon, so a process that ends
 normally completes its last checkpoint. If the process is killed, either the old file or the new file exists.
@@ -39,7 +41,7 @@ _log = logging.getLogger(__name__)
 _writers: "weakref.WeakSet[Writer]" = weakref.WeakSet()  # of this process
 
 
-def write(location: Location, content: Mapping[str, Any]) -> None:
+def write_checkpoint(location: Location, content: Mapping[str, Any]) -> None:
     """Write a checkpoint. Blocks until it has replaced the file, or the object at the URL.
 
     Raises:
@@ -71,7 +73,7 @@ def _write_file(path: Path, content: Mapping[str, Any]) -> None:
         os.close(folder)
 
 
-def read(path: StrPath, weights_only: bool) -> dict[str, Any]:
+def read_checkpoint(path: StrPath, weights_only: bool) -> dict[str, Any]:
     """Return the content of a checkpoint. Blocks while this process writes one.
 
     Raises:
@@ -88,7 +90,7 @@ def read(path: StrPath, weights_only: bool) -> dict[str, Any]:
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise ValueError(_explain(path, error)) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT or "run" not in content:
-        raise ValueError(f"{path} was not written by run.save, or by another version of fanwise")
+        raise ValueError(f"{path} was not written by run.save, or was written by an incompatible version of fanwise")
     del content["format"]
     return content
 
@@ -118,20 +120,20 @@ def _explain(path: StrPath, error: Exception) -> str:
 class Writer:
     """Writes checkpoints in the background, one at a time.
 
-    If a checkpoint cannot be written, its error is raised once, by the next `write`, `write_now` or `wait`, or at the
+    If a checkpoint cannot be written, its error is raised once, by the next `start`, `write_now` or `wait`, or at the
     end of the `with` block. If none of them is called, the error is logged. A fork of the process cannot write.
 
     Args:
-        on_change: called with True before a checkpoint is written, and with False after it.
+        on_writing_changed: called with True before a checkpoint is written, and with False after it.
         on_written: called with its path or URL when a checkpoint is written. Both are called from any thread.
     """
 
     def __init__(
         self,
-        on_change: Callable[[bool], None] = lambda is_writing: None,
+        on_writing_changed: Callable[[bool], None] = lambda is_writing: None,
         on_written: Callable[[str], None] = lambda path: None,
     ) -> None:
-        self._on_change = on_change
+        self._on_writing_changed = on_writing_changed
         self._on_written = on_written
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
@@ -139,7 +141,7 @@ class Writer:
         weakref.finalize(self, _log_errors, self._errors, self._pid)
         _writers.add(self)
 
-    def write(self, path: StrPath, content: Mapping[str, Any]) -> None:
+    def start(self, path: StrPath, content: Mapping[str, Any]) -> None:
         """Copy the content and start to write it. Blocks until the previous checkpoint is written.
 
         Raises:
@@ -147,25 +149,25 @@ class Writer:
             TypeError: the content cannot be copied. ClosedError: in a fork of the process.
         """
         location, snapshot = self._prepare(path), take_snapshot(content)
-        arguments = (location, snapshot, self._errors, self._on_change, self._on_written)
+        arguments = (location, snapshot, self._errors, self._on_writing_changed, self._on_written)
         thread = threading.Thread(target=_write_in_background, args=arguments, name="fanwise-checkpoint", daemon=False)
-        self._on_change(True)
+        self._on_writing_changed(True)
         try:
             thread.start()
         except BaseException:
-            self._on_change(False)
+            self._on_writing_changed(False)
             raise
         self._thread = thread
 
     def write_now(self, path: StrPath, content: Mapping[str, Any]) -> None:
-        """Write the content without copying it. Blocks until it is written. Raises its errors and those of `write`."""
+        """Write the content without copying it. Blocks until it is written. Raises its errors and those of `start`."""
         location = self._prepare(path)
-        self._on_change(True)
+        self._on_writing_changed(True)
         try:
-            write(location, content)
+            write_checkpoint(location, content)
             self._on_written(os.fspath(location))
         finally:
-            self._on_change(False)
+            self._on_writing_changed(False)
 
     def _prepare(self, path: StrPath) -> Location:
         if os.getpid() != self._pid:
@@ -200,18 +202,18 @@ class Writer:
             return
         self.join()
         while self._errors:
-            error.add_note(f"a checkpoint could not be written either: {_describe(self._errors.pop())}")
+            error.add_note(f"in addition, a checkpoint could not be written: {_describe(self._errors.pop())}")
 
 
 def _write_in_background(
     location: Location,
     content: Mapping[str, Any],
     errors: list[BaseException],
-    on_change: Callable[[bool], None],
+    on_writing_changed: Callable[[bool], None],
     on_written: Callable[[str], None],
 ) -> None:
     try:
-        write(location, content)
+        write_checkpoint(location, content)
         on_written(os.fspath(location))
     except BaseException as error:
         error.add_note(f"while the checkpoint {location} was written in the background")
@@ -219,7 +221,7 @@ def _write_in_background(
         errors.append(error)
     finally:
         del content
-        on_change(False)
+        on_writing_changed(False)
 
 
 def _describe(error: BaseException) -> str:
@@ -235,7 +237,8 @@ def _log_errors(errors: list[BaseException], pid: int) -> None:
 def take_snapshot(state: Any) -> Any:
     """Return a copy of nested containers. Blocks until tensors of other devices are in main memory.
 
-    Only the elements that a tensor shows are copied. A tensor that occurs twice, such as tied weights, is copied once.
+    Of a view, only its own elements are copied, not the whole storage. A tensor that occurs twice, such as tied
+    weights, is copied once.
 
     Raises:
         TypeError, or an error of the object: an object cannot be copied.
@@ -253,7 +256,8 @@ def _copy(value: Any, copies: dict[tuple[object, ...], Tensor]) -> Any:
         return {name: _copy(member, copies) for name, member in value.items()}
     if kind is OrderedDict:
         copied = OrderedDict((name, _copy(member, copies)) for name, member in value.items())
-        vars(copied).update(copy.deepcopy(vars(value)))  # the state_dict of a module has its versions there
+        # a module's state_dict keeps `_metadata`, with its version numbers, as an attribute
+        vars(copied).update(copy.deepcopy(vars(value)))
         return copied
     if kind is list or kind is tuple:
         return kind(_copy(member, copies) for member in value)

@@ -52,8 +52,8 @@ def check_optimizer(
         raise TypeError(f"the optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if type(optimizer).__name__ in _SHARDED_OPTIMIZERS:
         raise ValueError(
-            f"{type(optimizer).__name__} spreads its state over its own process group. A run spreads the state of "
-            f"torch.optim.Adam and other optimizers over its processes by itself: give that optimizer."
+            f"{type(optimizer).__name__} divides its state among the processes of its own process group. Pass an "
+            f"ordinary optimizer such as torch.optim.Adam: the run divides its state among the processes."
         )
     if isinstance(optimizer, torch.optim.LBFGS) and not has_closure:
         raise ValueError("LBFGS calls the loss several times: use run.step(model, optimizer), and step.update(closure)")
@@ -73,7 +73,8 @@ def check_no_gradients(model: nn.Module) -> None:
     for name, param in model.named_parameters():
         if param.grad is not None:
             raise ValueError(
-                f"{name!r} of the model has a gradient before the step, which would be lost: a step computes them.\n"
+                f"{name!r} of the model already has a gradient, which the step would discard, because it computes all "
+                f"gradients itself.\n"
                 f"  wrong:  loss.backward(); step(batch)\n"
                 f"  right:  step(batch)                                # loss_fn returns the whole loss\n"
                 f"  right:  run.step(..., also=[model])                # if the loss of another step calls this model"
@@ -81,7 +82,7 @@ def check_no_gradients(model: nn.Module) -> None:
 
 
 def is_compiled_per_shape(module: nn.Module) -> bool:
-    """Return whether a part was compiled by `torch.compile` without dynamic=True: once for each shape."""
+    """Return True if a part was compiled by `torch.compile` without dynamic=True, so once for each shape."""
     compiled = (part for part in module.modules() if hasattr(part, "_orig_mod"))
     return any(getattr(part.dynamo_ctx, "_dynamic", None) is not True for part in compiled)
 
@@ -99,11 +100,15 @@ def check_equal_shard_sizes(sizes: Sequence[int]) -> None:
 
 
 def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> None:
-    """Raise ValueError for another type than a 16-bit one, a scale without float16, and a float16 model."""
+    """Raise ValueError if an option of the precision is invalid.
+
+    That is: `autocast` is not a 16-bit type, `loss_scale` is set without float16, or float16 autocast meets float16
+    parameters.
+    """
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
     if loss_scale is not None and autocast is not torch.float16:
-        raise ValueError(f"loss_scale= is for autocast=torch.float16, and autocast is {autocast!r}; leave it out")
+        raise ValueError(f"loss_scale= requires autocast=torch.float16, got autocast={autocast!r}. Remove loss_scale=.")
     half = next((name for name, param in model.named_parameters() if param.dtype == torch.float16), None)
     if autocast is torch.float16 and half is not None:
         raise ValueError(
@@ -115,14 +120,15 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
 def check_manual_step(models: Sequence[object], optimizers: Sequence[object], options: Mapping[str, object]) -> None:
     """Raise ValueError for a missing model or optimizer, and for options that only a step with `loss_fn` has."""
     if not models or not optimizers:
-        raise ValueError(f"run.step got {len(models)} models and {len(optimizers)} optimizers; it needs one of each")
+        counts = f"{len(models)} models and {len(optimizers)} optimizers"
+        raise ValueError(f"run.step got {counts}; it needs at least one of each")
     defaults = {"clip_norm": None, "accumulate": 1, "autocast": None, "batch_norm": "shard"}
     for name, default in defaults.items():
         if options[name] != default:
             option = f"{name}={options[name]!r}"
             raise ValueError(
-                f"run.step without loss_fn has no {option}: the program writes the loop over the shards, clips with "
-                f"torch.nn.utils, and calls step.update() after one or several loops.\n"
+                f"run.step without loss_fn does not accept {option}. There your program loops over the shards, clips "
+                f"with torch.nn.utils, and calls step.update() after one or more loops.\n"
                 f"  wrong:  step = run.step(model, optimizer, {option})\n"
                 f"  right:  step = run.step(model, optimizer, loss_fn, {option})"
             )
@@ -154,10 +160,10 @@ def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
     return number
 
 
-def seconds(name: str, value: float) -> float:
+def check_seconds(name: str, value: float) -> float:
     """Return the limit as a float. Raise TypeError for other types, ValueError unless it is positive and finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, or None, got {value!r}")
     if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be above 0 and finite, got {value!r}; None is without a limit")
+        raise ValueError(f"{name} must be above 0 and finite, got {value!r}. None means no limit")
     return float(value)

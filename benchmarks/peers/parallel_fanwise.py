@@ -87,7 +87,7 @@ def sum_ms(run: Run, cpus: list[int], name: str, quick: bool, is_shared: bool) -
 
             def add() -> list[Tensor | None]:
                 sums.reduce("adds", [node], run.world_size, mean=True)
-                return sums.gather()
+                return sums.gather_grads()
 
             [mean] = run._team.together(add)
             assert mean is not None, "every process brought a term"

@@ -74,15 +74,15 @@ class Broken:
         self.peer = peer
         self.params = list(params)
         self.made = peer.make(params)
-        self.begin, self.ready, self.finish = self.made.begin, self.made.ready, self.made.finish
-        self.settle, self.abort = self.made.settle, self.made.abort
+        self.begin, self.submit, self.finish = self.made.begin, self.made.submit, self.made.finish
+        self.release, self.abort = self.made.release, self.made.abort
 
 
 def adds_by_process(broken: Broken) -> None:
     """The processes one after another, whatever the tree is."""
 
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        met = meet()
+    def finish(make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+        plan = make_plan()
         found: list[Tensor | None] = [None] * len(broken.params)
         # All that it can see is what was handed in here: so it hands it round.
         for theirs in broken.peer.team.gather("hands round", handed):
@@ -90,17 +90,17 @@ def adds_by_process(broken: Broken) -> None:
                 for place, grad in enumerate(grads, first):
                     own = found[place]
                     found[place] = grad if own is None or grad is None else own + grad
-        return [None if grad is None else grad / (met.count or 1) for grad in found]
+        return [None if grad is None else grad / (plan.count or 1) for grad in found]
 
     handed: list[tuple[int, int, Sequence[Tensor | None]]] = []
     broken.begin = handed.clear
-    broken.ready = lambda number, first, grads: handed.append((number, first, grads))
+    broken.submit = lambda number, first, grads: handed.append((number, first, grads))
     broken.finish = finish
 
 
 def gives_zeros_for_none(broken: Broken) -> None:
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        found = broken.made.finish(meet)
+    def finish(make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+        found = broken.made.finish(make_plan)
         both = zip(found, broken.params, strict=True)
         return [torch.zeros_like(param) if grad is None else grad for grad, param in both]
 
@@ -108,33 +108,33 @@ def gives_zeros_for_none(broken: Broken) -> None:
 
 
 def takes_the_first_bucket_only(broken: Broken) -> None:
-    def ready(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+    def submit(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
         if first == 0:
-            broken.made.ready(number, first, grads)
+            broken.made.submit(number, first, grads)
 
-    broken.ready = ready
+    broken.submit = submit
 
 
 def keeps_what_was_aborted(broken: Broken) -> None:
     seen: set[tuple[int, int]] = set()
 
-    def ready(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+    def submit(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
         new = [None if (number, place) in seen else grad for place, grad in enumerate(grads, first)]
         seen.update((number, place) for place in range(first, first + len(grads)))
-        broken.made.ready(number, first, new)
+        broken.made.submit(number, first, new)
 
-    def settle_or_finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+    def settle_or_finish(make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         seen.clear()
-        return broken.made.finish(meet)
+        return broken.made.finish(make_plan)
 
-    broken.ready, broken.finish, broken.abort = ready, settle_or_finish, lambda: None
+    broken.submit, broken.finish, broken.abort = submit, settle_or_finish, lambda: None
 
 
 def forgets_the_count(broken: Broken) -> None:
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+    def finish(make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         def without() -> AllReducePlan:
-            met = meet()
-            return AllReducePlan(met.found, met.shards, met.reached, 48.0)
+            plan = make_plan()
+            return AllReducePlan(plan.rank_nodes, plan.shards, plan.has_grad, 48.0)
 
         return broken.made.finish(without)
 
@@ -142,17 +142,17 @@ def forgets_the_count(broken: Broken) -> None:
 
 
 def takes_sparse_ones(broken: Broken) -> None:
-    def ready(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        broken.made.ready(number, first, [None if grad is None else grad.to_dense() for grad in grads])
+    def submit(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+        broken.made.submit(number, first, [None if grad is None else grad.to_dense() for grad in grads])
 
-    broken.ready = ready
+    broken.submit = submit
 
 
 def shares_what_it_gives(broken: Broken) -> None:
     """One tensor for all processes, which here are threads."""
 
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        own = broken.made.finish(meet)
+    def finish(make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+        own = broken.made.finish(make_plan)
         first: list[Tensor | None] = SHARED.setdefault(len(COUNT), own)
         broken.peer.team.gather("has it", None)
         if broken.peer.team.place == 0:

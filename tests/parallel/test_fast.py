@@ -46,12 +46,12 @@ def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     small = 2.0**-24
     nodes = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
     params, cpu = [nn.Parameter(torch.zeros(1))], torch.device("cpu")
-    placement = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
+    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
     made = TeamSums(
-        Alone(), FastAllReduce(cast(TorchGroup, OneProcess()), params, cpu), placement, cpu, by_process=True
+        Alone(), FastAllReduce(cast(TorchGroup, OneProcess()), params, cpu), step_optimizer, cpu, by_process=True
     )
     made.reduce("adds", nodes, 4, mean=False)
-    (grad,) = made.gather()
+    (grad,) = made.gather_grads()
     assert grad is not None and grad.item() == 1.0
     again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
     exact = OwnSums()
@@ -66,10 +66,10 @@ def test_a_sum_that_fails_is_aborted() -> None:
             raise WorkerLostError("it is gone")
 
     params, cpu, aborted = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
-    placement = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
+    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
     failing = FastAllReduce(cast(TorchGroup, Refuses()), params, cpu)
     failing.abort = lambda: aborted.append("aborted")  # type: ignore[method-assign]
-    made = TeamSums(Alone(), failing, placement, cpu, by_process=True)
+    made = TeamSums(Alone(), failing, step_optimizer, cpu, by_process=True)
     with pytest.raises(WorkerLostError):
         made.reduce("adds", [Node(0, 1, partial(1.0))], 1, mean=True)
     assert aborted == ["aborted"]

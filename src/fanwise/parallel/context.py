@@ -86,7 +86,7 @@ class Run:
         self._steps: list[Step | ManualStep] = []
         self._loop = ShardLoopGuard()
         self._replicas: list[Replica] = []  # of steps
-        self._placements = StepOptimizers()
+        self._step_optimizers = StepOptimizers()
         self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
         self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
         self._line = ProgressLine(NoScreen())
@@ -106,7 +106,7 @@ class Run:
         """Run the training function in this block: check how it uses the run, and end its loader workers."""
         with (
             closing(self._loaders),
-            misuse.watched(self._placements.__contains__),
+            misuse.watched(self._step_optimizers.__contains__),
         ):
             yield
             for step in self._steps:
@@ -280,15 +280,15 @@ class Run:
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
-        placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
-        if placements[0] not in self._step_sums:
-            self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
+        step_optimizers = [self._step_optimizers.of(replica.params, each, in_parts=in_parts) for each in optimizers]
+        if step_optimizers[0] not in self._step_sums:
+            self._step_sums[step_optimizers[0]] = self._team.sums(replica.params, step_optimizers[0])
         execution = BatchExecution(
             self._plan,
             replica,
             optimizers,
             self._team,
-            self._step_sums[placements[0]],
+            self._step_sums[step_optimizers[0]],
             number=number,
             line=self._line,
             verifier=Verifier(
@@ -299,11 +299,11 @@ class Run:
         )
         made: Step | ManualStep
         if loss_fn is None:
-            made = ManualStep(execution, placements)
+            made = ManualStep(execution, step_optimizers)
         else:
             is_global = batch_norm == "global"
             execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
-            stages = TrainStages(execution, placements[0], execute, clip_norm=clip_norm, accumulate=accumulate)
+            stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
             made = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else None)
         self._steps.append(made)
         self._replicas.append(replica)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..parallel.comm.all_reduce import AllReduce, AllReducePlan, Found
+from ..parallel.comm.all_reduce import AllReduce, AllReducePlan, RankNode
 from ..parallel.comm.node_info import NodeInfo
 from ..parallel.comm.team import Team, divide
 from ..parallel.step.gradients import add_grads
@@ -136,11 +136,11 @@ def summed(peer: Peer, made: AllReduce, case: Case) -> Grads:
     return peer.team.together(lambda: _sum(peer, made, case, lambda: met(peer, case)))
 
 
-def _sum(peer: Peer, made: AllReduce, case: Case, meet: Callable[[], AllReducePlan]) -> Grads:
+def _sum(peer: Peer, made: AllReduce, case: Case, make_plan: Callable[[], AllReducePlan]) -> Grads:
     made.begin()
     try:
         hand_in(peer, made, case)
-        return made.finish(meet)
+        return made.finish(make_plan)
     except BaseException:
         made.abort()
         raise
@@ -155,7 +155,7 @@ def hand_in(peer: Peer, made: AllReduce, case: Case) -> None:
     if case.cuts is not None:
         case.cuts.shuffle(calls)
     for number, first, grads in calls:
-        made.ready(number, first, grads)
+        made.submit(number, first, grads)
 
 
 def _cuts(case: Case) -> list[tuple[int, int]]:
@@ -172,11 +172,11 @@ def met(peer: Peer, case: Case) -> AllReducePlan:
     team = peer.team
     team.gather("adds", None)
     found = [
-        Found(place, number, NodeInfo(node.start, node.stop, node.value or b""))
+        RankNode(place, number, NodeInfo(node.start, node.stop, node.value or b""))
         for place in range(team.size)
         for number, node in enumerate(case.reached(place, team.size, is_exact=peer.is_exact))
     ]
-    flags = [each.node.reached for each in found if each.node.reached]
+    flags = [each.node.has_grad for each in found if each.node.has_grad]
     by_any = [any(each) for each in zip(*flags, strict=True)]
     return AllReducePlan(found, case.shards if peer.is_exact else team.size, by_any, case.count)
 
@@ -270,7 +270,7 @@ def what_is_written_into_a_sum_stays_in_this_process(peer: Peer) -> None:
             for one, other in zip(found, case.expected(), strict=True):
                 assert one is not None and other is not None and not one.isnan().any()
                 assert not peer.is_exact or _bits(one) == _bits(other)
-        made.settle()
+        made.release()
 
 
 def several_steps_do_not_disturb_each_other(peer: Peer) -> None:
@@ -288,7 +288,7 @@ def a_sparse_gradient_is_refused_and_the_next_sum_is_right(peer: Peer) -> None:
     params = params_of(peer, (torch.float32,), ((4, 3), (5,)))
     made = peer.make(params)
     made.begin()
-    refused = _raised(lambda: made.ready(0, 0, [torch.zeros_like(params[0]).detach().to_sparse(), None]))
+    refused = _raised(lambda: made.submit(0, 0, [torch.zeros_like(params[0]).detach().to_sparse(), None]))
     assert refused is not None and issubclass(refused[0], TypeError) and "sparse" in refused[1], refused
     made.abort()
     case = Case(params)
@@ -304,7 +304,7 @@ def an_aborted_sum_leaves_nothing(peer: Peer) -> None:
         if seed % 2:
             hand_in(peer, made, aborted)
         elif peer.team.place == 0 and (node := aborted.nodes(0, peer.team.size, is_exact=peer.is_exact)[0]).value:
-            made.ready(0, 1, node.value[1:3])
+            made.submit(0, 1, node.value[1:3])
         made.abort()
         case = Case(params, seed=seed, reaches=lambda shard, place: place != 1 or shard == 5)
         check_sum(peer, summed(peer, made, case), case)

@@ -3,8 +3,8 @@
     all_to_all    each process sends every owner its slice of the process's nodes of the tree, in the order of the nodes
     all_gather    each owner sends its slice of the sum to all
 
-Parameters that no shard reached, such as frozen ones, are not sent. Which ones those are is known only after all
-processes have met, so nothing is sent before.
+Parameters without a gradient in any shard, such as frozen ones, are not sent. Which ones those are is known only from
+the plan, so nothing is sent before.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .all_reduce import AllReducePlan, Found
+from .all_reduce import AllReducePlan, RankNode
 from .flat_layout import Bucket, Layout, flat_gradient, joined
 from .torch_group import TorchGroup
 
@@ -29,36 +29,36 @@ class GroupTransport:
         self._rows: dict[tuple[int, int], Tensor] = {}
         self._lay_out([])
 
-    def _lay_out(self, reached: Sequence[bool]) -> None:
-        self._reached = reached
-        self._layout = Layout(self._params, [place for place, is_reached in enumerate(reached) if is_reached])
+    def _lay_out(self, has_grad: Sequence[bool]) -> None:
+        self._has_grad = has_grad
+        self._layout = Layout(self._params, [index for index, has in enumerate(has_grad) if has])
         self._slice_bytes = self._layout.slice_bytes(self._group.size)
         self._sum = self._flat_memory("sum", self._slice_bytes * self._group.size)
         self._grads = self._layout.shaped(self._sum)
 
-    def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        for place, grad in enumerate(grads, first):
+    def hand_out(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
+        for index, grad in enumerate(grads, first_param):
             if grad is not None:
-                self._own[number, place] = flat_gradient(self._params[place], grad)
+                self._own[node_index, index] = flat_gradient(self._params[index], grad)
 
     def wait(self) -> None:
         """Nothing was sent yet."""
 
-    def bring(self, met: AllReducePlan) -> list[Bucket]:
-        if met.reached != self._reached:
-            self._lay_out(met.reached)
+    def bring(self, plan: AllReducePlan) -> list[Bucket]:
+        if plan.has_grad != self._has_grad:
+            self._lay_out(plan.has_grad)
         group, size = self._group, self._slice_bytes
-        nodes = [found for found in met.found if found.node.reached]
-        own = [found.number for found in nodes if found.place == group.place]
-        counts = [sum(found.place == place for found in nodes) for place in range(group.size)]
+        nodes = [rank_node for rank_node in plan.rank_nodes if rank_node.node.has_grad]
+        own = [rank_node.node_index for rank_node in nodes if rank_node.place == group.place]
+        counts = [sum(rank_node.place == place for rank_node in nodes) for place in range(group.size)]
         send = self._flat_memory("send", group.size * len(own) * size).view(group.size, len(own), size)
         self._fill(send, own)
         rows = self._flat_memory("rows", len(nodes) * size).view(len(nodes), size)
         if size:
             sizes = [len(own) * size] * group.size, [count * size for count in counts]
             group.all_to_all(send.view(-1), rows.view(-1), *sizes)
-        self._rows = {found[:2]: row for found, row in zip(nodes, rows, strict=True)}
-        return joined(self._layout.owned(group.place, group.size), met.flags())
+        self._rows = {rank_node[:2]: row for rank_node, row in zip(nodes, rows, strict=True)}
+        return joined(self._layout.owned(group.place, group.size), plan.flags())
 
     def _fill(self, send: Tensor, own: Sequence[int]) -> None:
         """Write each owner's slice of the nodes `own`."""
@@ -73,8 +73,8 @@ class GroupTransport:
         if copies:
             torch._foreach_copy_(copies, sources)
 
-    def operand(self, each: Found, bucket: Bucket) -> Tensor:
-        return bucket.of(self._rows[each[:2]], self._group.place * self._slice_bytes)
+    def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
+        return bucket.of(self._rows[rank_node[:2]], self._group.place * self._slice_bytes)
 
     def sum(self, bucket: Bucket) -> Tensor:
         return bucket.of(self._sum)
@@ -82,13 +82,13 @@ class GroupTransport:
     def publish(self) -> None:
         """The sum is sent once all processes have added their slices."""
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         self._group.all_gather(self._sum)
 
     def collect(self) -> list[Tensor | None]:
         return self._grads
 
-    def settle(self) -> None:
+    def release(self) -> None:
         self._own.clear()
 
     def abort(self) -> None:

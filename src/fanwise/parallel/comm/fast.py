@@ -1,8 +1,8 @@
 """Gradients by the group's own all-reduce, for `reduce="fast"`: each process adds its shards before.
 
 The order in which the backend adds depends on the number of processes, and so do the last bits of the sum. A process
-without a gradient of a parameter contributes zeros. Parameters that no process reached, such as frozen ones, are not
-sent.
+without a gradient of a parameter contributes zeros. Parameters without a gradient in any process, such as frozen ones,
+are not sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,37 +28,37 @@ class FastAllReduce:
         self._own: dict[int, Tensor] = {}
         self._lay_out([])
 
-    def _lay_out(self, reached: Sequence[bool]) -> None:
-        self._reached = reached
-        layout = Layout(self._params, [place for place, is_reached in enumerate(reached) if is_reached])
+    def _lay_out(self, has_grad: Sequence[bool]) -> None:
+        self._has_grad = has_grad
+        layout = Layout(self._params, [index for index, has in enumerate(has_grad) if has])
         memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=self._device)
-        buckets: list[Bucket] = joined(layout.owned(0, 1), [reached], _BUCKET_BYTES)
+        buckets: list[Bucket] = joined(layout.owned(0, 1), [has_grad], _BUCKET_BYTES)
         self._buckets = [bucket.of(memory) for bucket in buckets]
         self._grads = layout.shaped(memory)
 
     def begin(self) -> None:
         self._own.clear()
 
-    def ready(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        for place, grad in enumerate(grads, first):
+    def submit(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
+        for index, grad in enumerate(grads, first_param):
             if grad is not None:
                 check_strided(grad)
-                self._own[place] = grad
+                self._own[index] = grad
 
-    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        met = meet()
-        if met.reached != self._reached:
-            self._lay_out(met.reached)
-        for place, grad in enumerate(self._grads):
+    def finish(self, make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+        plan = make_plan()
+        if plan.has_grad != self._has_grad:
+            self._lay_out(plan.has_grad)
+        for index, grad in enumerate(self._grads):
             if grad is not None:
-                own = self._own.get(place)
+                own = self._own.get(index)
                 grad.zero_() if own is None else grad.copy_(own)
         self._group.all_reduce(self._buckets)
-        if met.count is not None:
-            divide(self._buckets, met.count)
+        if plan.count is not None:
+            divide(self._buckets, plan.count)
         return self._grads
 
-    def settle(self) -> None:
+    def release(self) -> None:
         self._own.clear()
 
     def abort(self) -> None:

@@ -25,7 +25,7 @@ class NodeInfo:
     """A node over the shards from `start` to before `stop`, without its gradients.
 
     Attributes:
-        reached: which parameters have a gradient; empty: none of the shards had samples.
+        has_grad: which parameters have a gradient; empty: none of the shards had samples.
         loss_type: the name of its torch.dtype.
         buffers: index, value, and the other fields of a `BufferUpdate`.
         sparse: the parts of sparse gradients.
@@ -33,7 +33,7 @@ class NodeInfo:
 
     start: int
     stop: int
-    reached: bytes = b""
+    has_grad: bytes = b""
     loss: float = 0.0
     loss_type: str = "float32"
     count: float = 0
@@ -44,7 +44,7 @@ class NodeInfo:
 
     def node(self) -> Node[Partial]:
         """Return the node without gradients."""
-        if not self.reached:
+        if not self.has_grad:
             return Node(self.start, self.stop, None)
         loss = torch.tensor(self.loss, dtype=getattr(torch, self.loss_type))
         buffers = {
@@ -71,11 +71,11 @@ def encode_nodes(nodes: Sequence[Node[Partial]]) -> Plain:
 
 
 def _encode(value: Partial, loss: Tensor, host_buffers: Iterator[Tensor]) -> tuple[Any, ...]:  # Any: of a NodeInfo
-    reached = bytes([grad is not None for grad in value.grads])
+    has_grad = bytes([grad is not None for grad in value.grads])
     buffers = [(index, next(host_buffers).numpy(), *update[1:]) for index, update in value.buffers.items()]
     loss_type = str(loss.dtype).removeprefix("torch.")
     count = value.count.item() if isinstance(value.count, Tensor) else value.count
-    fields = reached, loss.item(), loss_type, count, value.samples, buffers, value.executed
+    fields = has_grad, loss.item(), loss_type, count, value.samples, buffers, value.executed
     return (*fields, [_parts(index, grad.cpu()) for index, grad in value.sparse.items()]) if value.sparse else fields
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .all_reduce import AllReducePlan, Found
+from .all_reduce import AllReducePlan, RankNode
 from .flat_layout import Bucket, flat_gradient
 from .shared_memory import bytes_of
 from .shm_areas import Areas
@@ -26,49 +26,54 @@ class Direct:
         self._private = bytes_of(self._mapping)
         self._grads = areas.layout.shaped(self._private)
         self._version = self._private._version
-        self.sum, self.meet = areas.sum, areas.team.barrier
 
-    def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+    def hand_out(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
         areas, rank, own = self._areas, self._areas.team.rank, self._own
-        for place, grad in enumerate(grads, first):
+        for index, grad in enumerate(grads, first_param):
             if grad is not None:
-                own[number, place] = flat_gradient(areas.layout.params[place], grad)
-        last = first + len(grads)
+                own[node_index, index] = flat_gradient(areas.layout.params[index], grad)
+        last = first_param + len(grads)
         sent = [
             bucket
             for buckets in areas.slices_of_others()
             for bucket in buckets
-            if first <= bucket.param < last and grads[bucket.param - first] is not None
+            if first_param <= bucket.param < last and grads[bucket.param - first_param] is not None
         ]
         if sent:
-            sources = [bucket.of_flat(own[number, bucket.param]) for bucket in sent]
-            torch._foreach_copy_([areas.node(rank, number, bucket) for bucket in sent], sources)
+            sources = [bucket.of_flat(own[node_index, bucket.param]) for bucket in sent]
+            torch._foreach_copy_([areas.node(rank, node_index, bucket) for bucket in sent], sources)
 
     def wait(self) -> None:
         """The copies are complete."""
 
-    def bring(self, met: AllReducePlan) -> list[Bucket]:
+    def bring(self, plan: AllReducePlan) -> list[Bucket]:
         """The nodes of others are read in place."""
         return self._areas.own_slice()
 
-    def operand(self, each: Found, bucket: Bucket) -> Tensor:
+    def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
         team = self._areas.team
-        if each.place != team.place:
-            return self._areas.node(team.members[each.place], each.number, bucket)
-        return bucket.of_flat(self._own[each.number, bucket.param])
+        if rank_node.place != team.place:
+            return self._areas.node(team.members[rank_node.place], rank_node.node_index, bucket)
+        return bucket.of_flat(self._own[rank_node.node_index, bucket.param])
+
+    def sum(self, bucket: Bucket) -> Tensor:
+        return self._areas.sum(bucket)
+
+    def barrier(self) -> None:
+        self._areas.team.barrier()
 
     def publish(self) -> None:
         """The slice was added in memory that all read."""
 
     def collect(self) -> list[Tensor | None]:
-        self.settle()  # also the pages of a step that failed
+        self.release()  # also the pages of a step that failed
         return self._grads
 
-    def settle(self) -> None:
+    def release(self) -> None:
         self._own.clear()
         if self._private._version != self._version:
             self._mapping.advise(0, self._mapping.size_bytes, mmap.MADV_DONTNEED)
             self._version = self._private._version
 
     def abort(self) -> None:
-        self.settle()
+        self.release()

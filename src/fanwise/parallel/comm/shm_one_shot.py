@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..step.gradients import total_into
 from ..step.tree import Node
-from .all_reduce import AllReducePlan, Found
+from .all_reduce import AllReducePlan, RankNode
 from .flat_layout import check_strided, joined
 from .shm_areas import Areas
 from .team import divide
@@ -35,35 +35,36 @@ class OneShot:
     def begin(self) -> None:
         self._version = self._areas.team.next_turn % 2
 
-    def ready(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        own = self._own.get((number, self._version))
+    def submit(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
+        own = self._own.get((node_index, self._version))
         if own is None:
-            memory = self._areas.whole_node(self._areas.team.rank, number, self._version)
-            own = self._own[number, self._version] = self._areas.layout.shaped(memory)
+            memory = self._areas.whole_node(self._areas.team.rank, node_index, self._version)
+            own = self._own[node_index, self._version] = self._areas.layout.shaped(memory)
         copies: list[Tensor] = []
         sources: list[Tensor] = []
-        for place, grad in enumerate(grads, first):
-            if grad is not None and (copy := own[place]) is not None:
+        for index, grad in enumerate(grads, first_param):
+            if grad is not None and (copy := own[index]) is not None:
                 check_strided(grad)
                 copies.append(copy)
                 sources.append(grad)
         if copies:
             torch._foreach_copy_(copies, sources)
 
-    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        met = meet()
-        reached = frozenset(met.flags())
-        if self._buckets.reached != reached:
-            self._buckets = _Buckets(self._areas, self._sum, reached)
+    def finish(self, make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+        plan = make_plan()
+        has_grad = frozenset(plan.flags())
+        if self._buckets.has_grad != has_grad:
+            self._buckets = _Buckets(self._areas, self._sum, has_grad)
         nodes = [
-            Node(each.node.start, each.node.stop, self._buckets.operands(each, self._version)) for each in met.found
+            Node(rank_node.node.start, rank_node.node.stop, self._buckets.operands(rank_node, self._version))
+            for rank_node in plan.rank_nodes
         ]
-        sums = total_into(self._buckets.sums, nodes, met.shards, changes=False)
-        if met.count is not None:
-            divide(sums, met.count)
-        return [grad if is_reached else None for grad, is_reached in zip(self._grads, met.reached, strict=True)]
+        sums = total_into(self._buckets.sums, nodes, plan.shards, changes=False)
+        if plan.count is not None:
+            divide(sums, plan.count)
+        return [grad if is_present else None for grad, is_present in zip(self._grads, plan.has_grad, strict=True)]
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """The sum is in memory of this process."""
 
     def abort(self) -> None:
@@ -74,23 +75,23 @@ class _Buckets:
     """The memory of the sum and of the nodes, in parts that are added at once.
 
     Args:
-        reached: the distinct flags of the nodes, which tell the parameters that have gradients.
+        has_grad: the distinct flags of the nodes, which tell the parameters that have gradients.
     """
 
-    def __init__(self, areas: Areas, total: Tensor, reached: frozenset[bytes]) -> None:
-        self.reached = reached
+    def __init__(self, areas: Areas, total: Tensor, has_grad: frozenset[bytes]) -> None:
+        self.has_grad = has_grad
         self._areas = areas
-        self._buckets = joined(areas.layout.owned(0, 1), sorted(reached))
+        self._buckets = joined(areas.layout.owned(0, 1), sorted(has_grad))
         self._operands: dict[tuple[int, int, int, bytes], list[Tensor | None]] = {}
         self.sums = [bucket.of(total) for bucket in self._buckets]
 
-    def operands(self, node: Found, version: int) -> list[Tensor | None] | None:
+    def operands(self, rank_node: RankNode, version: int) -> list[Tensor | None] | None:
         """Return the gradients of a node in each bucket, None where it has none. None: the node has no samples."""
-        flags, rank = node.node.reached, self._areas.team.members[node.place]
+        flags, rank = rank_node.node.has_grad, self._areas.team.members[rank_node.place]
         if not flags:
             return None
-        key = (rank, node.number, version, flags)
+        key = (rank, rank_node.node_index, version, flags)
         if key not in self._operands:
-            memory = self._areas.whole_node(rank, node.number, version)
+            memory = self._areas.whole_node(rank, rank_node.node_index, version)
             self._operands[key] = [bucket.of(memory) if flags[bucket.param] else None for bucket in self._buckets]
         return self._operands[key]

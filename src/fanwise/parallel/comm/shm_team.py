@@ -216,13 +216,13 @@ class SharedMemoryTeam:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
         if self.ranks == 1:
             return OwnSums()
         all_reduce, memory = self.all_reduce(params)
         if memory is not None:
-            placement.enable_slices(memory)
-        return TeamSums(self, all_reduce, placement, _CPU, by_process=self._reduce == "fast")
+            step_optimizer.enable_slices(memory)
+        return TeamSums(self, all_reduce, step_optimizer, _CPU, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
         """Return what adds their gradients, and the memory in which each process may update its slice, if any."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..optim.step_optimizer import StepOptimizer
 from ..step.gradients import Partial, add
 from ..step.tree import Node, total
-from .all_reduce import AllReduce, AllReducePlan, Found, TwoShot
+from .all_reduce import AllReduce, AllReducePlan, RankNode, TwoShot
 from .node_info import decode_nodes, encode_nodes, to_device
 from .team import Team, check_total
 
@@ -34,46 +34,46 @@ class TeamSums:
         self,
         team: Team,
         all_reduce: AllReduce,
-        placement: StepOptimizer,
+        step_optimizer: StepOptimizer,
         device: torch.device,
         *,
         by_process: bool,
     ) -> None:
         self._team = team
         self._all_reduce = all_reduce
-        self._placement = placement
+        self._step_optimizer = step_optimizer
         self._device = device
         self._by_process = by_process
         self._mean = False
         self._grads: list[Tensor | None] | None = None  # if the all-reduce gave the whole sum at once
-        self._reached: Sequence[bool] = ()
-        self.settle = all_reduce.settle
+        self._has_grad: Sequence[bool] = ()
 
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        num_leaves = shards
         if self._by_process:
-            nodes, shards = [one_node(nodes, self._team.place)], self._team.size
+            nodes, num_leaves = [one_node(nodes, self._team.place)], self._team.size
         result: list[Partial] = []
 
-        def meet() -> AllReducePlan:
-            plan, total = self._meet(operation, nodes, shards, mean=mean)
-            self._reached = plan.reached
-            result.append(total)
+        def make_plan() -> AllReducePlan:
+            plan, partial = self._exchange_infos(operation, nodes, num_leaves, mean=mean)
+            self._has_grad = plan.has_grad
+            result.append(partial)
             return plan
 
         self._mean, self._grads = mean, None
         all_reduce = self._all_reduce
         with self._aborting():
             all_reduce.begin()
-            for number, node in enumerate(nodes):
+            for node_index, node in enumerate(nodes):
                 if node.value is not None:
-                    all_reduce.ready(number, 0, node.value.grads)
+                    all_reduce.submit(node_index, 0, node.value.grads)
             if isinstance(all_reduce, TwoShot):
-                all_reduce.reduce_scatter(meet)
+                all_reduce.reduce_scatter(make_plan)
             else:
-                self._grads = all_reduce.finish(meet)
+                self._grads = all_reduce.finish(make_plan)
         return to_device(result[0], self._device)
 
-    def gather(self) -> list[Tensor | None]:
+    def gather_grads(self) -> list[Tensor | None]:
         grads = self._grads
         if grads is None:
             assert isinstance(self._all_reduce, TwoShot), "any other gave the whole sum"
@@ -81,11 +81,14 @@ class TeamSums:
                 grads = self._all_reduce.all_gather()
         return grads if self._mean else [None if grad is None else grad.clone() for grad in grads]
 
+    def release(self) -> None:
+        self._all_reduce.release()
+
     def update_slices(self) -> None:
         assert isinstance(self._all_reduce, TwoShot), "any other has no slices"
         with self._aborting():
-            self._all_reduce.update_slices(self._placement.update)
-            self._placement.commit(self._reached)
+            self._all_reduce.update_slices(self._step_optimizer.update)
+            self._step_optimizer.commit(self._has_grad)
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:
@@ -95,22 +98,22 @@ class TeamSums:
             self._all_reduce.abort()
             raise
 
-    def _meet(
-        self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool
+    def _exchange_infos(
+        self, operation: str, nodes: Sequence[Node[Partial]], num_leaves: int, *, mean: bool
     ) -> tuple[AllReducePlan, Partial]:
         """Exchange everything but the gradients. Return how they are added, and the sum of the rest."""
-        placement = self._placement
-        messages = self._team.gather(operation, (placement.status(), encode_nodes(nodes)))
-        found = [
-            Found(place, number, node)
+        step_optimizer = self._step_optimizer
+        messages = self._team.gather(operation, (step_optimizer.status(), encode_nodes(nodes)))
+        rank_nodes = [
+            RankNode(place, node_index, node)
             for place, (_, infos) in enumerate(messages)
-            for number, node in enumerate(decode_nodes(infos))
+            for node_index, node in enumerate(decode_nodes(infos))
         ]
-        result = total([each.node.node() for each in found], shards, add)
+        result = total([node.node() for _, _, node in rank_nodes], num_leaves, add)
         check_total(result)
-        reached = list(map(any, zip(*(each.node.reached for each in found if each.node.reached), strict=True)))
-        placement.on_statuses([status for status, _ in messages], is_sparse=bool(result.sparse))
-        return AllReducePlan(found, shards, reached, result.count if mean else None), result
+        has_grad = list(map(any, zip(*(node.has_grad for _, _, node in rank_nodes if node.has_grad), strict=True)))
+        step_optimizer.on_statuses([status for status, _ in messages], is_sparse=bool(result.sparse))
+        return AllReducePlan(rank_nodes, num_leaves, has_grad, result.count if mean else None), result
 
 
 def one_node(nodes: Sequence[Node[Partial]], place: int) -> Node[Partial]:

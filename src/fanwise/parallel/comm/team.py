@@ -42,7 +42,7 @@ class Sums(Protocol):
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """Add the nodes of all processes. Blocks until this process has its slice of the gradients.
 
-        Then call `gather` for the whole gradients, or `update_slices`.
+        Then call `gather_grads` for the whole gradients, or `update_slices`.
 
         Args:
             operation: of this process, as "makes step 0 of batch 17"; it must be the same in all processes.
@@ -57,7 +57,7 @@ class Sums(Protocol):
         """
         ...
 
-    def gather(self) -> list[Tensor | None]:
+    def gather_grads(self) -> list[Tensor | None]:
         """Return the whole sum of the gradients. Blocks until every process has it.
 
         With `mean` they may lie in memory that all processes read: they are valid until the next `reduce`, and what is
@@ -66,10 +66,10 @@ class Sums(Protocol):
         ...
 
     def update_slices(self) -> None:
-        """Update the slice of the parameters that this process owns, instead of `gather`. Blocks until all have."""
+        """Update this process's slice of the parameters, instead of `gather_grads`. Blocks until all have."""
         ...
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Release the gradients of the last `reduce`."""
         ...
 
@@ -106,7 +106,7 @@ class Team(Protocol):
         """
         ...
 
-    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
         """Return the sums of one step with these parameters. Its optimizer may then be divided among the processes."""
         ...
 
@@ -157,7 +157,7 @@ class Alone:
     def gather(self, operation: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
 
-    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
         return OwnSums()
 
     def step_ends(self) -> None:
@@ -196,13 +196,13 @@ class OwnSums:
         self._grads = result.grads
         return result
 
-    def gather(self) -> list[Tensor | None]:
+    def gather_grads(self) -> list[Tensor | None]:
         return self._grads
 
     def update_slices(self) -> None:
         raise AssertionError("a single process owns all slices")
 
-    def settle(self) -> None:
+    def release(self) -> None:
         self._grads = []
 
 

@@ -116,8 +116,8 @@ class TorchTeam:
             raise self._end
         return [content for _, content in contents]
 
-    def sums(self, params: Sequence[nn.Parameter], placement: StepOptimizer) -> Sums:
-        return TeamSums(self, self.all_reduce(params), placement, self.device, by_process=self._reduce == "fast")
+    def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
+        return TeamSums(self, self.all_reduce(params), step_optimizer, self.device, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         """Return what adds the gradients of these parameters."""

@@ -108,7 +108,7 @@ class ShardedOptimizer:
             self._store_loaded()
             self._optimizer.state = self._lazy_state
 
-    def update(self, buckets: Sequence[Bucket], reached: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
+    def update(self, buckets: Sequence[Bucket], has_grad: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
         """Write new parameters and new state of the own buckets. `commit` makes them valid."""
         target = 1 - self._version
         own = self._slice_optimizer(target, tuple(buckets))
@@ -118,22 +118,22 @@ class ShardedOptimizer:
         for bucket in buckets:
             tensor = tensors[bucket]
             tensor.copy_(bucket.of_flat(in_order(self._params[bucket.param])))
-            tensor.grad = grad_of(bucket) if reached[bucket.param] else None
+            tensor.grad = grad_of(bucket) if has_grad[bucket.param] else None
             self._load_slice(own, tensor, bucket, target)
         own.step()
         for bucket in buckets:
             tensors[bucket].grad = None
-            if reached[bucket.param]:
+            if has_grad[bucket.param]:
                 self._store_slice(own, tensors[bucket], bucket, target)
 
-    def commit(self, reached: Sequence[bool]) -> None:
+    def commit(self, has_grad: Sequence[bool]) -> None:
         """Copy the new parameters of all slices into this process."""
         self._version = 1 - self._version
         for group in self._optimizer.param_groups:
             keys = self._keys(group)
             for param in group["params"]:
                 number = self._numbers[param]
-                if reached[number]:
+                if has_grad[number]:
                     self._counts[number] += 1
                     self._has_state.update((number, key) for key in keys)
         with torch.no_grad():

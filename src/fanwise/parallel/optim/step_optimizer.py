@@ -55,15 +55,15 @@ class StepOptimizer:
         elif self._sharded is not None:
             self._sharded.begin([status[0] for status in statuses if status is not None])
 
-    def update(self, reached: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
+    def update(self, has_grad: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
         """Update the own slice. It has no effect before `commit`, because another process may be lost."""
         assert self._sharded is not None, "it is updated by slices"
-        self._sharded.update(buckets, reached, grad_of)
+        self._sharded.update(buckets, has_grad, grad_of)
 
-    def commit(self, reached: Sequence[bool]) -> None:
+    def commit(self, has_grad: Sequence[bool]) -> None:
         """Use the parameters of all slices, after all processes have updated theirs."""
         assert self._sharded is not None, "it is updated by slices"
-        self._sharded.commit(reached)
+        self._sharded.commit(has_grad)
 
 
 class StepOptimizers:

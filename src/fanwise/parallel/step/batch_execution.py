@@ -234,7 +234,7 @@ class BatchExecution:
 
     def gather(self, total: Partial, *, mean: bool) -> None:
         """Put the whole gradients into `total`, in every process. They may lie in memory that all processes read."""
-        total.grads = self.sums.gather()
+        total.grads = self.sums.gather_grads()
         for index, sparse_grad in total.sparse.items():
             dense, grad = total.grads[index], divided(sparse_grad, total.count) if mean else sparse_grad
             total.grads[index] = grad if dense is None else dense + grad
@@ -255,7 +255,7 @@ class BatchExecution:
 
     def finish(self, batch: Batch, total: Partial) -> Tensor:
         """Return the mean loss of the batch. The gradients are not needed any more."""
-        self.sums.settle()
+        self.sums.release()
         self._plan.position.mark_used()
         loss = divided(total.loss, total.count)
         self._line.record_step(self.number, len(batch), loss)
@@ -294,7 +294,7 @@ class TrainStages:
     def __init__(
         self,
         execution: BatchExecution,
-        placement: StepOptimizer,
+        step_optimizer: StepOptimizer,
         execute: Execute,
         *,
         clip_norm: float | None,
@@ -306,7 +306,7 @@ class TrainStages:
         self.grad_norm: Tensor | None = None
         self.accumulated: AccumulatedGradients | None = None
         self._replica = execution.replica
-        self._placement = placement
+        self._step_optimizer = step_optimizer
         self._execute = execute
         self._accumulate = accumulate
 
@@ -318,7 +318,7 @@ class TrainStages:
             with execution.team.attempt() as attempt, execution.transaction():
                 nodes = self._forward_backward(batch)
                 total = execution.reduce(nodes, batch, mean=is_update)
-                is_sliced = is_update and self._placement.is_sharded
+                is_sliced = is_update and self._step_optimizer.is_sharded
                 if is_sliced:
                     execution.update_slices()
                 else:
@@ -373,6 +373,6 @@ class TrainStages:
                 if self.clip_norm < math.inf:
                     clip_grads_with_norm_(self._replica.params, self.clip_norm, self.grad_norm)
             with library_update():
-                self._placement.step()
+                self._step_optimizer.step()
         finally:
             self._replica.clear_grads()

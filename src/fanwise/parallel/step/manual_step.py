@@ -58,11 +58,11 @@ class ManualStep:
     >>> step.update()
     """
 
-    def __init__(self, execution: BatchExecution, placements: Sequence[StepOptimizer]) -> None:
+    def __init__(self, execution: BatchExecution, step_optimizers: Sequence[StepOptimizer]) -> None:
         self.updates = 0
         self._execution = execution
         self._replica = execution.replica
-        self._placements = placements
+        self._step_optimizers = step_optimizers
         self._current: _Current | None = None
         self._loss: Tensor | None = None
         self._is_finite = True  # all gradients since the last update
@@ -281,9 +281,9 @@ class ManualStep:
         scale = self._execution.loss_scale
         try:
             if scale is None or scale.adjust(is_finite):
-                for placement in self._placements:
+                for step_optimizer in self._step_optimizers:
                     with library_update():
-                        placement.step(closure)
+                        step_optimizer.step(closure)
                 self.updates += 1
         finally:
             self._replica.clear_grads()

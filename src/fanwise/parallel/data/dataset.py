@@ -40,8 +40,6 @@ class Reader(Protocol):
 
 
 class TensorReader:
-    """Reads tensors and NumPy arrays, as tensors."""
-
     def __init__(self, arrays: Sequence[Any], *, is_single: bool) -> None:
         self._tensors = tuple(map(as_tensor, arrays))
         self._is_single = is_single
@@ -128,7 +126,6 @@ def _check_equal(first: Content, second: Content) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread in this block."""
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -173,7 +170,6 @@ class PassReader:
         return self.reader.rows(self._order_N[samples.start : samples.stop])
 
     def indices(self, samples: range) -> list[int]:
-        """Return the indices of the samples in the data set."""
         indices: list[int] = self._order_N[samples.start : samples.stop].tolist()
         return indices
 

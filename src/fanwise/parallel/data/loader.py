@@ -26,9 +26,8 @@ from ...pool.current import current, in_job
 from ...tensor.random.keys import Key
 from ..rng import forget_spare_normal
 from ..step.tree import cut
-from .batch import Batch, Content, Rows
+from .batch import Batch, Content, DeviceCopy, Rows
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
-from .device_copy import DeviceCopy
 from .position import Pass
 from .stream import StreamFetch, StreamReader, StreamShards
 
@@ -41,8 +40,6 @@ _log = logging.getLogger(__name__)
 
 
 class LoaderArguments(TypedDict, total=False):
-    """Options of torch's DataLoader, as keyword arguments."""
-
     collate_fn: Collate | None
     num_workers: int
     prefetch_factor: int | None
@@ -207,7 +204,6 @@ class Loaders:
         self._checked: list[weakref.ref[object]] = []
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> ShardFetch:
-        """Start a pass over `data`, which `source` reads."""
         device_copy = self._device_copy(options)
         count = 0
         if options.num_workers and not isinstance(source.reader, TensorReader):
@@ -244,7 +240,6 @@ class Loaders:
     def fetch_stream(
         self, new_reader: Callable[[], StreamReader], own_shards: Callable[[], range], options: LoaderOptions
     ) -> StreamFetch:
-        """Start a pass over a stream."""
         device_copy = self._device_copy(options)
         if not limit_workers(options.num_workers, self._spare_cpus):
             return StreamFetch(new_reader(), device_copy)
@@ -303,7 +298,6 @@ def iterate_batches(
 
 
 def cut_range(batch: range, shards: int) -> tuple[range, ...]:
-    """Return the samples of each shard of a batch."""
     return tuple(batch[part.start : part.stop] for part in cut(len(batch), shards))
 
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm.flat_layout import Bucket
-from .elementwise import is_elementwise
-from .sharded import ShardedOptimizer, SliceMemory
+from .sharded import ShardedOptimizer, SliceMemory, is_elementwise
 
 # Version of the sliced state, and whether slices must end. None: the process updates the whole optimizer.
 SliceStatus = tuple[int | None, bool] | None
@@ -67,13 +66,10 @@ class StepOptimizer:
 
 
 class StepOptimizers:
-    """The optimizers of all steps of a run."""
-
     def __init__(self) -> None:
         self._by_optimizer: dict[int, list[StepOptimizer]] = {}
 
     def __contains__(self, optimizer: Optimizer) -> bool:
-        """Return True if a step updates it."""
         return id(optimizer) in self._by_optimizer
 
     def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:

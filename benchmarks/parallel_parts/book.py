@@ -3,6 +3,7 @@
     scratch    parameters by hand; a batch: parts to devices, summed loss, backward, allreduce of every parameter by
                itself, update by hand divided by the size of the batch, wait for the device
     concise    a ResNet-18 in DataParallel, torch's SGD and the mean of the loss
+    resident   the network of a section with the data on the device, and torch's SGD; optionally as one CUDA graph
 
 Both read PIL images through four loader processes that are started anew for each epoch, within the time of the epoch,
 and test on the first device alone. `scratch_resident` is `scratch` without that: the data lie on the device, so the
@@ -10,6 +11,7 @@ difference is the loader's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, cross_entropy, relu
 from torch.utils.data import DataLoader, Dataset
 
-from .tasks import BATCH_SIZE, NETWORKS, Task, Trained
+from .tasks import BATCH_SIZE, NETWORKS, Task, Trained, placed
 
 LOADER_WORKERS = 4
 Batches = Iterable[Sequence[Tensor]]
@@ -148,6 +150,68 @@ def concise(task: Task) -> Trained:
     called.eval()
     test = loader(task.test_images, task.test_labels, shuffle=False)
     return Trained(seconds, accuracy(task, called, test), len(task.train_labels))
+
+
+# -- loops with the data on the device ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EagerLoop:
+    """A plain loop over data on the device."""
+
+    section: str
+    autocast: torch.dtype | None = None
+    channels_last: bool = False
+
+    def __call__(self, task: Task) -> Trained:
+        make, lr = NETWORKS[self.section]
+        model = placed(make(), task.device, channels_last=self.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr)
+        train, test = task.resident()
+
+        def epoch() -> None:
+            model.train()
+            for features, labels in Resident(*train):
+                optimizer.zero_grad()
+                with torch.autocast(task.device.type, self.autocast, enabled=self.autocast is not None):
+                    loss = cross_entropy(model(features), labels)
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's
+                optimizer.step()
+
+        seconds = task.timed(epoch)
+        model.eval()
+        return Trained(seconds, accuracy(task, model, Resident(*test)), len(task.train_labels))
+
+
+def graph_by_hand(task: Task) -> Trained:
+    """The network of 13.5 as one CUDA graph of a whole step, which leaves out the last, smaller batch."""
+    make, lr = NETWORKS["13.5"]
+    model = make().to(task.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    (features, labels), test = task.resident()
+    chosen = torch.arange(BATCH_SIZE, device=task.device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(model(features[chosen]), labels[chosen]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+
+    def epoch() -> None:
+        order = torch.randperm(len(labels), device=task.device)
+        for start in range(0, len(order) - BATCH_SIZE + 1, BATCH_SIZE):
+            chosen.copy_(order[start : start + BATCH_SIZE])
+            graph.replay()
+
+    seconds = task.timed(epoch)
+    return Trained(seconds, accuracy(task, model, Resident(*test)), len(labels) - len(labels) % BATCH_SIZE)
 
 
 def accuracy(task: Task, logits: Logits, batches: Batches) -> float | None:

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.parallel import Run
 
-from .tasks import BATCH_SIZE, NETWORKS, Task, Trained
+from .tasks import BATCH_SIZE, NETWORKS, Task, Trained, placed
 
 
 def losses(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
@@ -23,31 +23,30 @@ def is_right(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A section's network. `graphs`: forward and backward are CUDA graphs, so every batch has the same size."""
+    """The network of a section, with options of fanwise.run and run.step."""
 
     section: str
-    graphs: bool = False
+    shards: int = 1
+    capture: bool = False
     autocast: torch.dtype | None = None
+    channels_last: bool = False
 
     def __call__(self, task: Task) -> Trained:
-        return fanwise.run(lambda run: self._train(run, task), devices=str(task.device), shards=1)
+        return fanwise.run(lambda run: self._train(run, task), devices=str(task.device), shards=self.shards)
 
     def _train(self, run: Run, task: Task) -> Trained:
         make, lr = NETWORKS[self.section]
-        model = make().to(run.device)
+        model = placed(make(), run.device, channels_last=self.channels_last)
         train, test = task.resident()
-        if self.graphs:
-            torch.cuda.make_graphed_callables(model, (train[0][:BATCH_SIZE],))
         optimizer = torch.optim.SGD(model.parameters(), lr)
-        step = run.step(model, optimizer, losses, autocast=self.autocast)
+        step = run.step(model, optimizer, losses, autocast=self.autocast, capture=self.capture)
         epochs = iter(run.epochs(1 + task.epochs))
 
         def epoch() -> None:
             next(epochs)
-            for batch in run.batches(train, BATCH_SIZE, drop_last=self.graphs):
+            for batch in run.batches(train, BATCH_SIZE):
                 step(batch)
 
         seconds = task.timed(epoch)
         accuracy = run.mean(is_right, model, test) if task.is_real else None
-        samples = len(task.train_labels)
-        return Trained(seconds, accuracy, samples - samples % BATCH_SIZE if self.graphs else samples)
+        return Trained(seconds, accuracy, len(task.train_labels))

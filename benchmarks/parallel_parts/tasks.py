@@ -69,6 +69,14 @@ def as_pixels(images: Tensor) -> Tensor:
     return images.unsqueeze(1).float() / 255
 
 
+def placed(model: nn.Module, device: torch.device, *, channels_last: bool) -> nn.Module:
+    """Move a model to a device and into a memory format."""
+    model.to(device)
+    if channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's
+    return model
+
+
 def resnet18() -> nn.Module:
     """The ResNet-18 of 13.6: for small images, so without stride and pooling at its beginning. 11.2 M parameters."""
     widths = (64, 64, 128, 256, 512)

@@ -84,8 +84,12 @@ def sum_ms(run: Run, cpus: list[int], name: str, quick: bool, is_shared: bool) -
         def once() -> None:
             brought = Partial([elements], torch.zeros(()), 1, 1, {})
             node = Node(run.rank, run.rank + 1, brought)
-            done = run._team.together(lambda: sums.total("adds", [node], run.world_size, mean=True))
-            [mean] = done.grads
+
+            def add() -> list[Tensor | None]:
+                sums.reduce("adds", [node], run.world_size, mean=True)
+                return sums.gather()
+
+            [mean] = run._team.together(add)
             assert mean is not None, "every process brought a term"
             if not is_shared:
                 elements.copy_(mean)

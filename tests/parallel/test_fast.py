@@ -50,11 +50,14 @@ def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     made = TeamSums(
         Alone(), FastAllReduce(cast(TorchGroup, OneProcess()), params, cpu), placement, cpu, by_process=True
     )
-    done = made.total("adds", nodes, 4, mean=False)
-    assert done.grads[0] is not None and done.grads[0].item() == 1.0
+    made.reduce("adds", nodes, 4, mean=False)
+    (grad,) = made.gather()
+    assert grad is not None and grad.item() == 1.0
     again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
-    exact = OwnSums().total("adds", again, 4, mean=False)
-    assert exact.grads[0] is not None and exact.grads[0].item() == 1.0 + 2.0**-23
+    exact = OwnSums()
+    exact.reduce("adds", again, 4, mean=False)
+    (grad,) = exact.gather()
+    assert grad is not None and grad.item() == 1.0 + 2.0**-23
 
 
 def test_a_sum_that_fails_is_aborted() -> None:
@@ -68,5 +71,5 @@ def test_a_sum_that_fails_is_aborted() -> None:
     failing.abort = lambda: aborted.append("aborted")  # type: ignore[method-assign]
     made = TeamSums(Alone(), failing, placement, cpu, by_process=True)
     with pytest.raises(WorkerLostError):
-        made.total("adds", [Node(0, 1, partial(1.0))], 1, mean=True)
+        made.reduce("adds", [Node(0, 1, partial(1.0))], 1, mean=True)
     assert aborted == ["aborted"]

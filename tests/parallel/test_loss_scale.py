@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fanwise.parallel.step.loss_scale import LossScale, are_finite, take_off
+from fanwise.parallel.step.loss_scale import LossScale, are_finite, unscale
 
 FINITE = [torch.ones(3), None]
 INFINITE = [torch.ones(3), torch.tensor([[1.0, math.inf]])]
@@ -97,9 +97,9 @@ def test_taking_the_factor_off_is_exact_and_leaves_what_is_none() -> None:
     before = torch.randn(100, generator=torch.Generator().manual_seed(0))
     factor = LossScale().factor(100)
     grads = [before * factor, None]
-    take_off(grads, factor)
+    unscale(grads, factor)
     assert grads[0] is not None and torch.equal(grads[0], before)
-    take_off([None], factor)
+    unscale([None], factor)
 
 
 def sparse(value: float) -> Tensor:
@@ -132,7 +132,7 @@ def test_a_scale_that_falls_below_one_is_said_once_and_stays_above_zero(caplog: 
         for _ in range(200):
             scale.update(INFINITE)
     assert [record.getMessage()[:70] for record in caplog.records] == [
-        "the scale of the loss falls below 1, after 2 updates that were not mad"
+        "the scale of the loss fell below 1 after 2 skipped updates: the gradie"
     ]
     assert 0 < scale.scale < 1e-30
     assert math.isfinite(1 / scale.factor(1))
@@ -174,7 +174,7 @@ def test_a_training_in_float16_follows_that_of_a_grad_scaler_with_its_skipped_st
         factor = ours.factor(B)
         (forward(model).sum() * loud.get(step, 1.0) * factor).backward()  # type: ignore[no-untyped-call]  # torch's
         grads = grads_of(model)
-        take_off(grads, factor)
+        unscale(grads, factor)
         made.append(ours.update(grads))
         if made[-1]:
             for param, grad in zip(model.parameters(), grads, strict=True):
@@ -199,7 +199,7 @@ def test_a_small_gradient_that_float16_loses_is_kept() -> None:
     for factor in (1.0, LossScale().factor(B)):
         (forward(model).sum() * 1e-7 * factor).backward()  # type: ignore[no-untyped-call]  # torch's
         found.append(grads_of(model))
-        take_off(found[-1], factor)
+        unscale(found[-1], factor)
     lost, kept = found
     exact = network()
     (cross_entropy(exact(X), Y, reduction="sum") * 1e-7).backward()  # type: ignore[no-untyped-call]  # torch's

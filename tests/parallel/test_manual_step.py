@@ -104,7 +104,7 @@ def test_an_error_in_a_body_leaves_everything_as_it_was() -> None:
     assert all(map(torch.equal, before, model.state_dict().values()))
     assert all(one is other for one, other in zip(grads(model), held, strict=True))
     assert torch.equal(torch.get_rng_state(), random)
-    with pytest.raises(ValueError, match=r"a loop over step\.shards\(batch\) was left before its end"):
+    with pytest.raises(ValueError, match=r"a loop over step\.shards\(batch\) was left early"):
         step.update()
 
 

@@ -117,9 +117,9 @@ def test_the_error_of_a_small_shard_with_batch_norm_has_a_way_out() -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
         fanwise.run(train)
     assert caught.value.__notes__ == [
-        "in shard 1 of 4, which has 1 samples of the batch",
-        "Batch normalisation is by shard, and this one is too small for it. Leave a small last batch out "
-        "(drop_last=True), give fewer shards= (1: the whole batch), or batch_norm='global'.",
+        "in shard 1 of 4, with 1 sample of the batch",
+        "Batch normalization uses the statistics of a shard, and this one is too small. Use drop_last=True to leave "
+        "out a small last batch, fewer shards=, or batch_norm='global'.",
     ]
     fanwise.run(train, shards=1)
 

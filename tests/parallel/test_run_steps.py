@@ -229,7 +229,7 @@ def test_a_failed_shard_is_named_and_changes_nothing() -> None:
     chance = torch.get_rng_state()
     with pytest.raises(KeyError, match="a bad sample") as caught:
         step((X, Y))
-    assert caught.value.__notes__ == ["in shard 2 of 3, which has 3 samples of the batch"]
+    assert caught.value.__notes__ == ["in shard 2 of 3, with 3 samples of the batch"]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(param.grad is None for param in model.parameters())
     assert torch.equal(torch.get_rng_state(), chance)

@@ -208,7 +208,7 @@ def test_gradients_of_two_shards_in_the_same_memory_are_refused() -> None:
         result: Tensor = out.sum(1)
         return result
 
-    with pytest.raises(ValueError, match="two passes of the model have written a gradient into the same memory"):
+    with pytest.raises(ValueError, match="two passes of the model wrote a gradient to the same memory"):
         step_of(nn.Linear(4, 2, bias=False), graphed)(X)
     check_apart([torch.zeros(2), None], [[torch.zeros(2), None]])
 

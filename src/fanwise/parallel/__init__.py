@@ -29,5 +29,5 @@ from .primitives import split_batch as split_batch
 from .run import here as here
 from .run import run as run
 from .step.loss_scale import LossScale as LossScale
-from .step.manual import ManualStep as ManualStep
-from .step.stepping import Step as Step
+from .step.manual_step import ManualStep as ManualStep
+from .step.train_step import Step as Step

@@ -36,11 +36,11 @@ from .progress import NoScreen, ProgressLine, Screen
 from .replica.replicas import Device, LocalDevice, LossFn, Replica
 from .rng import generators_of
 from .shards import assign
-from .step.execution import Execution
+from .step.batch_execution import BatchExecution, ShardLoopGuard
+from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
-from .step.manual import ManualStep
-from .step.open_loop import OpenLoop
-from .step.stepping import Step
+from .step.manual_step import ManualStep
+from .step.train_step import Step, TrainStages
 from .validation import misuse
 from .validation.arguments import (
     check_model,
@@ -84,7 +84,7 @@ class Run:
         self._state = RunState(plan, fixed, self.device)
         self.rows = self._state.rows
         self._steps: list[Step | ManualStep] = []
-        self._loop = OpenLoop()
+        self._loop = ShardLoopGuard()
         self._replicas: list[Replica] = []  # of steps
         self._placements = StepOptimizers()
         self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
@@ -161,6 +161,7 @@ class Run:
         batch_norm: BatchNorm = "shard",
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
+        capture: bool = False,
     ) -> Step: ...
 
     @overload
@@ -187,6 +188,7 @@ class Run:
         batch_norm: BatchNorm = "shard",
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
+        capture: bool = False,
     ) -> Step | ManualStep:
         """Return the step of a training: call it with each batch.
 
@@ -220,6 +222,11 @@ class Run:
                 Others must be the same after every shard.
             also: modules that the loss calls besides the model, such as a teacher. Their buffers are kept as those
                 of the model. Models of other steps of the run are known.
+            capture: execute the step as one CUDA graph, with the same bits. On a GPU this is several times as fast for
+                models whose operations are short. The model must not wait for the device and has no shapes that depend
+                on values. Its Python code runs only while a graph is captured: for each size of batch and each setting
+                of the optimizer. Before, and at powers of two, a step runs both ways and is compared. Optimizers need
+                `capturable=True` where torch has it. It has no effect on CPUs.
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
@@ -258,6 +265,9 @@ class Run:
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
         check_step(clip_norm, accumulate)
+        captures = capture and self.device.type in GRAPHS
+        if capture:
+            check_capturable(loss_fn, optimizers[0], accumulate=accumulate, batch_norm=batch_norm)
         for part in models:
             self._state.register("model", part)
         for each in optimizers:
@@ -265,15 +275,15 @@ class Run:
         replica = Replica(whole, loss_fn, also=also, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
         number = len(self._steps)
         for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
-            known.look_after({f"the model of step {number}": whole})
-            replica.look_after({f"the model of step {other}": known.model})
+            known.add_modules({f"the model of step {number}": whole})
+            replica.add_modules({f"the model of step {other}": known.model})
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
         placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
         if placements[0] not in self._step_sums:
             self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
-        execution = Execution(
+        execution = BatchExecution(
             self._plan,
             replica,
             optimizers,
@@ -284,7 +294,7 @@ class Run:
             verifier=Verifier(
                 self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),
-            loop=self._loop,
+            guard=self._loop,
             loss_scale=scale,
         )
         made: Step | ManualStep
@@ -296,7 +306,8 @@ class Run:
                 if batch_norm == "global"
                 else [LocalDevice(replica) for _ in self.devices]
             )
-            made = Step(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
+            stages = TrainStages(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
+            made = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else None)
         self._steps.append(made)
         self._replicas.append(replica)
         self._state.register("step", made)

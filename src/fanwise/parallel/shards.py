@@ -1,14 +1,13 @@
-"""How a batch is cut, who executes which part, and in which order parts are added. A quiet file: numbers only.
+"""Cut a batch into shards, assign shards to devices, and add results along a fixed binary tree.
 
     batch of 10, 4 shards:   cut(10, 4)      ->  0..2  3..5  6..7  8..9       samples of each shard
     4 shards on 3 devices:   assign(4, 3)    ->  0..1  2     3                shards of each device
     the tree over 4 shards:  (0 + 1) + (2 + 3)
 
-The tree depends on the number of shards alone. Float addition is not associative, so the order of additions is
-part of the result: a device adds only what are neighbours in the tree, and hands on the nodes that are left, one or
-a few for a range of shards. Whoever joins the nodes of all devices makes the remaining additions of the same tree.
-So the result has the same bits for every assignment of consecutive shards to devices. (A sum from left to right
-would not.)
+The tree depends only on the number of shards. Floating-point addition is not associative, so the order of additions
+affects the result. A device adds only neighbors in the tree and passes on the remaining nodes: one or a few for a range
+of shards. The remaining additions of the same tree are made when the nodes of all devices are joined. So the result has
+the same bits for every assignment of consecutive shards to devices, which a sum from left to right would not have.
 """
 
 import functools
@@ -22,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Node(Generic[T]):
-    """The sum over the shards from `start` to before `stop`, a node of the tree. None: none of them had samples."""
+    """A node of the tree: the sum over the shards from `start` to before `stop`. None if none of them had samples."""
 
     start: int
     stop: int
@@ -31,12 +30,12 @@ class Node(Generic[T]):
 
 @functools.lru_cache(maxsize=256)  # a run asks for the same few, several times a step
 def cut(count: int, parts: int) -> tuple[range, ...]:
-    """`count` things in `parts` consecutive ranges; the first ones are longer by one where it does not divide.
+    """Divide `range(count)` into `parts` consecutive ranges, the first ones longer by one if it does not divide evenly.
 
-    With fewer things than parts the last ranges are empty.
+    If `count` is less than `parts`, the last ranges are empty.
 
     Raises:
-        ValueError: `count` is negative, or there are no parts.
+        ValueError: `count` is negative, or `parts` is less than 1.
 
     >>> cut(10, 4)
     (range(0, 3), range(3, 6), range(6, 8), range(8, 10))
@@ -49,17 +48,17 @@ def cut(count: int, parts: int) -> tuple[range, ...]:
 
 
 def assign(shards: int, devices: int) -> tuple[range, ...]:
-    """The shards of each device: consecutive, each shard once. Devices beyond the number of shards have none."""
+    """Return the consecutive shards of each device. Devices beyond the number of shards have none."""
     return cut(shards, devices)
 
 
 @dataclass(slots=True)
 class TreeSum(Generic[T]):
-    """Adds values along the tree over `shards` leaves as they come, in the order of the shards.
+    """Adds values along the tree over `shards` leaves, in the order of the shards.
 
     Args:
-        shards: leaves of the whole tree, also when only some of them are put in here.
-        add: returns the sum of two values; it may change its first argument and return that.
+        shards: number of leaves of the whole tree, even if only some of them are put in here.
+        add: returns the sum of two values. It may change and return its first argument.
     """
 
     shards: int
@@ -67,9 +66,9 @@ class TreeSum(Generic[T]):
     nodes: list[Node[T]] = field(default_factory=list)
 
     def put(self, node: Node[T]) -> None:
-        """A node that begins where the last one ended, or later if the first; neighbours are added at once.
+        """Put in a node that starts where the last one ended. Neighbors are added at once.
 
-        Only the nodes that still wait for their neighbour are held: no more than two for each level of the tree.
+        Only nodes that wait for their neighbor are kept: at most two for each level of the tree.
         """
         assert not self.nodes or self.nodes[-1].stop == node.start, "nodes come in the order of the shards"
         self.nodes.append(node)
@@ -89,9 +88,9 @@ class TreeSum(Generic[T]):
 
 
 def total(nodes: Iterable[Node[T]], shards: int, add: Callable[[T, T], T]) -> T:
-    """The sum over all shards, from the nodes of all devices in the order of the shards.
+    """Return the sum over all shards, given the nodes of all devices in the order of the shards.
 
-    At least one shard has a value.
+    At least one shard must have a value.
     """
     tree = TreeSum(shards, add)
     for node in nodes:

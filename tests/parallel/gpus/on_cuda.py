@@ -213,6 +213,11 @@ def main() -> None:
         found.check("streams are put back", lambda: streams_are_put_back(device))
         found.check("no step waits, data in main memory", lambda: no_step_waits(device, is_resident=False))
         found.check("no step waits, data on the device", lambda: no_step_waits(device, is_resident=True))
+        found.check("captured, SGD", lambda: captured_is_the_same(sgd, {}))
+        found.check("captured, AdamW", lambda: captured_is_the_same(adamw, {}))
+        found.check("captured, clipped", lambda: captured_is_the_same(adamw, {"clip_norm": 0.1}))
+        found.check("captured, bfloat16", lambda: captured_is_the_same(sgd, {"autocast": torch.bfloat16}))
+        found.check("captured, float16", lambda: captured_is_the_same(sgd, {"autocast": torch.float16}))
     print(json.dumps(found))
 
 
@@ -246,6 +251,33 @@ def all_ways(found: Found, name: str, training: Callable[..., Any], device: str,
 def is_near(run: Callable[[], Any], expected: Any) -> bool:  # Any: what `train` returns
     pairs = zip(run()[0], expected[0], strict=True)
     return all(torch.allclose(one, other, rtol=0.05, atol=0.05) for one, other in pairs)
+
+
+def adamw(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, 0.01, capturable=True)
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, 0.1, momentum=0.9)
+
+
+def captured_is_the_same(optimizer: Callable[[Any], torch.optim.Optimizer], options: dict[str, Any]) -> bool:
+    """Whether steps as CUDA graphs give the bits of steps without them, for data on the device and in main memory."""
+
+    def training(run: Run, capture: bool, is_resident: bool) -> list[Tensor]:
+        model = network().to(run.device)
+        made = optimizer(model.parameters())
+        step = run.step(model, made, losses, capture=capture, **options)
+        data = (X.to(run.device), Y.to(run.device)) if is_resident else (X, Y)
+        seen = [step(batch) for _ in run.epochs(6) for batch in run.batches(data, B)]
+        return [value.cpu() for value in (*model.state_dict().values(), *seen)]
+
+    results = [
+        fanwise.run(functools.partial(training, capture=capture, is_resident=is_resident), devices="cuda:0")
+        for capture in (False, True)
+        for is_resident in (False, True)
+    ]
+    return all(all(map(torch.equal, result, results[0])) for result in results[1:])
 
 
 def is_a_plain_loop(device: str) -> bool:

@@ -159,6 +159,9 @@ class Module(_DummyBackendModule):
 
     Stream = FarStream
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16]
+
     def current_stream(self, device: torch.device) -> FarStream:
         return FarStream()
 

@@ -130,7 +130,7 @@ def test_what_a_run_prints_is_printed_once(three: Said) -> None:
 def test_the_error_of_one_is_raised_in_all(three: Said) -> None:
     *others, own = three.all("error_of_the_last")
     assert own[:2] == ("KeyError", "'poison'")
-    assert own[2] == ["in shard 3 of 4, which has 13 samples of the batch"]
+    assert own[2] == ["in shard 3 of 4, with 13 samples of the batch"]
     for kind, text, notes in others:
         assert (kind, text) == own[:2]
         assert notes[0] == own[2][0]

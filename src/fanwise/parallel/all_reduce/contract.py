@@ -1,12 +1,11 @@
-"""What adds gradients over the processes of a team: `AllReduce`.
+"""The interface of an all-reduce of gradients over the processes of a team.
 
-    begin -> ready, ready, ... -> finish(meet) -> settle         or, before it is finished, abort; then the next one
+    begin -> ready, ready, ... -> finish(meet) -> settle         or abort before it has finished; then the next one
                                     |
-                                    meet: all learn which nodes of the tree each process has, and what they reached
+                                    meet: all processes exchange which nodes of the tree they have
 
-`ready` may be called as soon as backward has made some gradients of a node, so that they are sent beside the rest of
-backward; it waits for no other process. Whether that pays is the caller's to say: on CPUs it does not, since the cores
-that would copy are those that compute.
+`ready` may be called as soon as backward has computed some gradients of a node, so that they are sent during the rest
+of backward. It does not wait for other processes.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +14,11 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..comm.flat_layout import Bucket
 from ..comm.node_info import NodeInfo
-
-# Write what becomes of the parameters in these buckets of our slice, whose mean gradients the function gives.
-Update = Callable[[Sequence[Bucket], Callable[[Bucket], Tensor]], None]
 
 
 class Found(NamedTuple):
-    """A node, and where its gradients are: the place of the process that has it, and which of its nodes it is."""
+    """A node with the place of the process that has its gradients, and its number among the nodes of that process."""
 
     place: int
     number: int
@@ -32,39 +27,41 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """What all have told: their nodes, in the order of the shards, and what becomes of the sum.
+    """How one sum is computed, the same in every process.
 
-    `shards`: leaves of the tree. `reached`: for each parameter, whether a node has a gradient of it.
-    `count`: that the sum is divided by; None: it is not. `update`: owners of slices update them, and nobody needs the
-    sum as a whole; only of an `AllReduce` that was made for it.
+    Attributes:
+        found: the nodes of all processes, in the order of the shards.
+        shards: leaves of the tree.
+        reached: for each parameter, whether a node has a gradient of it.
+        count: the divisor of the sum; None if it is not divided.
     """
 
     found: Sequence[Found]
     shards: int
     reached: Sequence[bool]
-    count: float | None
-    update: Update | None = None
+    count: float | Tensor | None
 
     def flags(self) -> list[bytes]:
-        """Of each node with samples, which parameters it has reached."""
+        """Return, for each node with samples, which parameters have a gradient."""
         return [each.node.reached for each in self.found if each.node.reached]
 
 
 class AllReduce(Protocol):
-    """See the module. Of the parameters of one step, for one sum at a time."""
+    """Adds gradients of the parameters of one step; see the module. One sum at a time."""
 
     def begin(self) -> None:
-        """A sum begins. What the last one gave may be overwritten from now on."""
+        """Begin a sum. It may overwrite the result of the last one."""
         ...
 
     def ready(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        """A bucket of gradients of an own node is final. Buckets and nodes in any order, each gradient once.
+        """Hand over final gradients of a node, in any order, each gradient once.
 
-        Does not wait for others. The gradients stay as they are until the sum is finished, or aborted.
+        It does not wait for other processes. The gradients must not change until the sum is finished or aborted.
 
         Args:
-            number: of the node, among those that this process has.
-            first: the place of the first of these parameters. grads: theirs and those of the parameters after it.
+            number: of the node among those of this process.
+            first: the index of the first of these parameters.
+            grads: of that parameter and the following ones.
 
         Raises:
             TypeError: a gradient is sparse.
@@ -72,23 +69,25 @@ class AllReduce(Protocol):
         ...
 
     def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        """The sum of all nodes along the tree, on every process; None for parameters that no node has reached.
+        """Return the sum of all nodes along the tree; None for parameters that no node has reached.
 
-        Blocks until all have theirs. It may lie in memory that all see: good until the next one begins, and what is
-        written into it stays in this process. With an update it is empty, and what was written is there everywhere.
+        Blocks until every process has the sum. It may lie in memory that all processes read: it is valid until the next
+        sum begins, and what is written into it stays in this process.
 
         Args:
-            meet: called once, when what this process handed in can be had; blocks until all have called it.
+            meet: returns the plan. Called once, when other processes can read the gradients of this one. Blocks until
+                all have called it.
 
         Raises:
-            WorkerLostError, or what the team raises to begin again, when a process is gone or does not come.
+            WorkerLostError: a process was lost or did not arrive in time; or the error by which the team repeats a
+            step.
         """
         ...
 
     def settle(self) -> None:
-        """The sum that was finished is not needed any more."""
+        """Release the finished sum."""
         ...
 
     def abort(self) -> None:
-        """The sum that was begun is not wanted any more. When it returns nothing of it is under way here."""
+        """Cancel the sum that was begun. Nothing of it is under way in this process when it returns."""
         ...

@@ -1,13 +1,15 @@
-"""Gradients of all processes, each of which adds the slice that it owns: reduce-scatter, then all-gather.
+"""Exact all-reduce in two phases: reduce-scatter, then all-gather.
 
-    1  each hands out the slices of others of its nodes of the tree          meet: what each node holds
-    2  each adds its own slice of all nodes, along the tree, and divides     meet again
-    3  each gets the whole sum
+    1  every process sends the slices of its nodes of the tree to their owners     meet: which nodes each process has
+    2  every process adds its slice of all nodes along the tree, and divides it    barrier
+    3  every process reads the whole sum
 
-So a process gets and adds 1/k of what there is, whatever the number of shards, and bytes move once each way: the
-traffic of a ring (D2L 13.5, exercise 3). The tree is that of `shards`, and every element is added in its order, so the
-bits do not depend on who owns it, nor on how slices travel, which is a `Transport`'s matter: through memory that
-all share (comm/shm_exact.py) or over a process group (comm/exact.py).
+So each process receives and adds 1/k of the gradients, for any number of shards, and each byte moves once in each
+direction: the traffic of a ring (D2L 13.5, exercise 3). Every element is added in the order of the tree of `shards`, so
+the bits depend neither on the owner of an element nor on how slices travel. That is left to a `Transport`: shared
+memory (comm/shm_exact.py) or a process group (comm/exact.py).
+
+Between the phases an optimizer may update this process's slice of the parameters instead of phase 3.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,46 +25,46 @@ from .contract import AllReducePlan, Found
 
 
 class Transport(Protocol):
-    """Where one process has what is added, and how slices get there and away."""
+    """Moves slices of gradients between processes."""
 
     def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        """These gradients of an own node, in slices, to those who own them. As `AllReduce.ready`."""
+        """Send the slices of these gradients of an own node to their owners. Arguments as of `AllReduce.ready`."""
         ...
 
     def wait(self) -> None:
-        """Block until what was handed out can be had."""
+        """Block until the receivers can use what was sent."""
         ...
 
     def bring(self, met: AllReducePlan) -> list[Bucket]:
-        """Have our slice of all nodes here. Returns what is added at once."""
+        """Receive this process's slice of all nodes. Return the buckets that are added at once."""
         ...
 
     def operand(self, each: Found, bucket: Bucket) -> Tensor:
-        """A bucket of one of those."""
+        """Return a bucket of a node."""
         ...
 
     def sum(self, bucket: Bucket) -> Tensor:
-        """Where a bucket of our slice is to be added."""
+        """Return the memory for the sum of a bucket of this process's slice."""
         ...
 
     def publish(self) -> None:
-        """Our slice has been added."""
+        """Make the sum of this process's slice available to the others."""
         ...
 
     def meet(self) -> None:
-        """Block until all have published, and updated."""
+        """Block until every process has published its slice, or updated it."""
         ...
 
     def collect(self) -> list[Tensor | None]:
-        """The whole sum."""
+        """Return the whole sum."""
         ...
 
     def settle(self) -> None:
-        """The sum is not needed any more."""
+        """Release the sum."""
         ...
 
     def abort(self) -> None:
-        """What was handed out is not wanted any more; nothing is under way."""
+        """Cancel what was sent. Nothing is under way when it returns."""
         ...
 
 
@@ -71,31 +73,45 @@ class TwoShot:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._buckets: list[Bucket] = []
+        self._reached: Sequence[bool] = ()
         self.ready, self.settle, self.abort = transport.hand_out, transport.settle, transport.abort
 
     def begin(self) -> None:
-        """What was handed out before is overwritten."""
+        """A new sum overwrites the last one."""
 
     def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+        self.reduce_scatter(meet)
+        return self.all_gather()
+
+    def reduce_scatter(self, meet: Callable[[], AllReducePlan]) -> None:
+        """Compute this process's slice of the sum. Arguments and errors as of `finish`."""
         transport = self._transport
         transport.wait()
-        met = meet()
-        buckets = transport.bring(met)
-        nodes = [Node(each.node.start, each.node.stop, self._operands(each, buckets)) for each in met.found]
-        sums = total_into([transport.sum(bucket) for bucket in buckets], nodes, met.shards, changes=True)
-        if met.count is not None:
-            divide(sums, met.count)
+        plan = meet()
+        buckets = transport.bring(plan)
+        nodes = [Node(each.node.start, each.node.stop, self._operands(each, buckets)) for each in plan.found]
+        sums = total_into([transport.sum(bucket) for bucket in buckets], nodes, plan.shards, changes=True)
+        if plan.count is not None:
+            divide(sums, plan.count)
         transport.publish()
-        if met.update is not None:
-            met.update(buckets, transport.sum)
-        transport.meet()
-        if met.update is not None:
-            return []
-        whole = zip(transport.collect(), met.reached, strict=True)
+        self._buckets, self._reached = buckets, plan.reached
+
+    def all_gather(self) -> list[Tensor | None]:
+        """Return the whole sum. Blocks until every process has its slice."""
+        self._transport.meet()
+        whole = zip(self._transport.collect(), self._reached, strict=True)
         return [grad if is_reached else None for grad, is_reached in whole]
 
+    def update_slices(
+        self, update: Callable[[Sequence[bool], Sequence[Bucket], Callable[[Bucket], Tensor]], None]
+    ) -> None:
+        """Call `update(reached, buckets, gradient_of_bucket)` for this process's slice. Blocks until all have."""
+        update(self._reached, self._buckets, self._transport.sum)
+        self._transport.meet()
+
     def _operands(self, each: Found, buckets: Sequence[Bucket]) -> list[Tensor | None] | None:
-        """A node's gradients of our slice. None: it has no samples."""
+        """Return the slice of a node; None if the node has no samples."""
         reached = each.node.reached
         if not reached:
             return None

@@ -74,7 +74,8 @@ def _encode(value: Partial, loss: Tensor, host_buffers: Iterator[Tensor]) -> tup
     reached = bytes([grad is not None for grad in value.grads])
     buffers = [(place, next(host_buffers).numpy(), *changed[1:]) for place, changed in value.buffers.items()]
     loss_type = str(loss.dtype).removeprefix("torch.")
-    fields = reached, loss.item(), loss_type, value.count, value.samples, buffers, value.executed
+    count = value.count.item() if isinstance(value.count, Tensor) else value.count
+    fields = reached, loss.item(), loss_type, count, value.samples, buffers, value.executed
     return (*fields, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]) if value.sparse else fields
 
 

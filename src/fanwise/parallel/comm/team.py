@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ...pool.contract import Decision
 from ...pool.reporting import report
 from ..optim.step_optimizer import StepOptimizer
-from ..replica.gradients import Partial, add
+from ..replica.gradients import Partial, add, divided
 from ..shards import Node, total
 
 T = TypeVar("T")
@@ -37,25 +37,40 @@ class Stateful(Protocol):
 
 
 class Sums(Protocol):
-    """The sums of one step over the shards of all processes."""
+    """Adds the shards of one step over all processes. Call it only inside `together` or `attempt`."""
 
-    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        """Return the sum over all shards, in every process. Blocks until all have theirs. Only inside `together`.
+    def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        """Add the nodes of all processes. Blocks until this process has its slice of the gradients.
+
+        Then call `gather` for the whole gradients, or `update_slices`.
 
         Args:
-            what: the operation, as "makes step 0 the 17th time". It must be the same in all processes.
-            nodes: those of the shards that this process has executed. They are modified.
-            mean: divide the gradients by the count. The result has none if each process has updated its slice of the
-                parameters instead. The gradients are valid until the next call, and writing into them does not
-                affect other processes.
+            operation: of this process, as "makes step 0 of batch 17"; it must be the same in all processes.
+            nodes: of the shards that this process executed. They are used up.
+            mean: divide the gradients by the count.
+
+        Returns:
+            The sums over all shards, without gradients.
 
         Raises:
-            ValueError: the counts of the losses add up to 0.
+            ValueError: the counts of the losses sum to 0.
         """
         ...
 
+    def gather(self) -> list[Tensor | None]:
+        """Return the whole sum of the gradients. Blocks until every process has it.
+
+        With `mean` they may lie in memory that all processes read: they are valid until the next `reduce`, and what is
+        written into them stays in this process.
+        """
+        ...
+
+    def update_slices(self) -> None:
+        """Update the slice of the parameters that this process owns, instead of `gather`. Blocks until all have."""
+        ...
+
     def settle(self) -> None:
-        """Release the gradients of the last `total`."""
+        """Release the gradients of the last `reduce`."""
         ...
 
 
@@ -170,15 +185,25 @@ class Alone:
 class OwnSums:
     """The sums of a single process."""
 
-    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+    def __init__(self) -> None:
+        self._grads: list[Tensor | None] = []
+
+    def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         result = total(nodes, shards, add)
         check_total(result)
         if mean:
             divide(result.grads, result.count)
+        self._grads = result.grads
         return result
 
+    def gather(self) -> list[Tensor | None]:
+        return self._grads
+
+    def update_slices(self) -> None:
+        raise AssertionError("a single process owns all slices")
+
     def settle(self) -> None:
-        pass
+        self._grads = []
 
 
 class NotSame(ValueError):
@@ -202,19 +227,26 @@ def divergence(own: int, ranks: Sequence[int], operation: str, operations: Seque
 
 
 def check_total(result: Partial) -> None:
-    """Raise ValueError if the mean loss is undefined, and NotSame for a buffer that differs between shards."""
-    if not result.count > 0:
+    """Raise ValueError if the count is 0, and NotSame for a buffer that differs between shards.
+
+    A count on an accelerator is not checked, because that would wait for the device.
+    """
+    if not isinstance(result.count, Tensor) and not result.count > 0:
         raise ValueError(
-            f"the counts returned by loss_fn sum to {result.count} for this batch of {result.samples} samples, so the "
-            f"mean loss is undefined"
+            f"the counts returned by loss_fn sum to {result.count:g} for this batch of {result.samples} samples, so "
+            f"its mean loss is undefined"
         )
     for place, changed in result.buffers.items():
         if changed.rule == "same" and not (changed.is_same and changed.samples == result.samples):
             raise NotSame(place)
 
 
-def divide(grads: Sequence[Tensor | None], count: float) -> None:
-    """Divide the gradients by `count` in place."""
+def divide(grads: Sequence[Tensor | None], count: float | Tensor) -> None:
+    """Divide each gradient by `count`, in place. A tensor gives the bits of the number that it holds."""
     present = [grad for grad in grads if grad is not None]
-    if present:
-        torch._foreach_div_(present, count)
+    if not isinstance(count, Tensor):
+        if present:
+            torch._foreach_div_(present, count)
+        return
+    for grad in present:
+        grad.copy_(divided(grad, count))

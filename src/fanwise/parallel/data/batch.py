@@ -5,7 +5,7 @@ tensor is the sample. A list of numbers or strings, as torch's `default_collate`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,25 @@ _NOT_NUMBERS = "OSUMmV"  # kinds of NumPy types that torch does not have
 Content = Any
 
 
+class Rows(NamedTuple):
+    """Samples of a data set on an accelerator.
+
+    Attributes:
+        indices: of the samples in `tensors`; also on the accelerator.
+        is_single: the content is one tensor instead of a tuple.
+    """
+
+    tensors: tuple[Tensor, ...]
+    indices: Tensor
+    is_single: bool
+
+    def content(self, samples: range) -> Content:
+        """Return a range of these samples."""
+        indices = self.indices[samples.start : samples.stop]
+        rows = tuple(tensor[indices] for tensor in self.tensors)
+        return rows[0] if self.is_single else rows
+
+
 class Batch:
     """One global batch, in shards. Iterates like the list of tensors of a DataLoader: `x, y = batch`.
 
@@ -27,13 +46,17 @@ class Batch:
     Attributes:
         sizes: number of samples of each shard.
         last: True for the last batch of a pass.
+        rows: its samples in a data set on an accelerator; None if they are read from elsewhere.
     """
 
-    __slots__ = ("_contents", "_read", "last", "sizes")
+    __slots__ = ("_contents", "_read", "last", "rows", "sizes")
 
-    def __init__(self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False, rows: Rows | None = None
+    ) -> None:
         self.sizes = sizes
         self.last = last
+        self.rows = rows
         self._read = read
         self._contents: dict[int, Content] = {}
 

@@ -19,7 +19,7 @@ from ...tensor.random import permutation
 from ...tensor.random.keys import Key
 from ..rng import begin, kept_streams
 from ..validation.fingerprints import batch_fingerprints
-from .batch import Content, align, as_tensor, is_array, num_samples
+from .batch import Content, Rows, align, as_tensor, is_array, num_samples
 
 Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any]
 Collate = Callable[[list[Any]], Content]
@@ -50,8 +50,10 @@ class TensorReader:
         return num_samples(self._tensors)
 
     def read(self, indices: Tensor, key: Key) -> Content:
-        rows = tuple(tensor[indices] for tensor in self._tensors)
-        return rows[0] if self._is_single else rows
+        return self.rows(indices).content(range(len(indices)))
+
+    def rows(self, indices: Tensor) -> Rows:
+        return Rows(self._tensors, indices, self._is_single)
 
     def place_order(self, indices: Tensor) -> Tensor:
         # Indexing a tensor of a GPU with indices on the CPU would block in every batch.
@@ -163,6 +165,12 @@ class PassReader:
 
     def read(self, samples: range) -> Content:
         return self.reader.read(self._order_N[samples.start : samples.stop], self.key)
+
+    def rows(self, samples: range) -> Rows | None:
+        """Return where the samples are on an accelerator; None if they are elsewhere."""
+        if not isinstance(self.reader, TensorReader) or self._order_N.device.type == "cpu":
+            return None
+        return self.reader.rows(self._order_N[samples.start : samples.stop])
 
     def indices(self, samples: range) -> list[int]:
         """Return the indices of the samples in the data set."""

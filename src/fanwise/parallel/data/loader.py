@@ -26,7 +26,7 @@ from ...pool.current import current, in_job
 from ...tensor.random.keys import Key
 from ..rng import forget_spare_normal
 from ..shards import cut
-from .batch import Batch, Content
+from .batch import Batch, Content, Rows
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
 from .device_copy import DeviceCopy
 from .position import Pass
@@ -180,6 +180,10 @@ class ShardFetch:
             return self._shards.pop(shard)()
         return self._device_copy.copy(self._source.read(samples))
 
+    def rows(self, samples: range) -> Rows | None:
+        """Return where the samples are on an accelerator; None if they are elsewhere."""
+        return self._source.rows(samples)
+
     def close(self) -> None:
         """End the loop."""
         self._shards = {}
@@ -293,7 +297,7 @@ def iterate_batches(
                 return fetch.read(number, index, ranges[index])
 
             is_last = started.range_at(batch.stop, batch_size, drop_last) is None
-            yield Batch(tuple(map(len, shard_ranges)), read, is_last)
+            yield Batch(tuple(map(len, shard_ranges)), read, is_last, fetch.rows(batch))
     finally:
         fetch.close()
 

@@ -13,7 +13,8 @@ buffer that the forward pass does not change keeps its bits. Whether it did is s
 writes its statistics past torch's version counters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,7 @@ class Buffers:
         self._rules = [_rule(module, name, called in means) for module, name, called, _ in found.values()]
         self._before: list[Tensor] = []
         self._kept: list[Tensor] = []
+        self._changing: set[int] = set()  # places of buffers that a shard has changed before
 
     def keep(self) -> None:
         """A step begins: remember what is there."""
@@ -62,11 +64,16 @@ class Buffers:
             return {}
         taken = {}
         changed = self._changed()
+        self._changing.update(changed)
         for place in changed:
             buffer, rule = self._buffer(place).detach(), self._rules[place]
             taken[place] = Changed(_wide(buffer) * samples if rule == "mean" else buffer.clone(), samples, rule)
         self._put_back(changed)
         return taken
+
+    def note_changes(self) -> None:
+        """Remember which buffers the step has changed since `keep`."""
+        self._changing.update(self._changed())
 
     def put_back(self) -> None:
         """All buffers are as at the beginning of the step."""
@@ -78,6 +85,28 @@ class Buffers:
             module._buffers[name] = self._before[place]
             with torch.no_grad():
                 self._before[place].copy_(self._kept[place])
+
+    @contextmanager
+    def copied(self) -> Iterator[None]:
+        """Give the block copies of those buffers that shards are known to change."""
+        for place in sorted(self._changing):
+            module, name = self._homes[place]
+            module._buffers[name] = self._before[place].detach().clone()
+        try:
+            yield
+        finally:
+            for place in self._changing:
+                module, name = self._homes[place]
+                module._buffers[name] = self._before[place]
+
+    def collect(self, samples: int) -> dict[int, Changed]:
+        """What a shard of so many samples has made of the copies. It does not look at their values."""
+        collected = {}
+        for place in sorted(self._changing):
+            buffer, rule = self._buffer(place).detach(), self._rules[place]
+            value = _wide(buffer) * samples if rule == "mean" else buffer
+            collected[place] = Changed(value, samples, "mean" if rule == "mean" else "first")
+        return collected
 
     def settle(self, sums: dict[int, Changed], samples: int) -> None:
         """The step is done: the mean over all its samples. A shard that left a buffer as it was counts with that."""

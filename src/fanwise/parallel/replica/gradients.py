@@ -1,7 +1,7 @@
-"""What one shard brings to a step, and how two of them are added.
+"""The result of a shard, and the addition of two results.
 
-Lists run over the parameters, or over the buffers, of the model. None stands for a parameter that the loss did not
-reach, and for a buffer that the forward pass left as it was: neither is the same as zero.
+Lists run over the parameters, or over the buffers, of the model. None stands for a parameter that the loss did not use,
+or for a buffer that the forward pass did not change. Neither is the same as zero.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,17 @@ from torch import Tensor
 from ..shards import Node, total
 from ..validation.fingerprints import have_same_bits
 
-# What becomes of a buffer: the mean over the samples; what the first shard made it; what every shard made it.
+# The value of a buffer after a step: the mean over the samples; that of the first shard; equal in all shards.
 Rule = Literal["mean", "first", "same"]
 
 
 class Changed(NamedTuple):
-    """A buffer that some shards have changed: `samples` of them.
+    """A buffer that shards have changed.
 
-    `value`: with the rule "mean" the sum over the samples. `is_same`: all that are in it have made it so.
+    Attributes:
+        value: with the rule "mean" the sum over the samples.
+        samples: number of samples of these shards.
+        is_same: all of these shards have given it the same value.
     """
 
     value: Tensor
@@ -32,20 +35,21 @@ class Changed(NamedTuple):
 
 @dataclass(slots=True)
 class Partial:
-    """The sums over some shards.
+    """Sums over some shards.
 
     Attributes:
-        grads: of the summed losses; those that are sparse are in `sparse`, by the place of their parameter.
+        grads: gradients of the summed losses. Sparse ones are in `sparse` instead, by the index of the parameter.
         loss: the summed losses, without axes.
-        count: what `loss` is to be divided by: losses, or their weights.
-        samples: of these shards.
-        buffers: those that changed.
-        executed: shards.
+        count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor if it is known only to
+            the device.
+        samples: number of samples.
+        buffers: the changed buffers, by index.
+        executed: number of shards.
     """
 
     grads: list[Tensor | None]
     loss: Tensor
-    count: float
+    count: float | Tensor
     samples: int
     buffers: dict[int, Changed]
     executed: int = 1
@@ -53,10 +57,10 @@ class Partial:
 
 
 def add(left: Partial, right: Partial) -> Partial:
-    """Their sum, in the memory of `left`; `right` is used up."""
+    """Return the sum in the memory of `left`. `right` must not be used afterwards."""
     add_grads(left.grads, right.grads)
     left.loss = left.loss + right.loss
-    left.count += right.count
+    left.count = left.count + right.count
     left.samples += right.samples
     left.executed += right.executed
     for place, changed in right.buffers.items():
@@ -67,7 +71,7 @@ def add(left: Partial, right: Partial) -> Partial:
 
 
 def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None:
-    """Add `right` to `left`, each gradient on its own."""
+    """Add `right` to `left`, in place."""
     both_left, both_right = [], []
     for place, (mine, other) in enumerate(zip(left, right, strict=True)):
         if mine is None:
@@ -79,8 +83,16 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
         torch._foreach_add_(both_left, both_right)
 
 
+def divided(value: Tensor, count: float | Tensor) -> Tensor:
+    """Return `value / count` in the type of `value`. A tensor gives the bits of the number that it holds."""
+    if not isinstance(count, Tensor):
+        return value / count
+    wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else value.dtype
+    return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
+
+
 def check_apart(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor | None]]) -> None:
-    """Raises ValueError for gradients of two passes in the same memory: the later one has overwritten the earlier."""
+    """Raise ValueError if two passes wrote a gradient to the same memory, so that the first one is lost."""
     held = {
         each.data_ptr()
         for other in others
@@ -89,22 +101,22 @@ def check_apart(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor
     }
     if any(grad is not None and not grad.is_sparse and grad.numel() and grad.data_ptr() in held for grad in grads):
         raise ValueError(
-            "two passes of the model have written a gradient into the same memory, so the first one is lost. CUDA "
-            "graphs do that.\n"
+            "two passes of the model wrote a gradient to the same memory, so the first one is lost. CUDA graphs of a "
+            "model do that.\n"
             "  wrong:  model = torch.cuda.make_graphed_callables(model, samples)   # and several shards in a process\n"
-            "  right:  fanwise.run(..., shards='devices'), accumulate=1\n"
-            "  right:  the model as it is"
+            "  right:  run.step(model, ..., capture=True)\n"
+            "  right:  fanwise.run(..., shards='devices'), accumulate=1"
         )
 
 
 def total_into(
     sums: Sequence[Tensor], nodes: Sequence[Node[list[Tensor | None]]], shards: int, *, changes: bool
 ) -> list[Tensor | None]:
-    """The sum of the gradients of all nodes, along the tree over `shards`, in `sums`; None where no node has one.
+    """Add the gradients of all nodes along the tree over `shards`. Return `sums`, with None where no node has one.
 
     Args:
-        changes: the operands may be changed. Otherwise others read them too, and what comes before the last addition is
-            made in memory of its own.
+        sums: memory for the result.
+        changes: the operands may be changed. Otherwise intermediate sums get memory of their own.
     """
     operands = sum(node.value is not None for node in nodes)
     additions = 0
@@ -124,7 +136,7 @@ def total_into(
 
 
 def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """The sum of two, in `out`."""
+    """Return the sum of two gradients in `out`."""
     if left is not None and right is not None:
         return torch.add(left, right, out=out)
     only = left if right is None else right

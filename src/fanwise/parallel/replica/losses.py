@@ -1,11 +1,11 @@
-"""What a loss function may return, or a loop of the program's own give to `step.backward`, and what that counts.
+"""The values that a loss function may return, or a program may pass to `step.backward`.
 
     losses          one for each sample, or more (tokens): any shape whose first axis is the sample; counts its elements
     losses, counts  their sums are divided: tokens without padding, weights of samples
     one number      the mean over the samples; counts the samples
 
-The gradient of a step is that of (the sum of all losses) / (the sum of all counts) over the global batch, however its
-samples, or tokens, are spread over the shards. Means of means, which differ from that when shards differ, do not occur.
+The gradient of a step is that of (the sum of all losses) / (the sum of all counts) over the global batch, for any
+distribution of samples, or tokens, over the shards. It never averages averages of unequal shards.
 """
 
 import logging
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Wording(NamedTuple):
-    """How errors speak of where losses come from. `line`: of the program, that gives them."""
+    """Words for error messages, which depend on where losses come from. `line` is a line of the user's program."""
 
     must: str
     got: str
@@ -31,18 +31,18 @@ GIVEN = Wording("step.backward takes", "step.backward got", "step.backward got f
 
 
 class LossReader:
-    """Reads the losses of one step; says once that they are means."""
+    """Reads the losses of one step. Warns once if they are means."""
 
     def __init__(self, wording: Wording = RETURNED) -> None:
         self._wording = wording
         self._has_said = False
 
-    def read(self, result: Any, samples: int) -> tuple[Tensor, float]:  # Any: of the user's making
-        """The summed loss, with its graph, and what it counts.
+    def read(self, result: Any, samples: int) -> tuple[Tensor, float | Tensor]:  # Any: of the user's making
+        """Return the summed loss with its graph, and the count.
 
         Raises:
-            TypeError: they are no tensors, or as counts what is none.
-            ValueError: their first axis is not the samples'.
+            TypeError: the losses are no tensor, or the second value cannot be counts.
+            ValueError: the first axis of the losses is not the sample.
         """
         counts = None
         if isinstance(result, tuple) and len(result) == 2:
@@ -55,7 +55,7 @@ class LossReader:
                 f"{self._wording.must} a tensor of losses, or losses and counts, got {what}.\n"
                 f"  wrong:  {line.format('loss, logits, hidden')}\n"
                 f"  right:  {right}\n"
-                f"What is to be measured besides is for run.mean(fn, model, data), which sees every sample once."
+                f"Measure other values with run.mean(fn, model, data), which evaluates every sample once."
             )
         if counts is not None:
             check_counts(result, counts, self._wording)
@@ -70,16 +70,16 @@ class LossReader:
         if not self._has_said:
             self._has_said = True
             _log.warning(
-                "%s one number, which is taken for the mean over the samples of its shard. That is right "
-                'if every sample counts the same; with reduction="none" each loss is counted by itself.',
+                "%s one number, which is used as the mean over the samples of its shard. That is correct if every "
+                'sample counts the same. With reduction="none" each loss is counted.',
                 self._wording.got,
             )
 
 
 def check_counts(losses: Tensor, counts: Any, wording: Wording) -> None:  # Any: what came with the losses
-    """Raises TypeError for a second value that does not look like counts, such as the outputs of the model.
+    """Raise TypeError for a second value that cannot be counts, such as the outputs of the model.
 
-    Counts have no gradient. Those that are no whole numbers are weights: one number, or one for each loss.
+    Counts have no gradient. Counts that are no integers are weights: one number, or one per loss.
     """
     if not isinstance(counts, Tensor):
         return
@@ -89,34 +89,43 @@ def check_counts(losses: Tensor, counts: Any, wording: Wording) -> None:  # Any:
         with_gradient = " with a gradient" if counts.requires_grad else ""
         raise TypeError(
             f"{wording.got} two tensors, losses of shape {_shape(losses)} and {counts.dtype} of shape "
-            f"{_shape(counts)}{with_gradient}. The second one would be the counts that the sum of the losses is "
-            f"divided by, and these are none.\n"
+            f"{_shape(counts)}{with_gradient}. The second one must be the counts by which the sum of the losses is "
+            f"divided.\n"
             f"  wrong:  {wording.line.format('loss, logits')}\n"
             f"  right:  {wording.line.format('losses, number_of_tokens')}\n"
             f"  right:  {wording.line.format('losses')}\n"
-            f"What is to be measured besides is for run.mean(fn, model, data), which sees every sample once."
+            f"Measure other values with run.mean(fn, model, data), which evaluates every sample once."
         )
 
 
 def _shape(tensor: Tensor) -> str:
-    """B: the samples of a shard, of which each has its own number."""
+    """Return a shape as text, with B for the number of samples, which differs between shards."""
     sizes = ["B", *map(str, tensor.shape[1:])] if tensor.ndim else []
     return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
 
 def check_rows(values: Tensor, samples: int, of_samples: str) -> None:
-    """Raises ValueError if the first axis is not that of the samples. `of_samples`: who has values of so many."""
+    """Raise ValueError if the first axis is not the sample. `of_samples` is the beginning of the message."""
     if values.ndim == 0 or len(values) != samples:
         raise ValueError(
             f"{of_samples.format(samples)} a tensor of shape {tuple(values.shape)}; its first axis must be "
-            f"the sample.\nGive (values, counts) if there is another number of them."
+            f"the sample.\nUse (values, counts) for another number of values."
         )
 
 
-def count_of(counts: Any, wording: Wording = RETURNED) -> float:  # Any: a number or a tensor
-    """The sum of counts, exact for whole numbers. Raises ValueError for what does not count."""
+def count_of(counts: Any, wording: Wording = RETURNED) -> float | Tensor:
+    """Return the sum of counts, exact for whole numbers.
+
+    The sum of a tensor on an accelerator stays there, unchecked, so that nothing waits for the device.
+
+    Raises:
+        ValueError: it is negative, NaN or no number.
+    """
     if isinstance(counts, Tensor):
-        counts = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64).item()
+        total = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64)
+        if total.device.type != "cpu":
+            return total
+        counts = total.item()
     if isinstance(counts, bool) or not isinstance(counts, int | float) or not counts >= 0:
         raise ValueError(f"{wording.got} losses with counts {counts!r}; they must be numbers of at least 0")
     return counts

@@ -1,11 +1,10 @@
-"""A device at work: it executes shards of a step on its replica of the model.
+"""Forward and backward of the shards of a step on a device.
 
-    ShardWork (index, content, samples) --forward, loss, backward--> Partial --tree--> nodes for the shards it executed
+    ShardWork (index, content, samples) --forward, loss, backward--> Partial --tree--> nodes of the executed shards
 
-`Device` is all that a step knows of devices. `LocalDevice` is a device of this process. Devices that share a memory, as
-all CPU devices of one process do, share the model too and take turns: a copy would hold the same numbers. A GPU is the
-only device of its process; what it is asked for is queued, and no step of one process waits for it. What must not be
-shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
+CPU devices of one process take turns and share the model. A GPU is the only device of its process: its operations are
+queued, and no step of a single process waits for them. Gradients, changing buffers and random numbers start anew with
+each shard.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,43 +30,47 @@ LossFn = Callable[..., Any]  # Any: called with the model and the members of a b
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """One shard of a step. Without samples it is not executed.
+    """One shard of a step. A shard without samples is not executed.
 
-    `read` gives its content. `alone`: no other shard of the batch has samples, so what the model's buffers become is
-    the result. `factor`: what the summed loss is multiplied by before it is differentiated.
+    Attributes:
+        read: returns the content of a shard, given its index.
+        alone: no other shard of the batch has samples, so the buffers may change in place.
+        factor: multiplies the summed loss before it is differentiated.
     """
 
     index: int
     read: Callable[[int], Content | None]
     samples: int
     alone: bool
-    factor: float = 1.0
+    factor: float | Tensor = 1.0
 
 
 class Device(Protocol):
-    """Executes shards."""
+    """Executes shards: a `LocalDevice`, or a `GlobalNormDevice`."""
 
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        """The nodes of the tree over `shards` that cover `work`, which are consecutive shards.
+        """Execute consecutive shards. Return the nodes of the tree over `shards` that they form.
 
         Args:
-            key: of this step; each shard draws from the key that its index gives.
+            key: of this batch; each shard derives its own.
         """
         ...
 
 
 class Replica:
-    """The model in the memory of a process, and what is needed to differentiate its loss.
+    """The model of a process with its loss function.
 
     Args:
-        loss_fn: None if the program has a loop of its own. also: modules that the loss calls besides the model.
-        mean_buffers: names of buffers that the mean over the shards is right for.
+        loss_fn: None if the program loops over the shards itself.
+        also: modules that the loss calls besides the model.
+        mean_buffers: names of buffers that become the mean over the shards.
 
     Attributes:
-        modules: the model, whose name is "", and others that shards use, by their names in messages.
-        params: the parameters of the model. others: those of the other modules.
-        generators: of torch, that operators on this device draw from.
-        is_checked: whether the gradients of two shards are checked for the same memory.
+        modules: the model, named "", and other modules that shards use, by their names in messages.
+        params: the parameters of the model.
+        others: the parameters of the other modules.
+        generators: torch's random generators of this device.
+        is_checked: check that no two shards write their gradients to the same memory.
     """
 
     def __init__(
@@ -90,10 +93,10 @@ class Replica:
         self._autocast = autocast
         self._mean_buffers = mean_buffers
         self.modules: Mapping[str, nn.Module] = {"": model}
-        self.look_after({f"also[{number}]": module for number, module in enumerate(also)})
+        self.add_modules({f"also[{number}]": module for number, module in enumerate(also)})
 
-    def look_after(self, modules: Mapping[str, nn.Module]) -> None:
-        """Shards may use these modules, too. They are added to those that are known."""
+    def add_modules(self, modules: Mapping[str, nn.Module]) -> None:
+        """Add modules that shards use."""
         parts = {id(part) for module in self.modules.values() for part in module.modules()}
         new = {name: module for name, module in modules.items() if id(module) not in parts}
         self.modules = {**self.modules, **new}
@@ -103,14 +106,33 @@ class Replica:
         self.buffers = Buffers(self.modules, self._mean_buffers)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
-        """Forward and backward of one shard. The gradients are moved out of the parameters."""
+        """Execute forward and backward of a shard. The gradients are taken out of the parameters."""
         begin(key.fold_in(work.index), self.generators)
         loss, count = self.loss(work)
         scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         return self.taken(work, loss, count)
 
-    def taken(self, work: ShardWork, loss: Tensor, count: float) -> Partial:
-        """What a shard brings that was just executed, moved out of the parameters; modules are as before it."""
+    def differentiate_apart(self, work: ShardWork) -> Partial:
+        """Execute forward and backward of a shard that runs at the same time as others.
+
+        It changes neither `.grad` nor buffers: it has copies of those buffers that earlier steps have changed. The
+        caller seeds the random numbers.
+
+        Raises:
+            TypeError: a gradient is sparse.
+        """
+        with self.buffers.copied():
+            loss, count = self.loss(work)
+            trained = [param for param in self.params if param.requires_grad]
+            found = iter(torch.autograd.grad(scaled(loss, work), trained, allow_unused=True))
+            grads = [next(found) if param.requires_grad else None for param in self.params]
+            changed = self.buffers.collect(work.samples)
+        if any(grad is not None and grad.is_sparse for grad in grads):
+            raise TypeError("a gradient is sparse; make the layer with sparse=False")
+        return _partial(grads, loss, count, work.samples, changed)
+
+    def taken(self, work: ShardWork, loss: Tensor, count: float | Tensor) -> Partial:
+        """Return the result of the shard that was just executed. Restore gradients and buffers."""
         grads: list[Tensor | None] = []
         for param in self.params:
             grads.append(param.grad)
@@ -120,20 +142,20 @@ class Replica:
         return _partial(grads, loss, count, work.samples, changed)
 
     def forget_grads(self) -> None:
-        """Those of the parameters of the step."""
+        """Set the gradients of the model to None."""
         for param in self.params:
             param.grad = None
 
     def forget_others(self) -> None:
-        """Gradients that the loss has left in modules which this step does not train."""
+        """Set gradients in modules that this step does not train to None."""
         for param in self.others:
             param.grad = None
 
-    def loss(self, work: ShardWork) -> tuple[Tensor, float]:
-        """The summed loss of one shard, with its graph, and what it counts."""
+    def loss(self, work: ShardWork) -> tuple[Tensor, float | Tensor]:
+        """Return the summed loss of a shard with its graph, and the count."""
         content = work.read(work.index)
         assert content is not None, "a shard without samples is not executed"
-        assert self.loss_fn is not None, "the loop is the program's"
+        assert self.loss_fn is not None, "the program loops over the shards itself"
         with self._precision():
             result = self.loss_fn(self.model, *as_arguments(content))
         return self.reader.read(result, work.samples)
@@ -162,9 +184,9 @@ class LocalDevice:
 
 
 def _partial(
-    grads: list[Tensor | None], loss: Tensor, count: float, samples: int, buffers: dict[int, Changed]
+    grads: list[Tensor | None], loss: Tensor, count: float | Tensor, samples: int, buffers: dict[int, Changed]
 ) -> Partial:
-    """What one shard brings. Sparse gradients go apart: they are added and exchanged in another way."""
+    """Return the result of a shard. Sparse gradients are kept apart, because they are added differently."""
     sparse = {place: grad for place, grad in enumerate(grads) if grad is not None and grad.is_sparse}
     for place in sparse:
         grads[place] = None
@@ -172,25 +194,27 @@ def _partial(
 
 
 def scaled(loss: Tensor, work: ShardWork) -> Tensor:
-    """What is differentiated. Without a factor the loss itself: its graph stays what it was."""
-    return loss if work.factor == 1 else loss * work.factor
+    """Return the loss times the factor of the shard. A factor of 1 adds no operation."""
+    return loss if not isinstance(work.factor, Tensor) and work.factor == 1 else loss * work.factor
 
 
 @contextmanager
 def noted(work: ShardWork, shards: int) -> Iterator[None]:
-    """What is raised in this block says which shard it was."""
+    """Add a note on the shard to errors that are raised in the block."""
     try:
         yield
     except Exception as error:
         if "does not have a deterministic implementation" in str(error):
             error.add_note(
-                'fanwise.run(..., reduce="fast") allows such operators; results then differ from run to run in their '
-                "last bits, on one device too. Another operator may have a deterministic form."
+                'fanwise.run(..., reduce="fast") allows such operators. The last bits of the result then differ from '
+                "run to run, even on one device. Another operator may be deterministic."
             )
-        error.add_note(f"in shard {work.index} of {shards}, which has {work.samples} samples of the batch")
+        error.add_note(
+            f"in shard {work.index} of {shards}, with {work.samples} sample{'s' * (work.samples != 1)} of the batch"
+        )
         if shards > 1 and "more than 1 value per channel" in str(error):
             error.add_note(
-                "Batch normalisation is by shard, and this one is too small for it. Leave a small last batch out "
-                "(drop_last=True), give fewer shards= (1: the whole batch), or batch_norm='global'."
+                "Batch normalization uses the statistics of a shard, and this one is too small. Use drop_last=True to "
+                "leave out a small last batch, fewer shards=, or batch_norm='global'."
             )
         raise

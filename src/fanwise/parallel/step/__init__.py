@@ -1,8 +1,8 @@
-"""`run.step`: from a batch to updated parameters.
+"""One training step: shards of a batch, their gradients added over all processes, one update.
 
-stepping      a step that the library makes, from a batch to updated parameters
-manual        a step whose loop over the shards is the program's own
-open_loop     whether such a loop is under way
-execution     one batch over all shards and processes, whoever writes the loop
-loss_scale    float16: losses are scaled, and steps with overflows left out
+train_step        `step(batch)`: forward and backward, reduction, clipping, update
+manual_step       `for shard in step.shards(batch)`: the same with a loop of the program's own
+batch_execution   what both do with one batch
+cuda_graph        `capture=True`: a whole step as one CUDA graph
+loss_scale        scaled losses for float16
 """

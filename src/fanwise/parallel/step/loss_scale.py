@@ -1,15 +1,14 @@
-"""A scaled loss, so that float16 gradients neither vanish nor overflow. Reduced gradients decide, so all devices agree.
+"""Scaled losses, so that float16 gradients neither vanish nor overflow.
 
     summed loss --x factor--> backward --> shards added --/ factor--> gradients, finite? --yes--> clip, update, count
                                                                                          --no---> no update, lower scale
 
-The scale follows the rule of `torch.amp.GradScaler`, with its settings and its state_dict: halved when a gradient is
-not finite, doubled after 2000 updates in a row that were. GradScaler itself looks at the gradients of an optimizer that
-it is given; here they are looked at when they are whole, whoever holds them, and the scale changes from that alone.
+The scale follows the rule of `torch.amp.GradScaler` and has its settings and `state_dict`: it is halved when a gradient
+is not finite, and doubled after 2000 finite updates in a row. The reduced gradients decide, so all processes agree.
 
-A step's loss is a sum over samples, GradScaler's usually a mean. So the factor of a batch is the scale over the batch
-size, rounded to a power of two: what gets into float16 is then what it would be there. With powers of two, taking the
-factor off again is exact, so gradients of several batches can be added whatever the scale was for each.
+The loss of a step is a sum over samples, that of GradScaler usually a mean. So the factor of a batch is the scale
+divided by the batch size, rounded to a power of two, and float16 numbers have the magnitude that they have with
+GradScaler. Dividing by a power of two is exact, so gradients of batches with different scales can be added.
 """
 
 import logging
@@ -22,18 +21,21 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
-_LEAST = 2.0**-126  # a smaller scale, and zero, could not be taken off again
+_LEAST = 2.0**-126  # the gradients could not be divided by a smaller scale
 
 
 class LossScale:
-    """The scale of the losses of one step function.
+    """The scale of the losses of one step.
 
     Args:
-        init_scale: to begin with. growth_factor: above 1, what it is multiplied by after `growth_interval` updates in
-            a row with finite gradients. backoff_factor: between 0 and 1, what it is multiplied by after others.
+        init_scale: the initial scale.
+        growth_factor: above 1; multiplies the scale after `growth_interval` updates in a row with finite gradients.
+        backoff_factor: between 0 and 1; multiplies the scale after gradients that are not finite.
+        growth_interval: a number of updates.
 
     Attributes:
-        scale: now. skipped: updates that were not made.
+        scale: the current scale.
+        skipped: number of skipped updates.
 
     Raises:
         ValueError: a number out of range.
@@ -63,18 +65,19 @@ class LossScale:
         self._finite_in_a_row = 0
 
     def factor(self, samples: int) -> float:
-        """What the summed losses of a batch of so many samples, over all shards, are multiplied by."""
+        """Return the factor of the summed losses of a batch with this number of samples."""
         return self.scale / float(1 << (samples.bit_length() - 1))
 
     def update(self, grads: Sequence[Tensor | None]) -> bool:
-        """Whether the gradients of an update, whole and without their factor, are finite, so that it is to be made.
+        """Return whether these gradients are finite, so that the update is made, and adjust the scale.
 
-        The scale of the next batch follows from it. Waits for the device of the gradients.
+        Args:
+            grads: of the whole batch, divided by the factor. Blocks until their device has computed them.
         """
-        return self.updated(are_finite(grads))
+        return self.adjust(are_finite(grads))
 
-    def updated(self, finite: bool) -> bool:
-        """As `update`, where somebody has looked at the gradients already."""
+    def adjust(self, finite: bool) -> bool:
+        """Adjust the scale to whether the gradients are finite. Return `finite`."""
         if finite:
             self._finite_in_a_row += 1
             if self._finite_in_a_row == self._growth_interval:
@@ -84,20 +87,20 @@ class LossScale:
         else:
             self._finite_in_a_row = 0
             self.skipped += 1
-            self._say_when_too_low(self.scale)
+            self._warn_if_too_low(self.scale)
             self.scale = max(_float32(self.scale * self._backoff_factor), _LEAST)
         return finite
 
-    def _say_when_too_low(self, before: float) -> None:
+    def _warn_if_too_low(self, before: float) -> None:
         if before >= 1 > before * self._backoff_factor:
             _log.warning(
-                "the scale of the loss falls below 1, after %d updates that were not made: gradients are not finite "
-                "however small the loss is made. Look for NaN in the data and the loss, or use autocast=torch.bfloat16",
+                "the scale of the loss fell below 1 after %d skipped updates: the gradients are not finite even for a "
+                "small loss. Look for NaN in the data and the loss, or use autocast=torch.bfloat16",
                 self.skipped,
             )
 
-    def state_dict(self) -> dict[str, Any]:  # Any: numbers
-        """As that of `torch.amp.GradScaler`, and `skipped`."""
+    def state_dict(self) -> dict[str, Any]:
+        """The entries of `torch.amp.GradScaler.state_dict`, and `skipped`."""
         return {
             "scale": self.scale,
             "growth_factor": self._growth_factor,
@@ -107,8 +110,8 @@ class LossScale:
             "skipped": self.skipped,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers
-        """Go on from what `state_dict` gave, or that of a GradScaler."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned, here or of a GradScaler."""
         self.scale = float(state["scale"])
         self._growth_factor = state["growth_factor"]
         self._backoff_factor = state["backoff_factor"]
@@ -117,23 +120,23 @@ class LossScale:
         self.skipped = state.get("skipped", 0)
 
 
-def take_off(grads: Sequence[Tensor | None], factor: float) -> None:
-    """Divide each gradient by the factor that the losses were multiplied by, in place."""
+def unscale(grads: Sequence[Tensor | None], factor: float) -> None:
+    """Divide each gradient by the factor of the losses, in place."""
     found = [grad for grad in grads if grad is not None]
     if found:
         torch._foreach_mul_(found, 1 / factor)
 
 
 def are_finite(grads: Sequence[Tensor | None]) -> bool:
-    """Whether no number in them is infinite or NaN; of sparse ones as well."""
-    found = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads if grad is not None]
-    full = [grad for grad in found if grad.numel()]
-    if not full:
+    """Return whether no number in these gradients is infinite or NaN."""
+    values = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads if grad is not None]
+    nonempty = [value for value in values if value.numel()]
+    if not nonempty:
         return True
-    # The largest magnitude in a tensor is not finite if one number is not, and needs no tensor of its size.
-    return bool(torch.stack(torch._foreach_norm(full, math.inf)).isfinite().all())
+    # The maximum norm is not finite if one number is not. It needs no temporary tensor of the same size.
+    return bool(torch.stack(torch._foreach_norm(nonempty, math.inf)).isfinite().all())
 
 
 def _float32(value: float) -> float:
-    """Rounded as GradScaler rounds its scale; beyond the range infinity."""
+    """Round to float32, in which GradScaler keeps its scale."""
     return float(torch.tensor(value, dtype=torch.float32))

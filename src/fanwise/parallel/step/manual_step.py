@@ -1,18 +1,17 @@
-"""`run.step(model, optimizer)` without a loss function: the loop over the shards of a batch is the program's.
+"""`run.step(model, optimizer)` without a loss function: the program loops over the shards of a batch itself.
 
-    for x, y in step.shards(batch):       this process's shards, one after another, each in surroundings of its own
-        step.backward(losses)               its gradients in .grad, until the body is over
-                                          at the end of the loop: added over all processes, divided by the count
-    ...                                   .grad is that of the whole batch, the same bits in every process
-    step.update()                         the optimizer; .grad is None again
+    for x, y in step.shards(batch):       each shard of this process
+        step.backward(losses)               its gradients are in .grad until the end of the body
+                                          after the last shard: gradients are added over all processes
+    ...                                   .grad is the gradient of the whole batch, with equal bits in every process
+    step.update()                         calls the optimizer; .grad is None again
 
-The exchange is made by the generator, when it is asked for a shard and there is none left. If a process was lost
-meanwhile, it gives the shards that are now this process's instead, and the body runs again: so a loop has changed
-nothing until it is over. As `backward` does, a loop adds to what is in .grad: what to do between two loops, and when to
-forget gradients, is the program's to say.
+The generator exchanges gradients after the last shard. If a process is lost during the exchange, the generator yields
+the shards that this process takes over, and the body runs again. So a loop changes nothing before it ends. Like
+`backward`, a loop adds to `.grad`, so a program may run several loops before an update.
 
-What a body leaves in local variables, closures, iterators and objects is that of the shards of this process. In the
-first batch the first shard comes a second time, as a check, and has to have the same gradients.
+Local variables, closures, iterators and objects that a body changes depend on the shards of this process. As a check,
+the first shard of the first batch is yielded twice and must have the same gradients.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -30,25 +29,26 @@ from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
 from ..shards import Node, TreeSum
 from ..validation.misuse import library_update
-from .execution import Execution
+from .batch_execution import BatchExecution
 from .loss_scale import are_finite
 
 
 @dataclass(slots=True)
 class _Current:
-    """The shard whose body is at work. `loss`, `count`: of `step.backward`, None before it."""
+    """The shard whose body runs. `loss` is None until `step.backward` is called."""
 
     work: ShardWork
     loss: Tensor | None = None
-    count: float = 0
+    count: float | Tensor = 0
 
 
 class ManualStep:
-    """A step whose loop over the shards is the program's own, made by `run.step(model, optimizer)`.
+    """A step with a loop of the program's own, made by `run.step(model, optimizer)`.
 
     Attributes:
-        batches: loops that came to their end. updates: how often it called the optimizer.
-        executions: shards executed, in all.
+        batches: number of finished loops.
+        updates: number of updates.
+        executions: number of executed shards in all processes.
 
     >>> run = here(shards=2); model = torch.nn.Linear(2, 1)
     >>> step = run.step(model, torch.optim.SGD(model.parameters(), 0.1))
@@ -58,7 +58,7 @@ class ManualStep:
     >>> step.update()
     """
 
-    def __init__(self, execution: Execution, placements: Sequence[StepOptimizer]) -> None:
+    def __init__(self, execution: BatchExecution, placements: Sequence[StepOptimizer]) -> None:
         self.updates = 0
         self._execution = execution
         self._replica = execution.replica
@@ -81,10 +81,12 @@ class ManualStep:
         """The mean loss of the whole batch of the last loop, without axes and without a graph.
 
         Raises:
-            ValueError: there was no loop yet.
+            ValueError: no loop has finished yet.
         """
         if self._loss is None:
-            raise ValueError("step.loss is the mean loss of a batch, and no loop over step.shards(batch) is over yet")
+            raise ValueError(
+                "step.loss is the mean loss of a finished loop over step.shards(batch), and there is none yet"
+            )
         return self._loss
 
     @property
@@ -92,7 +94,7 @@ class ManualStep:
         return any(param.grad is not None for param in self._replica.params)
 
     def __call__(self, *batch: object) -> NoReturn:
-        """Raises TypeError: this step has no loss function to call."""
+        """Raise TypeError: this step has no loss function."""
         raise TypeError(
             "run.step(model, optimizer) got no loss function, so its step is not called with a batch.\n"
             "  wrong:  step = run.step(model, optimizer); step(batch)\n"
@@ -103,50 +105,52 @@ class ManualStep:
 
     # -- a loop ----------------------------------------------------------------------------------------------------
 
-    def shards(self, batch: Any) -> Iterator[Any]:  # Any: a Batch, or a tree of tensors; the same
-        """This process's shards of a global batch, one after another. At the end gradients are exchanged.
+    def shards(self, batch: Any) -> Iterator[Any]:
+        """Yield the shards of this process, then exchange gradients. Blocks after the last shard.
 
-        After the loop `.grad` of each parameter has the gradient of (the sum of all losses) / (the sum of their counts)
-        over the global batch added to it. In the loop a body has a shard for itself: random numbers, buffers of
-        modules, and `.grad`. It may run again, for a shard that was another process's, which was lost. The first shard
-        of the first batch comes twice, to see whether what bodies leave behind matters. Blocks at the end until all
-        are there.
+        After the loop the gradient of (the sum of all losses) / (the sum of their counts) over the global batch is
+        added to `.grad` of each parameter. Within a body, random numbers, buffers and `.grad` belong to its shard
+        alone. The body runs again for shards that this process takes over from a lost one. The first shard of the first
+        batch is yielded twice, to check that bodies do not influence each other.
+
+        Args:
+            batch: a `Batch`, or a tree of tensors.
 
         Raises:
-            ValueError: no samples; a body without `step.backward`, or that leaves behind what matters to later shards;
-                another loop is not over, or was left.
+            ValueError: no samples; a body without `step.backward`, or one that influences later shards; another loop
+                has not finished.
             TypeError: a part of the batch cannot be cut into samples.
         """
         execution = self._execution
         self._check_usable()
-        made = execution.opened(batch)
-        repeats = execution.repeats()
-        with self._set_aside() as before, execution.loop.entered():
+        made = execution.prepare(batch)
+        repeats = execution.take_repeat_check()
+        with self._set_aside() as before, execution.guard.loop():
             while True:
                 with execution.team.attempt() as attempt:
-                    done = yield from self._executed(made, repeats)
+                    done = yield from self._execute(made, repeats)
                 if not attempt.is_void:
                     break
                 discard_contents(made)
             divide(done.grads, done.count)
-            execution.executed(made, done)
+            execution.record(made, done)
             if execution.loss_scale is not None:
                 self._is_finite = are_finite(done.grads) and self._is_finite
             add_grads(before, done.grads)
-        self._loss = execution.closed(made, done)
+        self._loss = execution.finish(made, done)
 
     def _check_usable(self) -> None:
         if self._was_left:
             raise ValueError(
-                "a loop over step.shards(batch) was left before its end, by break, return or an error that was caught: "
-                "shards of its batch are missing, and other processes wait for them.\n"
+                "a loop over step.shards(batch) was left early, by break, return or a caught error. Other processes "
+                "wait for its shards.\n"
                 "  wrong:  for x, y in step.shards(batch): ...; break\n"
-                "  right:  for x, y in step.shards(batch): ...        # to its end; the batch may be a smaller one"
+                "  right:  for x, y in step.shards(batch): ...        # to its end, with a smaller batch"
             )
 
     @contextmanager
     def _set_aside(self) -> Iterator[list[Tensor | None]]:
-        """In this block parameters have no gradients but those of a shard; after it those of this list."""
+        """Set the gradients of the parameters aside during the block. Yield them as a list, which may be changed."""
         before = [param.grad for param in self._replica.params]
         try:
             yield before
@@ -157,17 +161,17 @@ class ManualStep:
             for param, grad in zip(self._replica.params, before, strict=True):
                 param.grad = grad
 
-    def _executed(self, batch: Batch, repeats: bool) -> Generator[Any, None, Partial]:  # Any: of the batch
-        """The shards of this process, and what comes of all. `repeats`: one of them comes twice."""
+    def _execute(self, batch: Batch, repeats: bool) -> Generator[Any, None, Partial]:
+        """Yield the shards of this process, one of them twice if `repeats`. Return the sums over all shards."""
         execution, shards = self._execution, len(batch.sizes)
         tree: TreeSum[Partial] = TreeSum(shards, add)
         first: tuple[ShardWork, list[Tensor | None]] | None = None
-        with execution.begun():
-            with execution.passing():
-                for index in execution.own(batch):
-                    work, value = execution.by_itself(batch, index), None
+        with execution.transaction():
+            with execution.shard_context():
+                for index in execution.own_shards(batch):
+                    work, value = execution.isolated_work(batch, index), None
                     if work.samples:
-                        value = yield from self._body(work, shards)
+                        value = yield from self._body(work)
                         if self._replica.is_checked:
                             check_apart(
                                 value.grads, [node.value.grads for node in tree.nodes if node.value is not None]
@@ -178,71 +182,72 @@ class ManualStep:
                             first = work, [value.loss, *grads]
                     tree.put(Node(index, index + 1, value))
                 if first is not None:
-                    yield from self._tried_again(*first, shards)
-            return execution.total(tree.nodes, batch, mean=False)
+                    yield from self._check_repeated(*first)
+            total = execution.reduce(tree.nodes, batch, mean=False)
+            execution.gather(total, mean=False)
+            return total
 
-    def _body(self, work: ShardWork, shards: int) -> Generator[Any, None, Partial]:  # Any: of the batch
-        replica, own = self._replica, self._execution.key.fold_in(work.index)
+    def _body(self, work: ShardWork) -> Generator[Any, None, Partial]:
+        """Yield the content of a shard. Return its gradients."""
+        replica, key = self._replica, self._execution.key.fold_in(work.index)
         content = work.read(work.index)
         current = self._current = _Current(work)
         try:
-            begin(own, replica.generators)
+            begin(key, replica.generators)
             yield content
         finally:
             self._current = None
         if current.loss is None:
             raise ValueError(
-                "a body of the loop over step.shards(batch) has come to its end without step.backward: the shard would "
-                "be missing from the gradient.\n"
+                "a body of the loop over step.shards(batch) ended without step.backward, so its shard would be missing "
+                "from the gradient.\n"
                 "  wrong:  for x, y in step.shards(batch): losses = ...; losses.mean().backward()\n"
                 "  right:  for x, y in step.shards(batch): losses = ...; step.backward(losses)\n"
                 "  right:  step.backward(losses, 0)          # a shard that counts nothing"
             )
         return replica.taken(work, current.loss, current.count)
 
-    def _tried_again(
-        self, work: ShardWork, found: Sequence[Tensor | None], shards: int
-    ) -> Generator[Any, None, None]:  # Any: of the batch
-        """A shard comes a second time, after what bodies have left behind. `found`: its loss and gradients before."""
-        again = yield from self._body(work, shards)
+    def _check_repeated(self, work: ShardWork, first: Sequence[Tensor | None]) -> Generator[Any, None, None]:
+        """Yield a shard again. Its loss and gradients must equal those of the first time."""
+        again = yield from self._body(work)
         self._execution.verifier.check_same(
-            found, [again.loss, *again.grads], index=work.index, batch_number=self.batches
+            first, [again.loss, *again.grads], index=work.index, batch_number=self.batches
         )
 
     def backward(self, losses: Tensor, counts: Tensor | float | None = None) -> None:
-        """Differentiate the losses of the shard at hand. In the body of a loop over `step.shards`.
+        """Differentiate the losses of the current shard. Call it in the body of a loop over `step.shards`.
 
-        A second call in one body adds its gradients and losses to the first one's; both have to count the same.
+        A second call in one body adds gradients and losses to those of the first. Both need the same counts.
 
         Args:
-            losses: one for each sample, or more (first axis the sample), or one mean over the samples.
-            counts: what the sum of the losses is divided by, over the whole batch, as tokens without padding; a number
-                or a tensor that is summed. By default each loss counts once.
+            losses: one per sample, or more (the first axis is the sample), or one mean over the samples.
+            counts: the sum of all losses of the batch is divided by the sum of all counts, for example of tokens
+                without padding. A number, or a tensor that is summed. By default each loss counts once.
 
         Raises:
-            ValueError: not in a body; another count than before; losses whose first axis is not the samples'.
-            TypeError: what is given are no losses.
+            ValueError: called outside of a body; other counts than in the first call; the first axis of the losses is
+                not the sample.
+            TypeError: the losses are no tensor.
         """
         current = self._current
         if current is None:
             raise ValueError(
-                "step.backward is called in the body of a loop over step.shards(batch) of the same step, for the shard "
-                "at hand; there is none.\n"
+                "step.backward must be called in the body of a loop over step.shards(batch) of the same step.\n"
                 "  wrong:  for x, y in step.shards(batch): losses = ...\n"
                 "          step.backward(losses)\n"
                 "  right:  for x, y in step.shards(batch): losses = ...; step.backward(losses)"
             )
         work = current.work
-        with noted(work, self._execution.shards):
+        with noted(work, self._execution.num_shards):
             loss, count = self._replica.reader.read(losses if counts is None else (losses, counts), work.samples)
             if current.loss is not None and count != current.count:
                 other = ValueError(
-                    "step.backward was called twice for a shard, with losses that do not count the same: the gradients "
-                    "of both are divided by one number.\n"
+                    "step.backward was called twice for a shard, with different counts, but the gradients of both are "
+                    "divided by the same number.\n"
                     "  wrong:  step.backward(of_tokens, tokens); step.backward(of_samples)\n"
                     "  right:  step.backward(of_samples + of_tokens.sum(1) / tokens)     # one loss for each sample"
                 )
-                other.add_note(f"they count {current.count:g} and {count:g}")
+                other.add_note(f"the counts are {float(current.count):g} and {float(count):g}")
                 raise other
             scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         current.loss = loss.detach() if current.loss is None else current.loss + loss.detach()
@@ -250,24 +255,24 @@ class ManualStep:
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
-    def update(self, closure: Callable[[], Any] | None = None) -> None:  # Any: what the optimizer takes
-        """Call the optimizer, with what is in `.grad`, and forget the gradients.
+    def update(self, closure: Callable[[], Any] | None = None) -> None:
+        """Call the optimizer with the gradients in `.grad`, then set them to None.
 
-        With float16 and a `loss_scale` no update is made when a gradient since the last one was not finite.
+        With float16 and a `loss_scale` the update is skipped if a gradient since the last one was not finite.
 
         Args:
-            closure: of optimizers that call the loss themselves, as LBFGS: forgets gradients, loops over
-                `step.shards(batch)` and returns `step.loss`.
+            closure: for optimizers such as LBFGS, which compute the loss themselves. It sets the gradients to None,
+                loops over `step.shards(batch)` and returns `step.loss`.
 
         Raises:
-            ValueError: there are no gradients; in the body of a loop.
+            ValueError: there are no gradients; or it is called in the body of a loop.
         """
         self._check_usable()
-        self._execution.loop.check("step.update()")
+        self._execution.guard.check("step.update()")
         if closure is None and not self._has_gradients:
             raise ValueError(
-                "step.update() has nothing to update with: no parameter has a gradient. An update forgets the "
-                "gradients, as zero_grad() does.\n"
+                "step.update() needs gradients, but no parameter has one. An update sets them to None, like "
+                "zero_grad().\n"
                 "  wrong:  step.update(); step.update()\n"
                 "  right:  for x, y in step.shards(batch): step.backward(...)\n"
                 "          step.update()"
@@ -275,7 +280,7 @@ class ManualStep:
         is_finite, self._is_finite = self._is_finite, True
         scale = self._execution.loss_scale
         try:
-            if scale is None or scale.updated(is_finite):
+            if scale is None or scale.adjust(is_finite):
                 for placement in self._placements:
                     with library_update():
                         placement.step(closure)
@@ -285,25 +290,25 @@ class ManualStep:
         self._execution.team.step_ends()
 
     def check_end(self) -> None:
-        """The training is over. Raises ValueError for gradients that nobody used, and what `verify=` finds."""
+        """After the training: raise ValueError for gradients without an update, and if the processes differ."""
         self._check_usable()
         if self._has_gradients and not self.updates:
             raise ValueError(
-                f"the training function has made {self.batches} loops over step.shards(batch), and never an update.\n"
+                f"the training function finished {self.batches} loops over step.shards(batch) without an update.\n"
                 f"  wrong:  for x, y in step.shards(batch): step.backward(...)\n"
                 f"  right:  for x, y in step.shards(batch): step.backward(...)\n"
                 f"          step.update()"
             )
         self._execution.verifier.check_end(self.batches)
 
-    def state_dict(self) -> dict[str, Any]:  # Any: numbers and tensors
-        """Its counts, and gradients that wait for an update."""
+    def state_dict(self) -> dict[str, Any]:
+        """The counts, and gradients that wait for an update."""
         grads = [param.grad for param in self._replica.params] if self._has_gradients else None
         own = {"updates": self.updates, "grads": grads, "finite": self._is_finite}
         return self._execution.state_dict() | own
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers and tensors
-        """Go on from what `state_dict` gave."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         self._execution.load_state_dict(state)
         self.updates, self._is_finite = state["updates"], state["finite"]
         for param, grad in zip(self._replica.params, state["grads"] or (), strict=bool(state["grads"])):

@@ -1,0 +1,269 @@
+"""One batch of a step, executed by all processes or by none: what `step(batch)` and `step.shards(batch)` share.
+
+    prepare(batch)         checks; cuts the batch into shards
+    transaction()          restores buffers and gradients if the block raises
+      shards               executed by a device, or by a loop of the program
+      reduce(nodes)        adds over all processes; each process then holds its slice of the sum
+      gather(total)        the whole gradients, in every process
+    record(), finish()     counts the batch and reports its loss
+
+When a process is lost, everything from `transaction` to `gather` is repeated, with the shards that are then this
+process's.
+"""
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Generator, Tensor
+from torch.optim import Optimizer
+
+from ...tensor.random.keys import Key
+from ..comm.team import NotSame, Sums, Team
+from ..config import Plan
+from ..data.batch import Batch, as_batch
+from ..progress import ProgressLine
+from ..replica.gradients import Partial, divided
+from ..replica.replicas import Replica, ShardWork
+from ..rng import kept_streams
+from ..shards import Node, assign
+from ..validation.arguments import check_compiled, check_optimizer, is_compiled_by_shape
+from ..validation.consistency import Verifier
+from ..validation.misuse import library_update
+from .loss_scale import LossScale, unscale
+
+
+class ShardLoopGuard:
+    """Rejects calls in the body of a loop over `step.shards(batch)`, which runs once per shard of a process.
+
+    A collective operation there would block, because the other processes do not call it equally often.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = False
+
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """Mark the block as the body of a loop."""
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
+
+    def check(self, function: str) -> None:
+        """Raise ValueError in the body of a loop. `function` is the name of the called function in the error."""
+        if self._is_open:
+            raise ValueError(
+                f"{function} was called in the body of a loop over step.shards(batch). The body runs once per shard of "
+                f"this process, so the processes would not call it equally often.\n"
+                f"  wrong:  for x, y in step.shards(batch): step.backward(...); step.update()\n"
+                f"  right:  for x, y in step.shards(batch): step.backward(...)\n"
+                f"          step.update()                                       # after the loop"
+            )
+
+
+class BatchExecution:
+    """The batches of one step.
+
+    Args:
+        number: of the step in its run.
+
+    Attributes:
+        batches: number of finished batches.
+        executions: number of executed shards, in all processes.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        replica: Replica,
+        optimizers: Sequence[Optimizer],
+        team: Team,
+        sums: Sums,
+        *,
+        number: int,
+        line: ProgressLine,
+        verifier: Verifier,
+        guard: ShardLoopGuard,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        self.batches = self.executions = 0
+        self.replica = replica
+        self.team = team
+        self.sums = sums
+        self.number = number
+        self.verifier = verifier
+        self.loss_scale = loss_scale
+        self.guard = guard
+        self._plan = plan
+        self._optimizers = optimizers
+        self._optimized = self._optimized_params()
+        self._line = line
+        self._is_first = True
+        self._is_compiled_by_shape = any(map(is_compiled_by_shape, replica.modules.values()))
+
+    # -- before the shards -----------------------------------------------------------------------------------------
+
+    def prepare(self, content: Any) -> Batch:
+        """Check the step and return the batch, cut into shards. `content` is a `Batch` or a tree of tensors.
+
+        Raises:
+            ValueError: called in the body of a loop; the parameters of model or optimizer have changed; no samples, or
+                parts of different lengths.
+            TypeError: a part of the batch cannot be cut into samples.
+        """
+        self.guard.check("a step of the run")
+        self._check_optimizers()
+        batch = as_batch(content, self._plan.shards, self.replica.device)
+        if self._is_compiled_by_shape:
+            check_compiled(batch.sizes)
+        if self.verifier.is_due(self.batches):
+            self.verifier.check_batch(self.batches, content, batch)
+        return batch
+
+    def _optimized_params(self) -> list[Tensor]:
+        return [
+            param for optimizer in self._optimizers for group in optimizer.param_groups for param in group["params"]
+        ]
+
+    def _check_optimizers(self) -> None:
+        """Raise ValueError if an optimizer got parameters that the step does not exchange."""
+        params = self._optimized_params()
+        if len(params) == len(self._optimized) and all(map(operator.is_, params, self._optimized)):
+            return
+        for optimizer in self._optimizers:
+            check_optimizer(optimizer, self.replica.params, has_closure=True)
+        self._optimized = params
+
+    def take_repeat_check(self) -> bool:
+        """Return whether a shard of this batch is executed twice as a check. Called once per batch."""
+        is_first, self._is_first = self._is_first, False
+        return self.verifier.repeats(self.batches, is_first=is_first)
+
+    # -- the shards ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Execute shards in this block. If it raises, buffers and gradients are as before it.
+
+        Raises:
+            ValueError: a buffer is not the same after every shard.
+        """
+        buffers = self.replica.buffers
+        self.replica.forget_grads()
+        buffers.keep()
+        self.replica.is_checked = self.verifier.is_due(self.batches)
+        try:
+            yield
+        except BaseException as error:
+            buffers.put_back()
+            self.replica.forget_grads()
+            if isinstance(error, NotSame):
+                raise ValueError(buffers.why_not_same(error.place)) from None
+            raise
+
+    @contextmanager
+    def shard_context(self, *, generators: Sequence[Generator] | None = None) -> Iterator[None]:
+        """Restore random streams, and gradients of modules that this step does not train, after the block.
+
+        Args:
+            generators: of torch, to restore; by default those of the device.
+        """
+        if generators is None:
+            generators = self.replica.generators
+        other_grads = [(param, param.grad) for param in self.replica.others]
+        for param, _ in other_grads:
+            param.grad = None
+        try:
+            with kept_streams(generators):
+                yield
+        finally:
+            for param, grad in other_grads:
+                param.grad = grad
+
+    def shard_work(self, batch: Batch) -> list[ShardWork]:
+        """The shards of this process, including those without samples."""
+        # Other processes need the buffers of this shard, even if it is the only one with samples.
+        alone = self.team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
+        factor = self.loss_factor(batch)
+        return [ShardWork(index, batch.shard, batch.sizes[index], alone, factor) for index in self.own_shards(batch)]
+
+    def own_shards(self, batch: Batch) -> range:
+        """The indices of the shards of this process."""
+        return assign(len(batch.sizes), self.team.size)[self.team.place]
+
+    def isolated_work(self, batch: Batch, index: int) -> ShardWork:
+        """A shard whose execution leaves the buffers as they are."""
+        return ShardWork(index, batch.shard, batch.sizes[index], False, self.loss_factor(batch))
+
+    def loss_factor(self, batch: Batch) -> float:
+        """The number by which the summed losses are multiplied before backward."""
+        return 1.0 if self.loss_scale is None else self.loss_scale.factor(len(batch))
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of each batch."""
+        return self._plan.shards
+
+    @property
+    def key(self) -> Key:
+        """The random key of this batch, from which its shards derive theirs."""
+        return self._plan.key("step").fold_in(self.number).fold_in(self.batches)
+
+    # -- reduction -------------------------------------------------------------------------------------------------
+
+    def reduce(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
+        """Add the shards of all processes and settle the buffers. Call it inside `transaction`.
+
+        The result has no gradients yet: they follow by `gather`, or by an update in slices.
+
+        Args:
+            mean: divide the gradients by the count.
+        """
+        operation = f"makes step {self.number} of batch {self.batches}"
+        with library_update():
+            total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
+        self.replica.buffers.settle(total.buffers, total.samples)
+        return total
+
+    def gather(self, total: Partial, *, mean: bool) -> None:
+        """Put the whole gradients into `total`, in every process. They may lie in memory that all processes read."""
+        total.grads = self.sums.gather()
+        for place, sparse_grad in total.sparse.items():
+            dense, grad = total.grads[place], divided(sparse_grad, total.count) if mean else sparse_grad
+            total.grads[place] = grad if dense is None else dense + grad
+
+    def update_slices(self) -> None:
+        """Update this process's slice of the parameters, then fetch the other slices. It replaces `gather`."""
+        with library_update():
+            self.sums.update_slices()
+
+    # -- after the shards ------------------------------------------------------------------------------------------
+
+    def record(self, batch: Batch, total: Partial) -> None:
+        """Count the batch and take the factor of the losses off the gradients."""
+        if self.loss_scale is not None:
+            unscale(total.grads, self.loss_factor(batch))
+        self.batches += 1
+        self.executions += total.executed
+
+    def finish(self, batch: Batch, total: Partial) -> Tensor:
+        """Return the mean loss of the batch. The gradients are not needed any more."""
+        self.sums.settle()
+        self._plan.position.mark_used()
+        loss = divided(total.loss, total.count)
+        self._line.record_step(self.number, len(batch), loss)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts, and the state of the loss scale."""
+        counts = {"batches": self.batches, "executions": self.executions}
+        return counts if self.loss_scale is None else counts | {"loss_scale": self.loss_scale.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.batches, self.executions = state["batches"], state["executions"]
+        if self.loss_scale is not None and "loss_scale" in state:
+            self.loss_scale.load_state_dict(state["loss_scale"])

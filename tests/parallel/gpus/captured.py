@@ -1,0 +1,240 @@
+"""Train with `capture=True` on the simulated accelerator of stand_in.py, and print the results as JSON.
+
+A captured operation is recorded instead of executed, and a replay executes what was recorded: Python code does not run
+again. Branches are replayed in reverse order, so that a branch that needs another one gives other bits.
+"""
+
+import functools
+import importlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import stand_in
+import torch
+from stand_in import B, Far, X, Y, held_of, in_this_process, losses, network, onto, plain, same
+from torch import Tensor, nn
+from torch.utils import _pytree as trees
+
+from fanwise.parallel import LossScale, Run
+from fanwise.parallel.rng import begin, kept_streams
+from fanwise.parallel.step import cuda_graph
+from fanwise.tensor.random.keys import Key
+
+T = TypeVar("T")
+_ATEN = torch.ops.aten
+_execute = stand_in.done
+
+
+@dataclass
+class FarGraph:
+    """A `Graph` of the simulated accelerator."""
+
+    device: torch.device
+    branches: int
+    replays: int = 0
+    operations: list[tuple[int | None, Any, Any, Any, Any]] = field(default_factory=list)
+    current: int | None = None
+    keys: dict[int, Key] = field(default_factory=dict)
+    written: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def capture(self, body: Callable[[], T]) -> T:
+        graphs.append(self)
+        recording.append(self)
+        try:
+            return body()
+        finally:
+            recording.clear()
+            for held, before in self.written.values():  # nothing was executed
+                held.copy_(before)
+            self.written.clear()
+
+    @contextmanager
+    def branch(self, number: int) -> Iterator[None]:
+        self.current = number
+        try:
+            yield
+        finally:
+            self.current = None
+
+    def join(self) -> None:
+        assert self.current is None
+
+    def seed(self, number: int, key: Key) -> None:
+        self.keys[number] = key
+
+    def replay(self) -> None:
+        self.replays += 1
+        with kept_streams():
+            for branch in reversed(range(self.branches)):
+                begin(self.keys[branch])
+                self._replay(branch)
+            self._replay(None)
+
+    def _replay(self, branch: int | None) -> None:
+        for _, func, args, kwargs, result in (each for each in self.operations if each[0] == branch):
+            new = func(*args, **kwargs)
+            operands = {x.untyped_storage().data_ptr() for x in trees.tree_leaves((args, kwargs)) if is_tensor(x)}
+            for old, value in zip(trees.tree_leaves(result), trees.tree_leaves(new), strict=True):
+                if is_tensor(old) and old.untyped_storage().data_ptr() not in operands:
+                    old.copy_(value)
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func in (_ATEN._local_scalar_dense.default, _ATEN.equal.default, _ATEN.nonzero.default):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        if func is _ATEN._to_copy.default and torch.device(kwargs.get("device", "far")).type == "cpu":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        bare_args, bare_kwargs = trees.tree_map(held_of, (args, kwargs))
+        if "device" in kwargs:
+            bare_kwargs["device"] = torch.device("cpu")
+        if func is _ATEN._to_copy.default:
+            bare_kwargs.pop("non_blocking", None)
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for leaf in trees.tree_leaves(value):
+                    held = held_of(leaf)
+                    self.written.setdefault(id(held), (held, held.clone()))
+        result = _execute(func, args, kwargs)
+        self.operations.append((self.current, func, bare_args, bare_kwargs, trees.tree_map(held_of, result)))
+        return result
+
+
+def is_tensor(x: Any) -> bool:
+    return isinstance(x, Tensor)
+
+
+graphs: list[FarGraph] = []
+recording: list[FarGraph] = []
+
+
+def done(func: Any, args: Any, kwargs: Any) -> Any:
+    return recording[0].record(func, args, kwargs) if recording else _execute(func, args, kwargs)
+
+
+def register() -> None:
+    """Capture steps on the simulated accelerator in this process."""
+    stand_in.register()
+    stand_in.done = done
+    autocast = stand_in._library.Library("_", "IMPL", "AutocastPrivateUse1")
+    autocast.fallback(torch.library.fallthrough_kernel)
+    stand_in._libraries.append(autocast)
+    cuda_graph.GRAPHS["far"] = FarGraph
+
+
+def large(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return 1000 * losses(model, x, y)
+
+
+Make = Callable[[], nn.Module]
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+
+
+def adamw(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, 0.01, capturable=True)
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, 0.05, momentum=0.9)
+
+
+def weighted(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses with counts that only the device knows."""
+    return losses(model, x, y) * (y + 1), y + 1
+
+
+def train(
+    make: Make,
+    optimizer: Optimizer,
+    options: dict[str, Any],
+    run: Run,
+    *,
+    loss_fn: Callable[..., Any] = losses,
+    is_resident: bool = False,
+    schedule: bool = False,
+    scale: float | None = None,
+) -> dict[str, Any]:
+    model = onto(make(), run)
+    made = optimizer(model.parameters())
+    if scale is not None:  # gradients of some batches are not finite
+        options = {**options, "loss_scale": LossScale(init_scale=scale, growth_interval=2)}
+    step = run.step(model, made, loss_fn, **options)
+    scheduler = torch.optim.lr_scheduler.StepLR(made, 2, 0.5) if schedule else None
+    data: Any = (Far(X), Far(Y)) if is_resident else (X, Y)
+    seen, norms = [], []
+    for _ in run.epochs(6):
+        for batch in run.batches(data, B):
+            seen.append(step(batch))
+            if options.get("clip_norm"):
+                norms.append(step.grad_norm)
+        if scheduler is not None:
+            scheduler.step()
+    state = [value for values in made.state.values() for value in values.values() if isinstance(value, Tensor)]
+    found = [*model.parameters(), *model.buffers(), *seen, *norms, *state]
+    counts = [step.batches, step.updates, step.executions]
+    return {"values": [held_of(each.detach()) for each in found], "accuracy": counts, "each": None}
+
+
+def random_branch(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return losses(model, x, y) * (1 + int(random.random() < 0.5))
+
+
+def waits(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    found = losses(model, x, y)
+    return found if found.sum().item() > 0 else found.neg()
+
+
+def counts_calls(model: nn.Module, x: Tensor, y: Tensor, calls: list[int]) -> Tensor:
+    """Behaves differently after the step was captured."""
+    calls[0] += 1
+    return losses(model, x, y) * (1 if calls[0] < 24 else 2)
+
+
+def error_of(training: Callable[[Run], Any]) -> str:
+    try:
+        in_this_process(training)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+CASES: dict[str, tuple[Make, Optimizer, dict[str, Any], dict[str, Any]]] = {
+    "batch norm and dropout, AdamW": (network, adamw, {}, {}),
+    "batch norm and dropout, SGD": (network, sgd, {}, {}),
+    "clipped": (network, adamw, {"clip_norm": 0.1}, {}),
+    "counts on the device": (plain, sgd, {}, {"loss_fn": weighted}),
+    "data on the device": (network, adamw, {}, {"is_resident": True}),
+    "learning rate schedule": (plain, sgd, {}, {"schedule": True}),
+    "scaled losses": (plain, sgd, {"autocast": torch.float16}, {"loss_fn": large, "scale": 2.0**127}),
+}
+
+
+def main() -> None:
+    register()
+    equal, counts, replays = {}, {}, {}
+    for name, (make, optimizer, options, more) in CASES.items():
+        expected = in_this_process(functools.partial(train, make, optimizer, options, **more))
+        graphs.clear()
+        found = in_this_process(functools.partial(train, make, optimizer, {**options, "capture": True}, **more))
+        equal[name] = same(found, expected)
+        counts[name] = found["accuracy"]
+        replays[name] = [graph.replays for graph in graphs]
+    captured = {"capture": True}
+    wrong: dict[str, tuple[Optimizer, dict[str, Any], Callable[..., Any]]] = {
+        "waits": (sgd, {}, waits),
+        "random branch": (sgd, {}, random_branch),
+        "counter": (sgd, {}, functools.partial(counts_calls, calls=[0])),
+        "not capturable": (torch.optim.AdamW, {}, losses),
+        "accumulates": (sgd, {"accumulate": 2}, losses),
+    }
+    errors = {
+        name: error_of(functools.partial(train, plain, optimizer, {**captured, **options}, loss_fn=loss_fn))
+        for name, (optimizer, options, loss_fn) in wrong.items()
+    }
+    print(json.dumps({"equal": equal, "counts": counts, "replays": replays, "errors": errors}))
+
+
+if __name__ == "__main__":
+    importlib.import_module("captured").main()

@@ -1,0 +1,53 @@
+"""`capture=True` on a simulated accelerator: the same bits as without it, or an error."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.testing.programs import LoadedInterpreter
+
+PROGRAM = Path(__file__).with_name("captured.py")
+# Of 24 batches, 18 have 8 samples and 6 have 2. The first of each size runs without a graph.
+REPLAYS = [17, 5]
+
+
+@pytest.fixture(scope="module")
+def report(torch_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    done = torch_loaded.run(PROGRAM, folder=tmp_path_factory.mktemp("captured"), forks=True)
+    assert done.status == 0, done.said
+    return json.loads(done.out)
+
+
+def test_captured_steps_have_the_bits_of_other_steps(report: Any) -> None:
+    assert report["equal"] == dict.fromkeys(report["equal"], True)
+    assert len(report["equal"]) == 7
+
+
+def test_a_graph_is_captured_for_each_size_of_batch_and_replayed_for_all_batches_but_the_first(report: Any) -> None:
+    for name in ("batch norm and dropout, AdamW", "batch norm and dropout, SGD", "clipped", "data on the device"):
+        assert report["replays"][name] == REPLAYS
+
+
+def test_a_new_learning_rate_is_captured_anew(report: Any) -> None:
+    assert len(report["replays"]["learning rate schedule"]) == 2 * 3  # it is halved every second epoch
+
+
+def test_a_scaled_loss_skips_updates_whose_gradients_are_not_finite(report: Any) -> None:
+    batches, updates, _ = report["counts"]["scaled losses"]
+    assert 0 < updates < batches == 24
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("waits", "ValueError: the step cannot be captured as a CUDA graph: RuntimeError: operation not permitted"),
+        ("random branch", "gave other bits as a CUDA graph than without it: parameter"),
+        ("counter", "gave other bits as a CUDA graph than without it: parameter"),
+        ("not capturable", "right:  torch.optim.AdamW(model.parameters(), capturable=True)"),
+        ("accumulates", "capture=True needs accumulate=1, got 2"),
+    ],
+)
+def test_what_cannot_be_captured_is_an_error_that_names_it(report: Any, name: str, message: str) -> None:
+    assert message in report["errors"][name]

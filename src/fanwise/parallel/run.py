@@ -107,8 +107,8 @@ def run(
             Choose a time well above the longest step, evaluation, and work between steps. Until its first step is
             done a process has ten times as long, at least a minute. Time in which a tuner decides on a report does
             not count. By default the others wait forever, and a warning names the process after a minute; on a
-            cluster and under a launcher, they wait as long as torch's process groups do, 30 minutes. With one process
-            there is only a warning.
+            cluster and under a launcher, they wait as long as torch's process groups do: 30 minutes with Gloo, 10
+            with NCCL. With one process there is only a warning.
         pool: the pool of the processes, also for one device. By default it belongs to this library, or to the job in
             which this is called. With `Pool(ray=...)` the processes are on the nodes of that cluster, on as few as
             have room.

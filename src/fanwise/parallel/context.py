@@ -75,7 +75,6 @@ class Run:
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
         verify: int = 0,
-        spare_cpus: int | None = None,
     ) -> None:
         self._team: Team = Alone() if team is None else team
         self.devices = devices
@@ -91,7 +90,7 @@ class Run:
         self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
-        self._loaders = Loaders(self.device, spare_cpus)
+        self._loaders = Loaders(self.device)
         self._names = names  # of the devices of all processes, where there are others
 
     @contextmanager

@@ -31,9 +31,9 @@ from ..comm.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from ..comm.pipes import MessageReceiver
 from ..comm.shared_memory import SharedMemory
 from ..comm.shm_team import pack
+from ..comm.stack_dump import StackFile, describe_process
+from ..comm.stragglers import StragglerDetector, Stragglers, limit_s
 from ..context import Run
-from ..hangs.stack_dump import StackFile, describe_process
-from ..hangs.stragglers import StragglerDetector, Stragglers, limit_s
 from ..process_settings import read_settings
 from ..progress import RankStatus, StatusScreen, function_name, open_screen
 from .jobs import Ended, RankJob

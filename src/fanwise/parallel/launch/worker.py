@@ -25,13 +25,13 @@ from ..comm.control_block import FIRST_VIEW, SUPERVISOR, ControlBlock
 from ..comm.pipes import MessageSender, MessageSink
 from ..comm.shared_memory import SharedMemory
 from ..comm.shm_team import Over, SharedMemoryTeam, check_ending, unpack
+from ..comm.stack_dump import install_stack_dump
 from ..comm.team import Team
 from ..comm.torch_group import World, is_lost_peer
 from ..comm.torch_team import opened
 from ..config import Plan
 from ..context import Run
 from ..data.position import DataPosition
-from ..hangs.stack_dump import install_stack_dump
 from ..process_settings import TorchSettings, run_environment
 from ..progress import RemoteScreen, RunSnapshot
 from .settings import Settings
@@ -141,7 +141,6 @@ def train_as_rank(
         fixed=settings.fixed,
         names=lambda: [name for rank in team.members for name in settings.devices[rank]],
         verify=settings.verify,
-        spare_cpus=settings.spare_cpus,
     )
     job, out, err = current(), sys.stdout, sys.stderr
 

@@ -23,7 +23,6 @@ from torch import nn
 
 from ...base.errors import TrialStopped
 from ...pool.contract import Decision
-from ..optim.sharded import SliceMemory
 from ..optim.step_optimizer import StepOptimizer
 from .all_reduce import AllReduce, TwoShot
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
@@ -224,7 +223,7 @@ class SharedMemoryTeam:
             placement.enable_slices(memory)
         return TeamSums(self, all_reduce, placement, _CPU, by_process=self._reduce == "fast")
 
-    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
+    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, Areas | None]:
         """Return what adds their gradients, and the memory in which each process may update its slice, if any."""
         layout, kind = Layout(params), self.memory.all_reduce
         if kind == "auto":

@@ -16,7 +16,7 @@ import inspect
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.optim.optimizer as optimizer_module
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from ..comm.flat_layout import Bucket, in_order
+from ..comm.shm_areas import Areas
 from ..validation.misuse import hooks
 
 Group = Mapping[str, Any]  # settings of an optimizer
@@ -71,26 +72,6 @@ def make_like(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> Optimiz
     return kind(list(groups), **{name: value for name, value in optimizer.defaults.items() if name in accepted})
 
 
-class SliceMemory(Protocol):
-    """Shared memory for the new parameters, and for up to three values of state for each of their elements."""
-
-    def new_params(self, bucket: Bucket) -> Tensor:
-        """Return the memory of the new elements, which their owner writes."""
-        ...
-
-    def state(self, key: int, version: int, bucket: Bucket) -> Tensor:
-        """Return one value of the state of these elements, in one of the two versions."""
-        ...
-
-    def whole_state(self, key: int, version: int, place: int) -> Tensor:
-        """Return the same for a whole parameter, in its shape."""
-        ...
-
-    def whole_param(self, place: int) -> Tensor:
-        """Return a whole new parameter, in its shape."""
-        ...
-
-
 class ShardedOptimizer:
     """Updates a slice of the parameters of the user's optimizer, whose settings are used and whose state_dict is whole.
 
@@ -98,7 +79,7 @@ class ShardedOptimizer:
         params: parameters of the step.
     """
 
-    def __init__(self, optimizer: Optimizer, memory: SliceMemory, params: Sequence[nn.Parameter]) -> None:
+    def __init__(self, optimizer: Optimizer, memory: Areas, params: Sequence[nn.Parameter]) -> None:
         self._optimizer = optimizer
         self._keys = KEYS[type(optimizer)]
         self._is_counted = type(optimizer) in COUNTED

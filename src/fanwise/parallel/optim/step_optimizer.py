@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm.flat_layout import Bucket
-from .sharded import ShardedOptimizer, SliceMemory, is_elementwise
+from ..comm.shm_areas import Areas
+from .sharded import ShardedOptimizer, is_elementwise
 
 # Version of the sliced state, and whether slices must end. None: the process updates the whole optimizer.
 SliceStatus = tuple[int | None, bool] | None
@@ -31,7 +32,7 @@ class StepOptimizer:
         """Update all parameters with their gradients, or with those that `closure` computes."""
         self.optimizer.step(closure)
 
-    def enable_slices(self, memory: SliceMemory) -> None:
+    def enable_slices(self, memory: Areas) -> None:
         """Update by slices from now on, in this shared memory, if the optimizer allows it."""
         if self._in_parts and is_elementwise(self.optimizer, self.params):
             self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)

@@ -91,7 +91,6 @@ def _sparse_gradient(parts: tuple[int, Tensor, Tensor, tuple[int, ...], bool]) -
 
 
 def decode_nodes(nodes: Plain) -> list[NodeInfo]:
-    """Decode the result of `encode_nodes`."""
     return [NodeInfo(*fields) for fields in nodes]
 
 

@@ -303,10 +303,8 @@ def check_ending(control: ControlBlock) -> None:
 
 
 def pack(content: Any) -> bytes:  # Any: anything that can be pickled
-    """Encode the content of a box."""
     return pickle.dumps(content, protocol=5)
 
 
 def unpack(data: bytes) -> Any:  # Any: the content
-    """Decode the content of a box."""
     return pickle.loads(data)

@@ -8,7 +8,7 @@ is read twice and compared.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -23,20 +23,6 @@ from .batch import Content, Rows, align, as_tensor, is_array, num_samples
 
 Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any]
 Collate = Callable[[list[Any]], Content]
-
-
-class Reader(Protocol):
-    """Reads samples of a data set."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, indices: Tensor, key: Key) -> Content:
-        """Return these samples as the content of one shard. Random numbers are derived from `key` and the indices."""
-        ...
-
-    def place_order(self, indices: Tensor) -> Tensor:
-        """Return the order of the samples on the device from which `read` wants its indices."""
-        ...
 
 
 class TensorReader:
@@ -54,6 +40,7 @@ class TensorReader:
         return Rows(self._tensors, indices, self._is_single)
 
     def place_order(self, indices: Tensor) -> Tensor:
+        """Return the order of the samples on the device from which `read` wants its indices."""
         # Indexing a tensor of a GPU with indices on the CPU would block in every batch.
         devices = {tensor.device for tensor in self._tensors}
         return indices.to(devices.pop()) if len(devices) == 1 else indices
@@ -77,6 +64,7 @@ class SampleReader:
         return len(self._data)
 
     def read(self, indices: Tensor, key: Key) -> Content:
+        """Return these samples as the content of one shard. Random numbers are derived from `key` and the indices."""
         content = self._read(indices, key)
         if self.is_checked:
             self.is_checked = False
@@ -95,6 +83,9 @@ class SampleReader:
 
     def place_order(self, indices: Tensor) -> Tensor:
         return indices
+
+
+Reader = TensorReader | SampleReader
 
 
 def collate(collate_fn: Collate, samples: list[Any]) -> Content:

@@ -130,8 +130,6 @@ class _Rank:
 
 
 class _Result(Exception):
-    """The training function has returned in the first process."""
-
     def __init__(self, value: Any) -> None:  # Any: the user's result
         super().__init__()
         self.value = value
@@ -534,7 +532,6 @@ class Supervisor:
     # -- the end of all --------------------------------------------------------------------------------------------
 
     def _let_end(self, within_s: float) -> None:
-        """Wait until all ranks are gone."""
         until_s = time.monotonic() + within_s
         while self._living() and time.monotonic() < until_s:
             self._listen(_POLL_S)
@@ -545,7 +542,6 @@ class Supervisor:
                     self._silence(rank)
 
     def _end_all(self, grace_s: float) -> None:
-        """Return when no process of the run is left."""
         self._control.end(FAILED, self._count)
         try:
             self._let_end(grace_s)

@@ -78,8 +78,6 @@ class _Rank:
 
 
 class _Result(Exception):
-    """The training function has returned in the first process."""
-
     def __init__(self, value: Any) -> None:  # Any: the user's result
         super().__init__()
         self.value = value
@@ -300,7 +298,6 @@ class RaySupervisor:
         ]
 
     def _end(self, how: Ending, grace_s: float | None) -> None:
-        """End the ranks that still run."""
         for rank in self._ranks:
             if rank.outcome is None and rank.job is not None:
                 self._engine.loop.call_soon(_ending(self._engine, rank.job, how, grace_s))

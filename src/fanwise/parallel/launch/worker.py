@@ -90,7 +90,6 @@ class RankTeam(Team, Protocol):
 
 
 def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any:  # Any: the user's result
-    """Run a rank of a local run."""
     sender = MessageSender(channels.pipe)
     install_stack_dump(channels.stacks)  # before the supervisor knows the pid: without a handler the signal would kill
     sender.say("here", os.getpid(), current().gpus)

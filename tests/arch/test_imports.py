@@ -61,7 +61,7 @@ QUIET = [
     "parallel/data/position.py",
     "parallel/config.py",
     "parallel/step/tree.py",
-    "parallel/hangs/stragglers.py",
+    "parallel/comm/stragglers.py",
     "parallel/launch/membership.py",
     "plot/crowds.py",
     "plot/data.py",

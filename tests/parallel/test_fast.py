@@ -56,7 +56,7 @@ def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
     exact = OwnSums()
     exact.reduce("adds", again, 4, mean=False)
-    (grad,) = exact.gather()
+    (grad,) = exact.gather_grads()
     assert grad is not None and grad.item() == 1.0 + 2.0**-23
 
 

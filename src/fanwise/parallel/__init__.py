@@ -4,7 +4,7 @@ run, context, config         fanwise.run, fanwise.here; the Run that a training 
 step, data                   one step: shards, and their sum along a tree; batches in shards
 comm                         process groups of torch.distributed, and the shared memory of CPU ranks of one machine
 launch                       starts the processes on this machine or on a Ray cluster, or joins those of a launcher
-validation, hangs            checks of arguments and of the agreement of processes; detection of stalled runs
+validation                   checks of arguments and of the agreement of processes
 optim, batch_norm            updates by slices; batch normalization over the whole batch
 checkpoint                   one file or URL, written in the background
 progress                     the line on standard error; the status file for the board

@@ -262,5 +262,4 @@ def _broadcast(values_C: Tensor, x: Tensor) -> Tensor:
 
 
 def _widen(x: Tensor) -> Tensor:
-    """Return a 16-bit tensor in float32, and others unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

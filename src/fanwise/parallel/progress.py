@@ -189,7 +189,6 @@ class ProgressLine:
 
 
 def function_name(train: Callable[..., object]) -> str:
-    """Return the name of a training function, or "" if it has none."""
     return getattr(getattr(train, "func", train), "__name__", "")
 
 
@@ -206,8 +205,6 @@ def open_screen(is_wanted: bool, *, notice: str = "") -> Screen:
 
 @final
 class NoScreen:
-    """Shows nothing."""
-
     first_after_s = interval_s = math.inf
 
     def show(self, snapshot: RunSnapshot) -> None: ...

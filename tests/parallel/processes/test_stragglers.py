@@ -8,7 +8,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from fanwise.parallel.hangs.stragglers import WARN_S, StragglerDetector, Stragglers, limit_s
+from fanwise.parallel.comm.stragglers import WARN_S, StragglerDetector, Stragglers, limit_s
 
 NO_RANKS: frozenset[int] = frozenset()
 

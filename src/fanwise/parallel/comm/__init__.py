@@ -7,5 +7,7 @@ flat_layout     where the parameters of a step lie in flat memory, and who owns 
 node_info       the data of a process's nodes of the tree besides gradients
 torch_team      processes with a process group of torch.distributed: `torch_group`, `exact`, `fast`, `neighbors`
 shm_team        CPU ranks of one machine: `shared_memory`, `shm_areas`, `control_block`, `shm_exact`, `shm_one_shot`
+stragglers      which processes are behind, and for how long
+stack_dump      the state and the Python stack of a process
 pipes           messages from a rank to its supervisor
 """

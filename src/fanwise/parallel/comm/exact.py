@@ -61,7 +61,6 @@ class GroupTransport:
         return joined(self._layout.owned(group.place, group.size), plan.flags())
 
     def _fill(self, send: Tensor, own: Sequence[int]) -> None:
-        """Write each owner's slice of the nodes `own`."""
         copies: list[Tensor] = []
         sources: list[Tensor] = []
         for owner, rows in enumerate(send):
@@ -95,7 +94,6 @@ class GroupTransport:
         self._own.clear()
 
     def _flat_memory(self, name: str, size_bytes: int) -> Tensor:
-        """Memory for one purpose, which is kept for the next step."""
         if name not in self._memory or len(self._memory[name]) < size_bytes:
             self._memory[name] = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
         return self._memory[name][:size_bytes]

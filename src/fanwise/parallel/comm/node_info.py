@@ -91,7 +91,6 @@ def _sparse_gradient(parts: tuple[int, Tensor, Tensor, tuple[int, ...], bool]) -
 
 
 def decode_nodes(nodes: Plain) -> list[NodeInfo]:
-    """Decode the result of `encode_nodes`."""
     return [NodeInfo(*fields) for fields in nodes]
 
 
@@ -111,7 +110,7 @@ def in_main_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the same values in main memory, by one copy for each type, because each copy waits for the device."""
     indices_by_type: dict[torch.dtype, list[int]] = {}
     for index, tensor in enumerate(tensors):
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             indices_by_type.setdefault(tensor.dtype, []).append(index)
     on_host = list(tensors)
     for indices in indices_by_type.values():

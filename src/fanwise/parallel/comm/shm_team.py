@@ -23,7 +23,6 @@ from torch import nn
 
 from ...base.errors import TrialStopped
 from ...pool.contract import Decision
-from ..optim.sharded import SliceMemory
 from ..optim.step_optimizer import StepOptimizer
 from .all_reduce import AllReduce, TwoShot
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
@@ -153,7 +152,7 @@ class SharedMemoryTeam:
         self._control.put(self.rank, slot, pack((operation, content)))
         self.barrier()
         contents = [unpack(self._control.get(rank, slot)) for rank in self._members]
-        error = divergence(self.rank, self._members, operation, [other for other, _ in contents])
+        error = divergence(self.rank, self._members, operation, [peer_operation for peer_operation, _ in contents])
         if error is not None:
             raise error
         return [content for _, content in contents]
@@ -224,7 +223,7 @@ class SharedMemoryTeam:
             step_optimizer.enable_slices(memory)
         return TeamSums(self, all_reduce, step_optimizer, _CPU, by_process=self._reduce == "fast")
 
-    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
+    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, Areas | None]:
         """Return what adds their gradients, and the memory in which each process may update its slice, if any."""
         layout, kind = Layout(params), self.memory.all_reduce
         if kind == "auto":
@@ -304,10 +303,8 @@ def check_ending(control: ControlBlock) -> None:
 
 
 def pack(content: Any) -> bytes:  # Any: anything that can be pickled
-    """Encode the content of a box."""
     return pickle.dumps(content, protocol=5)
 
 
 def unpack(data: bytes) -> Any:  # Any: the content
-    """Decode the content of a box."""
     return pickle.loads(data)

@@ -132,27 +132,16 @@ class Team(Protocol):
 
 
 class Alone:
-    """The team of a single process.
-
-    Attributes:
-        turns: number of completed blocks. has_stepped: the first step has ended. is_idle: waiting for a decision.
-    """
+    """The team of a single process."""
 
     place, size = 0, 1
 
-    def __init__(self) -> None:
-        self.turns = 0
-        self.has_stepped = self.is_idle = False
-
     def together(self, body: Callable[[], T]) -> T:
-        result = body()
-        self.turns += 1
-        return result
+        return body()
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
         yield Attempt()
-        self.turns += 1
 
     def gather(self, operation: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
@@ -161,15 +150,10 @@ class Alone:
         return OwnSums()
 
     def step_ends(self) -> None:
-        self.has_stepped = True
+        pass
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        self.is_idle = True
-        try:
-            report(**values)
-        finally:
-            self.is_idle = False
-            self.turns += 1
+        report(**values)
         return "CONTINUE"
 
     def saved(self) -> None:
@@ -216,10 +200,10 @@ class NotSame(ValueError):
 
 def divergence(own: int, ranks: Sequence[int], operation: str, operations: Sequence[str]) -> RuntimeError | None:
     """Return the error for rank `own` if the operations of the ranks differ from its own."""
-    for rank, other in zip(ranks, operations, strict=True):
-        if other != operation:
+    for rank, peer_operation in zip(ranks, operations, strict=True):
+        if peer_operation != operation:
             return RuntimeError(
-                f"the processes of the run do different things: rank {own} {operation}, rank {rank} {other}.\n"
+                f"the processes of the run do different things: rank {own} {operation}, rank {rank} {peer_operation}.\n"
                 f"The training function must take the same way in every process; run.rank may decide only what is "
                 f"printed or written."
             )

@@ -78,8 +78,6 @@ class _Rank:
 
 
 class _Result(Exception):
-    """The training function has returned in the first process."""
-
     def __init__(self, value: Any) -> None:  # Any: the user's result
         super().__init__()
         self.value = value
@@ -256,17 +254,17 @@ class RaySupervisor:
         until_s = time.monotonic() + _CAUSE_S
         # A rank that has lost the connection to another one raises, and so has an outcome with an error in it.
         while rank.outcome.payload and (left_s := until_s - time.monotonic()) > 0:
-            other = self._next_end(left_s)
-            if other is None or other.outcome is None:
+            peer = self._next_end(left_s)
+            if peer is None or peer.outcome is None:
                 continue
             try:
-                value_of(other.outcome)
+                value_of(peer.outcome)
             except WorkerLostError as lost:
-                if not other.outcome.payload:
-                    rank, error = other, lost
+                if not peer.outcome.payload:
+                    rank, error = peer, lost
                     break
             except BaseException as cause:
-                cause.add_note(f"in {other}")
+                cause.add_note(f"in {peer}")
                 raise cause from None
         self.is_lost = True
         raise WorkerLostError(
@@ -300,7 +298,6 @@ class RaySupervisor:
         ]
 
     def _end(self, how: Ending, grace_s: float | None) -> None:
-        """End the ranks that still run."""
         for rank in self._ranks:
             if rank.outcome is None and rank.job is not None:
                 self._engine.loop.call_soon(_ending(self._engine, rank.job, how, grace_s))

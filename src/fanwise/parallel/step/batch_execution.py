@@ -33,7 +33,7 @@ from ..validation.arguments import check_equal_shard_sizes, check_optimizer, is_
 from ..validation.consistency import Verifier
 from ..validation.misuse import library_update
 from .gradients import Partial, add_grads, check_no_shared_memory, divided
-from .loss_scale import LossScale, unscale
+from .loss_scale import LossScale, are_finite, unscale
 from .replicas import Execute, Replica, ShardWork
 from .tree import Node, assign
 
@@ -195,7 +195,6 @@ class BatchExecution:
         return [ShardWork(index, batch.shard, batch.sizes[index], is_only, factor) for index in self.own_shards(batch)]
 
     def own_shards(self, batch: Batch) -> range:
-        """The indices of the shards of this process."""
         return assign(len(batch.sizes), self.team.size)[self.team.place]
 
     def isolated_work(self, batch: Batch, index: int) -> ShardWork:
@@ -208,7 +207,6 @@ class BatchExecution:
 
     @property
     def num_shards(self) -> int:
-        """Shards of each batch."""
         return self._plan.shards
 
     @property
@@ -262,12 +260,10 @@ class BatchExecution:
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts, and the state of the loss scale."""
         counts = {"batches": self.batches, "executions": self.executions}
         return counts if self.loss_scale is None else counts | {"loss_scale": self.loss_scale.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.batches, self.executions = state["batches"], state["executions"]
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
@@ -358,7 +354,7 @@ class TrainStages:
     def _update(self, grads: Sequence[Tensor | None]) -> None:
         """Clip these mean gradients and call the optimizer, unless a scaled loss has made them infinite."""
         scale = self.execution.loss_scale
-        if scale is None or scale.update(grads):
+        if scale is None or scale.adjust(are_finite(grads)):
             self.clip_and_step(grads)
             self.updates += 1
 

@@ -32,6 +32,7 @@ from ..rng import isolated_generators, seed_generators
 from ..validation.fingerprints import have_same_bits
 from .batch_execution import BatchExecution, TrainStages
 from .gradients import Partial, add
+from .loss_scale import are_finite
 from .replicas import LossFn, ShardWork, add_shard_note
 from .tree import Node, TreeSum
 
@@ -306,7 +307,6 @@ class _Inputs:
         return _Inputs(self._sizes, self._rows._replace(indices=self._rows.indices.clone()), ())
 
     def load(self, inputs: "_Inputs") -> None:
-        """Copy other inputs of the same kind into this memory."""
         torch._foreach_copy_(self._tensors, inputs._tensors)
 
     def shard(self, index: int) -> Content | None:
@@ -369,7 +369,7 @@ class _CapturedStep:
             total = self._exchange(batch, inputs)
             self._execution.record(batch, total)
             scale = self._execution.loss_scale
-            if scale is None or scale.update(total.grads):
+            if scale is None or scale.adjust(are_finite(total.grads)):
                 self._update(total.grads)
                 self._stages.updates += 1
         if self._grad_norm is not None:
@@ -377,7 +377,6 @@ class _CapturedStep:
         return total
 
     def _replay(self, batch: Batch, inputs: _Inputs) -> None:
-        """Launch the graph for another batch."""
         self._inputs.load(inputs)
         if self._factor is not None:
             self._factor.fill_(self._execution.loss_factor(batch))
@@ -474,7 +473,6 @@ def check_capturable(
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Explain errors of a capture."""
     try:
         yield
     except Exception as error:

@@ -136,7 +136,6 @@ def total_into(
 
 
 def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """Return the sum of two gradients in `out`."""
     if left is not None and right is not None:
         return torch.add(left, right, out=out)
     only = left if right is None else right

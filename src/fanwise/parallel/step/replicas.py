@@ -88,7 +88,6 @@ class Replica:
         self.add_modules({f"also[{number}]": module for number, module in enumerate(also)})
 
     def add_modules(self, modules: Mapping[str, nn.Module]) -> None:
-        """Add modules that shards use."""
         parts = {id(part) for module in self.modules.values() for part in module.modules()}
         new = {name: module for name, module in modules.items() if id(module) not in parts}
         self.modules = {**self.modules, **new}
@@ -154,7 +153,6 @@ class Replica:
         return _partial(grads, loss, count, work.samples, changed)
 
     def clear_grads(self) -> None:
-        """Set the gradients of the model to None."""
         for param in self.params:
             param.grad = None
 

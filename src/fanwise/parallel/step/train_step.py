@@ -115,7 +115,6 @@ class Step:
         return self._execution.state_dict() | {"updates": self.updates, "window": window}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self._execution.load_state_dict(state)
         self._stages.updates = state["updates"]
         accumulated = None if state["window"] is None else AccumulatedGradients(**state["window"])

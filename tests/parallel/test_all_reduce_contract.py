@@ -94,7 +94,7 @@ def adds_by_process(broken: Broken) -> None:
 
     handed: list[tuple[int, int, Sequence[Tensor | None]]] = []
     broken.begin = handed.clear
-    broken.submit = lambda number, first, grads: handed.append((number, first, grads))
+    broken.submit = lambda node_index, first_param, grads: handed.append((node_index, first_param, grads))
     broken.finish = finish
 
 
@@ -108,9 +108,9 @@ def gives_zeros_for_none(broken: Broken) -> None:
 
 
 def takes_the_first_bucket_only(broken: Broken) -> None:
-    def submit(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        if first == 0:
-            broken.made.submit(number, first, grads)
+    def submit(node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
+        if first_param == 0:
+            broken.made.submit(node_index, first_param, grads)
 
     broken.submit = submit
 
@@ -118,16 +118,16 @@ def takes_the_first_bucket_only(broken: Broken) -> None:
 def keeps_what_was_aborted(broken: Broken) -> None:
     seen: set[tuple[int, int]] = set()
 
-    def submit(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        new = [None if (number, place) in seen else grad for place, grad in enumerate(grads, first)]
-        seen.update((number, place) for place in range(first, first + len(grads)))
-        broken.made.submit(number, first, new)
+    def submit(node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
+        new = [None if (node_index, index) in seen else grad for index, grad in enumerate(grads, first_param)]
+        seen.update((node_index, index) for index in range(first_param, first_param + len(grads)))
+        broken.made.submit(node_index, first_param, new)
 
-    def settle_or_finish(make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+    def finish(make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         seen.clear()
         return broken.made.finish(make_plan)
 
-    broken.submit, broken.finish, broken.abort = submit, settle_or_finish, lambda: None
+    broken.submit, broken.finish, broken.abort = submit, finish, lambda: None
 
 
 def forgets_the_count(broken: Broken) -> None:
@@ -142,8 +142,8 @@ def forgets_the_count(broken: Broken) -> None:
 
 
 def takes_sparse_ones(broken: Broken) -> None:
-    def submit(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        broken.made.submit(number, first, [None if grad is None else grad.to_dense() for grad in grads])
+    def submit(node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
+        broken.made.submit(node_index, first_param, [None if grad is None else grad.to_dense() for grad in grads])
 
     broken.submit = submit
 

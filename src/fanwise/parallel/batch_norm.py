@@ -92,10 +92,7 @@ class GlobalBatchNormDevice:
 
 
 class _Exchange:
-    """Adds statistics of one step over all shards.
-
-    `total` and `gather` block until all processes exchange; a process without samples joins through `follow`.
-    """
+    """`total` and `gather` block until all processes exchange; a process without samples joins through `follow`."""
 
     def __init__(self, team: Team, shard: int, shards: int) -> None:
         self.num_calls = 0  # of layers, in the forward pass
@@ -121,10 +118,9 @@ class _Exchange:
         contents = self._team.gather("normalizes a batch", (self._shard, position, value))
         positions = [(shard, position) for shard, position, _ in contents if position is not None]
         for shard, position in positions:
-            first_shard, first_position = positions[0]
-            if position != first_position:
+            if position != positions[0][1]:
                 raise ValueError(
-                    f"batch_norm='global': shard {first_shard} is {first_position}, and shard {shard} is "
+                    f"batch_norm='global': shard {positions[0][0]} is {positions[0][1]}, and shard {shard} is "
                     f"{position}.\n"
                     f"All shards must call the same batch-norm layers in the same order, because their statistics are "
                     f"added up. batch_norm='shard' has no such condition."

@@ -69,9 +69,7 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
         raise ValueError(f"the tensors have the shapes {shapes}: all need a first axis of the same length")
     ranges = cut(len(tensors[0]), len(devices))
     parts = [[tensor[part.start : part.stop] for part in ranges] for tensor in tensors]
-    return tuple(
-        [x.to(d, non_blocking=d.type != "cpu") for x, d in zip(x_parts, devices, strict=True)] for x_parts in parts
-    )
+    return tuple([x.to(d, non_blocking=d.type != "cpu") for x, d in zip(row, devices, strict=True)] for row in parts)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Seed the global random generators of torch, numpy and Python for a shard or a sample, and restore them afterwards.
 
     with isolated_generators(generators):
-        seed_generators(key.fold_in(shard), generators)      # random numbers now depend on the key alone
+        seed_generators(key.fold_in(shard), generators)    # random numbers now depend on the key alone
 
 torch's generator of the CPU, numpy's and Python's get all 128 bits of the key; a GPU's takes 64. Restoring numpy's
 generator by its state would take 130 us, so it is exchanged for another one, which takes 2 us.
@@ -38,8 +38,7 @@ def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
 
 @contextmanager
 def isolated_generators(generators: Sequence[torch.Generator] = _CPU_ONLY) -> Iterator[None]:
-    """Restore these generators, and those of numpy and Python, after the block. Call `seed_generators` before
-    drawing in it.
+    """Restore these generators, and those of numpy and Python, after the block. First call `seed_generators` in it.
 
     No device is synchronized: the state of a GPU's generator is kept on the host. `forget_spare_normal` applies.
     """

@@ -55,7 +55,6 @@ class AllReduce(Protocol):
 
     def begin(self) -> None:
         """Begin a sum. It may overwrite the result of the last one."""
-        ...
 
     def submit(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
         """Hand over final gradients of a node, in any order, each gradient once.
@@ -70,7 +69,6 @@ class AllReduce(Protocol):
         Raises:
             TypeError: a gradient is sparse.
         """
-        ...
 
     def finish(self, make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         """Return the sum of all nodes along the tree; None for parameters without a gradient in any node.
@@ -86,15 +84,12 @@ class AllReduce(Protocol):
             WorkerLostError: a process was lost or did not arrive in time; or the error by which the team repeats a
             step.
         """
-        ...
 
     def release(self) -> None:
         """Release the finished sum."""
-        ...
 
     def abort(self) -> None:
         """Cancel the sum that was begun. Nothing of it is under way in this process when it returns."""
-        ...
 
 
 class Transport(Protocol):
@@ -102,43 +97,33 @@ class Transport(Protocol):
 
     def hand_out(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
         """Send the slices of these gradients of an own node to their owners. Arguments as of `AllReduce.submit`."""
-        ...
 
     def wait(self) -> None:
         """Block until the receivers can use what was sent."""
-        ...
 
     def bring(self, plan: AllReducePlan) -> list[Bucket]:
         """Receive this process's slice of all nodes. Return the buckets that are added at once."""
-        ...
 
     def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
         """Return a bucket of a node."""
-        ...
 
     def sum(self, bucket: Bucket) -> Tensor:
         """Return the memory for the sum of a bucket of this process's slice."""
-        ...
 
     def publish(self) -> None:
         """Make the sum of this process's slice available to the others."""
-        ...
 
     def barrier(self) -> None:
         """Block until every process has published its slice, or updated it."""
-        ...
 
     def collect(self) -> list[Tensor | None]:
         """Return the whole sum."""
-        ...
 
     def release(self) -> None:
         """Release the sum."""
-        ...
 
     def abort(self) -> None:
         """Cancel what was sent. Nothing is under way when it returns."""
-        ...
 
 
 class TwoShot:

@@ -96,18 +96,16 @@ class Layout:
         return [self.whole(memory, place) if place in self._starts else None for place in range(len(self.params))]
 
 
-def joined(
-    buckets: Iterable[Bucket], has_grad: Sequence[Sequence[int]], max_bytes: int = _BUCKET_BYTES
-) -> list[Bucket]:
+def joined(buckets: Iterable[Bucket], flags: Sequence[Sequence[int]], max_bytes: int = _BUCKET_BYTES) -> list[Bucket]:
     """Join adjacent buckets of one type with gradients of the same nodes. Buckets without gradients are left out.
 
     Args:
-        has_grad: for each node with samples and each parameter, whether it has a gradient.
+        flags: for each node with samples and each parameter, whether it has a gradient.
     """
     result: list[Bucket] = []
     previous: list[int] = []
     for bucket in buckets:
-        operands = [number for number, flags in enumerate(has_grad) if flags[bucket.param]]
+        operands = [number for number, has_grad in enumerate(flags) if has_grad[bucket.param]]
         is_near = operands and previous == operands and bucket.first - result[-1].last < _ALIGNED_BYTES
         if is_near and result[-1].dtype == bucket.dtype and bucket.last - result[-1].first <= max_bytes:
             result[-1] = result[-1]._replace(last=bucket.last)

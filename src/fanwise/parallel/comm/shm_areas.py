@@ -36,7 +36,6 @@ class MemoryTeam(Protocol):
     @property
     def members(self) -> tuple[int, ...]:
         """The ranks that take part now, by place."""
-        ...
 
     @property
     def place(self) -> int: ...
@@ -44,11 +43,9 @@ class MemoryTeam(Protocol):
     @property
     def next_turn(self) -> int:
         """The turn of the next exchange. Nobody reads memory of the last but one any more."""
-        ...
 
     def barrier(self) -> None:
         """Block until all members make this call. They can then read each other's writes from before it."""
-        ...
 
 
 class Areas:

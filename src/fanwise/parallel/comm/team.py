@@ -55,7 +55,6 @@ class Sums(Protocol):
         Raises:
             ValueError: the counts of the losses sum to 0.
         """
-        ...
 
     def gather_grads(self) -> list[Tensor | None]:
         """Return the whole sum of the gradients. Blocks until every process has it.
@@ -63,15 +62,12 @@ class Sums(Protocol):
         With `mean` they may lie in memory that all processes read: they are valid until the next `reduce`, and what is
         written into them stays in this process.
         """
-        ...
 
     def update_slices(self) -> None:
         """Update this process's slice of the parameters, instead of `gather_grads`. Blocks until all have."""
-        ...
 
     def release(self) -> None:
         """Release the gradients of the last `reduce`."""
-        ...
 
 
 class Team(Protocol):
@@ -80,23 +76,19 @@ class Team(Protocol):
     @property
     def place(self) -> int:
         """The position of this process among those that take part, from 0."""
-        ...
 
     @property
     def size(self) -> int:
         """The number of processes that take part."""
-        ...
 
     def together(self, body: Callable[[], T]) -> T:
         """Call `body` in all processes, again if one of them was lost during it, and return its result."""
-        ...
 
     def attempt(self) -> AbstractContextManager[Attempt]:
         """Run a block as one attempt. The caller runs it again while the attempt is void.
 
         A loss leaves the block without an exception. The block must undo its changes in that case.
         """
-        ...
 
     def gather(self, operation: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         """Return the contents of all processes, by place. Blocks until all have given theirs. Only inside `together`.
@@ -104,31 +96,24 @@ class Team(Protocol):
         Args:
             operation: as "measures". It must be the same in all processes.
         """
-        ...
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
         """Return the sums of one step with these parameters. Its optimizer may then be divided among the processes."""
-        ...
 
     def step_ends(self) -> None:
         """Note that a step has ended. The first one may take longer than those after it."""
-        ...
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """Report once for all processes and return the decision. Blocks until it is made. May raise TrialStopped."""
-        ...
 
     def saved(self) -> None:
         """Note that this process has called `run.save`, whether it writes the file itself or not."""
-        ...
 
     def set_writing(self, is_writing: bool) -> None:
         """Note whether this process is writing checkpoints. Called from any thread."""
-        ...
 
     def checkpoint_written(self, path: str) -> None:
         """Note that the checkpoint is on the disk. Called from any thread."""
-        ...
 
 
 class Alone:

@@ -49,7 +49,6 @@ class ShardLoopGuard:
 
     @contextmanager
     def loop(self) -> Iterator[None]:
-        """Mark the block as the body of a loop."""
         self._is_open = True
         try:
             yield

@@ -32,7 +32,7 @@ class Buffers:
         mean_buffers: names of buffers that are averaged over the shards.
 
     Raises:
-        ValueError: a name of `mean_buffers` is unknown, or its buffer does not hold floating-point or complex numbers.
+        ValueError: a name of `mean_buffers` is unknown, or its buffer cannot be averaged.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], mean_buffers: Sequence[str] = ()) -> None:
@@ -52,7 +52,6 @@ class Buffers:
         self._known_to_change: set[int] = set()  # indices of buffers that a shard has changed before
 
     def save(self) -> None:
-        """Save the values at the beginning of a step."""
         self._original_tensors = [self._buffer(index) for index in range(len(self._owners))]
         self._saved_values = [None if tensor is None else tensor.detach().clone() for tensor in self._original_tensors]
 
@@ -72,11 +71,9 @@ class Buffers:
         return BufferUpdate(buffer.detach().clone(), samples, "same" if rule == "mean" else rule)
 
     def note_changes(self) -> None:
-        """Remember which buffers have changed since `save`."""
         self._known_to_change.update(self._changed_indices())
 
     def restore(self) -> None:
-        """Restore the saved values of all buffers."""
         self._restore(self._changed_indices())
 
     def _restore(self, indices: Iterable[int]) -> None:
@@ -126,7 +123,6 @@ class Buffers:
                 original.copy_(value)
 
     def explain_difference(self, index: int) -> str:
-        """Return the message for a buffer that is not equal after every shard."""
         buffer, full_name = self._buffer(index), self._names[index]
         kind = "None" if buffer is None else f"{str(buffer.dtype).removeprefix('torch.')} {tuple(buffer.shape)}"
         return (

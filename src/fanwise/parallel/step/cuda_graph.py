@@ -49,23 +49,18 @@ class Graph(Protocol):
 
     def capture(self, body: Callable[[], T]) -> T:
         """Capture the operations that `body` launches. Nothing is executed. Return its result."""
-        ...
 
     def branch(self, number: int) -> AbstractContextManager[None]:
         """Capture the block on the stream of a branch, with the random numbers of that branch."""
-        ...
 
     def join(self) -> None:
         """Let what follows wait for all branches."""
-        ...
 
     def seed(self, number: int, key: Key) -> None:
         """Seed the random numbers of a branch for the next replay."""
-        ...
 
     def replay(self) -> None:
         """Launch the captured operations."""
-        ...
 
 
 class CudaGraph:

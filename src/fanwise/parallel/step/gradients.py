@@ -4,8 +4,9 @@ Lists run over the parameters, or over the buffers, of the model. None stands fo
 or for a buffer that the forward pass did not change. Neither is the same as zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import torch
@@ -91,15 +92,9 @@ def divided(value: Tensor, count: float | Tensor) -> Tensor:
     return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
 
 
-def check_no_shared_memory(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor | None]]) -> None:
+def check_no_shared_memory(grads: Sequence[Tensor | None], earlier: Sequence[Sequence[Tensor | None]]) -> None:
     """Raise ValueError if two passes wrote a gradient to the same memory, so that the first one is lost."""
-    held = {
-        each.data_ptr()
-        for other in others
-        for each in other
-        if each is not None and not each.is_sparse and each.numel()
-    }
-    if any(grad is not None and not grad.is_sparse and grad.numel() and grad.data_ptr() in held for grad in grads):
+    if _addresses(grads) & _addresses(chain.from_iterable(earlier)):
         raise ValueError(
             "two passes of the model wrote a gradient to the same memory, so the first one is lost. CUDA graphs of a "
             "model do that.\n"
@@ -107,6 +102,10 @@ def check_no_shared_memory(grads: Sequence[Tensor | None], others: Sequence[Sequ
             "  right:  run.step(model, ..., capture=True)\n"
             "  right:  fanwise.run(..., shards='devices'), accumulate=1"
         )
+
+
+def _addresses(grads: Iterable[Tensor | None]) -> set[int]:
+    return {grad.data_ptr() for grad in grads if grad is not None and not grad.is_sparse and grad.numel()}
 
 
 def total_into(

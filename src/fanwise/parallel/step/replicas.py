@@ -107,9 +107,8 @@ class Replica:
             with add_shard_note(shard, shards):
                 value = self.differentiate(shard, key) if shard.samples else None
                 if self.checks_grad_memory and value is not None:
-                    check_no_shared_memory(
-                        value.grads, [node.value.grads for node in tree.nodes if node.value is not None]
-                    )
+                    earlier = [node.value.grads for node in tree.nodes if node.value is not None]
+                    check_no_shared_memory(value.grads, earlier)
             tree.put(Node(shard.index, shard.index + 1, value))
         return tree.nodes
 

@@ -100,11 +100,8 @@ def check_equal_shard_sizes(sizes: Sequence[int]) -> None:
 
 
 def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> None:
-    """Raise ValueError if an option of the precision is invalid.
-
-    That is: `autocast` is not a 16-bit type, `loss_scale` is set without float16, or float16 autocast meets float16
-    parameters.
-    """
+    """Raise ValueError if `autocast` is not a 16-bit type, if `loss_scale` is set without float16, or if float16
+    autocast meets float16 parameters."""
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
     if loss_scale is not None and autocast is not torch.float16:

@@ -1,13 +1,12 @@
 """What adds gradients over shared memory keeps the contract; what is broken does not."""
 
 import threading
-from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fanwise.parallel.all_reduce.contract import AllReduce, AllReducePlan
+from fanwise.parallel.all_reduce.contract import AllReducePlan
 from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.testing.all_reduce_contract import (
     CHECKS,
@@ -16,7 +15,6 @@ from fanwise.testing.all_reduce_contract import (
     Peer,
     check_sum,
     hand_in,
-    large_parameters_are_summed_too,
     met,
     params_of,
 )
@@ -65,140 +63,3 @@ def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -
         check_sum(peer, sums, case)
 
     play(2, "one-shot", check)
-
-
-class Broken:
-    """As another one, but for one thing."""
-
-    def __init__(self, peer: Peer, params: Sequence[nn.Parameter]) -> None:
-        self.peer = peer
-        self.params = list(params)
-        self.made = peer.make(params)
-        self.begin, self.ready, self.finish = self.made.begin, self.made.ready, self.made.finish
-        self.settle, self.abort = self.made.settle, self.made.abort
-
-
-def adds_by_process(broken: Broken) -> None:
-    """The processes one after another, whatever the tree is."""
-
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        met = meet()
-        found: list[Tensor | None] = [None] * len(broken.params)
-        # All that it can see is what was handed in here: so it hands it round.
-        for theirs in broken.peer.team.gather("hands round", handed):
-            for _, first, grads in theirs:
-                for place, grad in enumerate(grads, first):
-                    own = found[place]
-                    found[place] = grad if own is None or grad is None else own + grad
-        return [None if grad is None else grad / (met.count or 1) for grad in found]
-
-    handed: list[tuple[int, int, Sequence[Tensor | None]]] = []
-    broken.begin = handed.clear
-    broken.ready = lambda number, first, grads: handed.append((number, first, grads))
-    broken.finish = finish
-
-
-def gives_zeros_for_none(broken: Broken) -> None:
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        found = broken.made.finish(meet)
-        both = zip(found, broken.params, strict=True)
-        return [torch.zeros_like(param) if grad is None else grad for grad, param in both]
-
-    broken.finish = finish
-
-
-def takes_the_first_bucket_only(broken: Broken) -> None:
-    def ready(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        if first == 0:
-            broken.made.ready(number, first, grads)
-
-    broken.ready = ready
-
-
-def keeps_what_was_aborted(broken: Broken) -> None:
-    seen: set[tuple[int, int]] = set()
-
-    def ready(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        new = [None if (number, place) in seen else grad for place, grad in enumerate(grads, first)]
-        seen.update((number, place) for place in range(first, first + len(grads)))
-        broken.made.ready(number, first, new)
-
-    def settle_or_finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        seen.clear()
-        return broken.made.finish(meet)
-
-    broken.ready, broken.finish, broken.abort = ready, settle_or_finish, lambda: None
-
-
-def forgets_the_count(broken: Broken) -> None:
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        def without() -> AllReducePlan:
-            met = meet()
-            return AllReducePlan(met.found, met.shards, met.reached, 48.0)
-
-        return broken.made.finish(without)
-
-    broken.finish = finish
-
-
-def takes_sparse_ones(broken: Broken) -> None:
-    def ready(number: int, first: int, grads: Sequence[Tensor | None]) -> None:
-        broken.made.ready(number, first, [None if grad is None else grad.to_dense() for grad in grads])
-
-    broken.ready = ready
-
-
-def shares_what_it_gives(broken: Broken) -> None:
-    """One tensor for all processes, which here are threads."""
-
-    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        own = broken.made.finish(meet)
-        first: list[Tensor | None] = SHARED.setdefault(len(COUNT), own)
-        broken.peer.team.gather("has it", None)
-        if broken.peer.team.place == 0:
-            COUNT.append(1)
-        broken.peer.team.gather("gives it", None)
-        return first
-
-    broken.finish = finish
-
-
-SHARED: dict[int, list[Tensor | None]] = {}
-COUNT: list[int] = []
-
-
-@pytest.mark.parametrize(
-    "breaks",
-    [
-        adds_by_process,
-        gives_zeros_for_none,
-        takes_the_first_bucket_only,
-        keeps_what_was_aborted,
-        forgets_the_count,
-        takes_sparse_ones,
-        shares_what_it_gives,
-    ],
-    ids=lambda breaks: breaks.__name__,
-)
-def test_what_is_broken_fails_a_check(breaks: Callable[[Broken], None]) -> None:
-    def make_for(peer: Peer) -> Callable[[Sequence[nn.Parameter]], AllReduce]:
-        def make(params: Sequence[nn.Parameter]) -> AllReduce:
-            broken = Broken(peer, params)
-            breaks(broken)
-            return broken
-
-        return make
-
-    failed = []
-    for check in CHECKS:
-        if check is large_parameters_are_summed_too:
-            continue  # finds what others find, and takes longest
-
-        def checked(peer: Peer, check: Check = check) -> None:
-            check(Peer(peer.team, make_for(peer), peer.is_exact, peer.leave, peer.lost, peer.goes_on))
-
-        try:
-            play(2, "two-shot", checked)
-        except (AssertionError, KeyError):
-            failed.append(check.__name__)
-    assert failed and len(failed) < len(CHECKS)

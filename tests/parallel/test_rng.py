@@ -76,18 +76,21 @@ class Stream(IterableDataset[Tensor]):
         return iter(torch.ones(8, 2))
 
 
-def test_normal_numbers_of_the_program_do_not_depend_on_loader_workers() -> None:
-    def train(run: Run, workers: int, data: Any) -> list[float]:  # Any: a data set
+def test_random_numbers_of_the_program_do_not_depend_on_loader_workers() -> None:
+    def draw() -> tuple[float, ...]:
+        return np.random.randn(), *drawn()
+
+    def train(run: Run, workers: int, data: Any) -> list[tuple[float, ...]]:
         model = nn.Linear(2, 1)
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
         np.random.seed(0)
-        numbers = [np.random.randn()]
+        numbers = [draw()]
         for batch in run.batches(data, 4, num_workers=workers):
-            numbers.append(np.random.randn())
+            numbers.append(draw())
             batch.whole()
-            numbers.append(np.random.randn())
+            numbers.append(draw())
             step(batch)
-            numbers.append(np.random.randn())
+            numbers.append(draw())
         return numbers
 
     for data in (Stream(), list(torch.ones(8, 2))):

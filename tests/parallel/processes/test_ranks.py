@@ -155,16 +155,3 @@ def test_what_cannot_be_sent_is_refused_on_one_device_too(devices: int, pool: Po
     said = "a generator that was given to the other processes cannot be pickled: "
     with pytest.raises(NotSendableError, match=said):
         fanwise.run(lambda run: run.gather(each for each in "ab"), devices=devices, pool=pool if devices > 1 else None)
-
-
-def gathers(function: Callable[[Run], object], run: Run) -> None:
-    if run.rank:
-        function(run)
-    else:
-        run.barrier()
-
-
-def test_processes_that_do_different_things_are_told_which(pool: Pool) -> None:
-    train = functools.partial(gathers, lambda run: run.gather(1))
-    with pytest.raises(RuntimeError, match=r"rank \d (waits|gathers).*, rank \d (gathers|waits)"):
-        fanwise.run(train, devices=2, pool=pool)

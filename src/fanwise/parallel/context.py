@@ -226,7 +226,7 @@ class Run:
                 models whose operations are short. The model must not wait for the device and has no shapes that depend
                 on values. Its Python code runs only while a graph is captured: for each size of batch and each setting
                 of the optimizer. Before, and at powers of two, a step runs both ways and is compared. Optimizers need
-                `capturable=True` where torch has it. It has no effect on CPUs.
+                `capturable=True` on a GPU where torch has it. It has no effect on CPUs.
 
         Raises:
             TypeError: `model` is no torch.nn.Module.
@@ -267,7 +267,7 @@ class Run:
         check_step(clip_norm, accumulate)
         captures = capture and self.device.type in GRAPHS
         if capture:
-            check_capturable(loss_fn, optimizers[0], accumulate=accumulate, batch_norm=batch_norm)
+            check_capturable(loss_fn, optimizers[0], self.device, accumulate=accumulate, batch_norm=batch_norm)
         for part in models:
             self._state.register("model", part)
         for each in optimizers:

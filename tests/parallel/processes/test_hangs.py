@@ -133,9 +133,7 @@ def test_a_process_that_hangs_is_reported_with_its_stack(how: str, pool: Pool, t
     message = str(raised.value)
     assert message.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in message
     assert HANGS[how][1] in message
-    assert (
-        f"step_timeout_s={TIMEOUT_S} has passed.\non_loss='stop' ends the run with it. See: fanwise" in message
-    )
+    assert f"step_timeout_s={TIMEOUT_S} has passed.\non_loss='stop' ends the run with it. See: fanwise" in message
 
 
 @pytest.mark.usefixtures("let_children_go")

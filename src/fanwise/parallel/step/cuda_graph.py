@@ -5,9 +5,9 @@
     4th, 8th, 16th, ...     replayed and compared again
     others                  replayed
 
-Steps are of one kind if their batches have the same shapes and the optimizer has the same settings. Inside the graph
-the batch is gathered from a data set on the device, or read from fixed memory that it was copied to. The shards run on
-streams of their own. Tree addition, clipping and the update follow on one stream.
+Steps are of one kind if their batches have the same shapes, and the optimizer the same settings and parameters to
+train. Inside the graph the batch is gathered from a data set on the device, or read from fixed memory that it was
+copied to. The shards run on streams of their own. Tree addition, clipping and the update follow on one stream.
 
 Python code of the model and of the optimizer runs only while a step is captured. If a later step would take another
 branch, or draw numbers from Python or NumPy, the graph repeats the captured step instead. The comparisons find that.
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_tensor
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
@@ -33,6 +33,7 @@ from ..replica.gradients import Partial, add
 from ..replica.replicas import LossFn, ShardWork, noted
 from ..rng import begin, kept_streams
 from ..shards import Node, TreeSum
+from ..validation.fingerprints import have_same_bits
 from .batch_execution import BatchExecution
 
 T = TypeVar("T")
@@ -137,8 +138,13 @@ class StepGraphs:
         self._stages = stages
         self._execution = execution
         self._optimizer = optimizer
-        self._graphs: dict[Any, _CapturedStep] = {}
-        self._seen: dict[Any, int] = {}
+        self._graphs: dict[Hashable, _CapturedStep] = {}
+        self._seen: dict[Hashable, int] = {}
+        replica = execution.replica
+        self._params = replica.params
+        self._modules = [part for module in replica.modules.values() for part in module.modules()]
+        # It replaces the tensors that graphs have captured.
+        optimizer.register_load_state_dict_post_hook(lambda _: self._forget_all())
 
     def train(self, batch: Batch) -> Partial:
         """Execute a step. Return the sums over all shards.
@@ -148,7 +154,7 @@ class StepGraphs:
             TypeError: the batch holds values that are no tensors.
         """
         inputs = _Inputs.of(batch)
-        kind = (inputs.kind, _settings_of(self._optimizer))
+        kind = (inputs.kind, self._settings())
         captured = self._graphs.get(kind)
         if captured is not None:
             captured.uses += 1
@@ -163,6 +169,21 @@ class StepGraphs:
             self._execution.replica.buffers.note_changes()
             return total
         return self._compared(kind, None, batch, inputs)
+
+    def _settings(self) -> Hashable:
+        """Return the values that are constants in a graph. A tensor, such as a learning rate, may change its value."""
+        options = tuple(
+            (name, id(value) if isinstance(value, Tensor) else repr(value))
+            for group in self._optimizer.param_groups
+            for name, value in group.items()
+            if name != "params"
+        )
+        params = tuple((param.data_ptr(), param.requires_grad) for param in self._params)
+        return options, params, tuple(module.training for module in self._modules)
+
+    def _forget_all(self) -> None:
+        self._graphs.clear()
+        self._seen.clear()
 
     def _forget_oldest(self) -> None:
         oldest = next(iter(self._seen))
@@ -185,12 +206,12 @@ class StepGraphs:
             return total
         state.restore(before)
         if captured is None:
-            captured = _CapturedStep(self._stages, self._execution, batch, inputs)
+            captured = _CapturedStep(self._stages, self._execution, self._optimizer, batch, inputs)
             captured.uses = 2
             self._graphs[kind] = captured
         result = captured.train(batch, inputs)
         different = state.first_difference(expected)
-        if different is None and not _are_equal(result.loss, total.loss):
+        if different is None and not have_same_bits(result.loss, total.loss):
             different = "the loss"
         if different is not None:
             raise ValueError(
@@ -247,7 +268,7 @@ class _TrainingState:
     def first_difference(self, snapshot: _Snapshot) -> str | None:
         """Return the name of the first tensor that differs; None if all are equal."""
         for name, tensor in self._tensors().items():
-            if not _are_equal(tensor, snapshot.tensors[name]):
+            if not have_same_bits(tensor, snapshot.tensors[name]):
                 return name
         return None
 
@@ -320,8 +341,17 @@ class _CapturedStep:
         uses: how often a step of its kind was due.
     """
 
-    def __init__(self, stages: CapturableStages, execution: BatchExecution, batch: Batch, inputs: _Inputs) -> None:
+    def __init__(
+        self,
+        stages: CapturableStages,
+        execution: BatchExecution,
+        optimizer: Optimizer,
+        batch: Batch,
+        inputs: _Inputs,
+    ) -> None:
         self.uses = 0
+        # The graph reads them, even if the program puts others in their place.
+        self._options = [value for group in optimizer.param_groups for value in group.values() if is_tensor(value)]
         self._stages = stages
         self._execution = execution
         self._replica = execution.replica
@@ -440,20 +470,22 @@ class _CapturedStep:
         self._grad_norm = self._stages.grad_norm
 
 
-def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, *, accumulate: int, batch_norm: str) -> None:
-    """Raise ValueError for options and optimizers that a graph cannot execute."""
+def check_capturable(
+    loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, accumulate: int, batch_norm: str
+) -> None:
+    """Raise ValueError for options, and on a device with graphs for optimizers, that a graph cannot execute."""
     if loss_fn is None:
         raise ValueError("capture=True needs a loss_fn; a loop over step.shards(batch) runs in Python at every step")
     if accumulate != 1:
         raise ValueError(f"capture=True needs accumulate=1, got {accumulate}: a graph ends with an update")
     if batch_norm == "global":
         raise ValueError("capture=True needs batch_norm='shard': 'global' exchanges statistics in the forward pass")
-    if any(group.get("capturable") is False for group in optimizer.param_groups):
+    if device.type in GRAPHS and any(group.get("capturable") is False for group in optimizer.param_groups):
         name = type(optimizer).__name__
         raise ValueError(
             f"capture=True needs an optimizer whose state is on the device.\n"
             f"  wrong:  torch.optim.{name}(model.parameters())\n"
-            f"  right:  torch.optim.{name}(model.parameters(), capturable=True)"
+            f"  right:  torch.optim.{name}(model.parameters(), capturable=run.device.type == 'cuda')"
         )
 
 
@@ -516,16 +548,6 @@ def _fresh(node: Node[Partial]) -> Node[Partial]:
     return Node(node.start, node.stop, replace(value, grads=list(value.grads), buffers=dict(value.buffers)))
 
 
-def _settings_of(optimizer: Optimizer) -> Hashable:
-    """Return the settings that are constants in a graph. A tensor, such as a learning rate, may change its value."""
-    return tuple(
-        (name, id(value) if isinstance(value, Tensor) else repr(value))
-        for group in optimizer.param_groups
-        for name, value in group.items()
-        if name != "params"
-    )
-
-
 def _structure(content: Content) -> Hashable:
     """Return shapes and types of a tree of tensors. Raises TypeError for other values."""
     if isinstance(content, Tensor):
@@ -548,8 +570,3 @@ def _copied(content: Content) -> Content:
     if isinstance(content, Mapping):
         return {name: _copied(value) for name, value in content.items()}
     return None if content is None else tuple(map(_copied, content))
-
-
-def _are_equal(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same bits, where every NaN equals every other."""
-    return bool(torch.equal(one, other)) or bool(((one == other) | ((one != one) & (other != other))).all())

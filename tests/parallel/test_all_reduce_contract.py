@@ -1,13 +1,22 @@
-"""What adds gradients over shared memory keeps the contract; what is broken does not."""
+"""Every way to add gradients over shared memory keeps the contract."""
 
 import threading
+from typing import cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.all_reduce.contract import AllReducePlan
+from fanwise.parallel.all_reduce.sums import TeamSums
+from fanwise.parallel.comm.fast import FastAllReduce
 from fanwise.parallel.comm.shared_memory import AllReduceKind
+from fanwise.parallel.comm.team import Alone
+from fanwise.parallel.comm.torch_group import TorchGroup
+from fanwise.parallel.optim.step_optimizer import StepOptimizer
+from fanwise.parallel.replica.gradients import Partial
+from fanwise.parallel.shards import Node
 from fanwise.testing.all_reduce_contract import (
     CHECKS,
     Case,
@@ -63,3 +72,18 @@ def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -
         check_sum(peer, sums, case)
 
     play(2, "one-shot", check)
+
+
+def test_a_sum_that_fails_is_aborted() -> None:
+    class Fails:
+        def all_reduce(self, tensors: list[Tensor]) -> None:
+            raise WorkerLostError("it is gone")
+
+    params, cpu, calls = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
+    placement = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
+    failing = FastAllReduce(cast(TorchGroup, Fails()), params, cpu)
+    failing.abort = lambda: calls.append("abort")  # type: ignore[method-assign]
+    sums = TeamSums(Alone(), failing, placement, cpu, by_process=True)
+    with pytest.raises(WorkerLostError):
+        sums.reduce("adds", [Node(0, 1, Partial([torch.ones(1)], torch.tensor(1.0), 2, 2, {}))], 1, mean=True)
+    assert calls == ["abort"]

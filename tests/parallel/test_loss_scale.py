@@ -135,7 +135,3 @@ def test_a_scale_that_falls_below_one_is_said_once_and_stays_above_zero(caplog: 
     ]
     assert 0 < scale.scale < 1e-30
     assert math.isfinite(1 / scale.factor(1))
-
-
-# B: samples, D: features
-B, D = 24, 8

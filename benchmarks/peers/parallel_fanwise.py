@@ -38,8 +38,8 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.parallel import Batch, Run, Step
 from fanwise.parallel.optim.step_optimizer import StepOptimizer
-from fanwise.parallel.replica.gradients import Partial
-from fanwise.parallel.shards import Node
+from fanwise.parallel.step.gradients import Partial
+from fanwise.parallel.step.tree import Node
 
 MANY = 1 << 30
 STEPS_BEFORE_KILL = 10

@@ -23,7 +23,7 @@ from parallel_measures import ELEMENTS, Blocks, Figures, Loop, Measure, median_m
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fanwise.parallel.process_settings.malloc import keep_freed_memory
+from fanwise.parallel.process_settings import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True)

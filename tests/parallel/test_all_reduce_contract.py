@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
-from fanwise.parallel.all_reduce.contract import AllReducePlan
-from fanwise.parallel.all_reduce.sums import TeamSums
+from fanwise.parallel.comm.all_reduce import AllReducePlan
 from fanwise.parallel.comm.fast import FastAllReduce
 from fanwise.parallel.comm.shared_memory import AllReduceKind
+from fanwise.parallel.comm.sums import TeamSums
 from fanwise.parallel.comm.team import Alone
 from fanwise.parallel.comm.torch_group import TorchGroup
 from fanwise.parallel.optim.step_optimizer import StepOptimizer
-from fanwise.parallel.replica.gradients import Partial
-from fanwise.parallel.shards import Node
+from fanwise.parallel.step.gradients import Partial
+from fanwise.parallel.step.tree import Node
 from fanwise.testing.all_reduce_contract import (
     CHECKS,
     Case,

@@ -22,7 +22,7 @@ from fanwise.parallel.batch_norm import GlobalNormDevice, check_batch_norm, merg
 from fanwise.parallel.comm.team import Alone
 from fanwise.parallel.config import Plan
 from fanwise.parallel.data.position import DataPosition
-from fanwise.parallel.replica.replicas import Replica
+from fanwise.parallel.step.replicas import Replica
 from fanwise.tensor.random.keys import Key
 from fanwise.testing.all_reduce_contract import Peer
 from fanwise.testing.memory_teams import play

@@ -113,12 +113,11 @@ def test_write_returns_before_the_file_exists_and_read_waits_for_it(tmp_path: Pa
     assert numbers == [1] and changes == [True, False]
 
 
-@pytest.mark.parametrize("method", ["write", "write_now"])
-def test_the_next_checkpoint_waits_for_the_previous_one(method: str, tmp_path: Path) -> None:
+def test_the_next_checkpoint_waits_for_the_previous_one(tmp_path: Path) -> None:
     slow, path, writer = Slow(), tmp_path / "run.pt", Writer()
     writer.write(path, content(1, slow=slow))
     assert slow.is_reached.wait(10.0)
-    thread = threading.Thread(target=lambda: getattr(writer, method)(path, content(2)))
+    thread = threading.Thread(target=lambda: writer.write(path, content(2)))
     thread.start()
     within(10.0, lambda: waits_in_join(thread), "it waits for the first one")
     slow.opened.set()
@@ -127,7 +126,7 @@ def test_the_next_checkpoint_waits_for_the_previous_one(method: str, tmp_path: P
     assert number_in(path) == 2
 
 
-@pytest.mark.parametrize("method", ["write", "write_now", "wait", "block"])
+@pytest.mark.parametrize("method", ["write", "wait", "block"])
 def test_an_error_in_the_background_is_raised_once_by_the_next_call(method: str, tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
     checkpoint_file.write(path, content(1))
@@ -136,7 +135,6 @@ def test_an_error_in_the_background_is_raised_once_by_the_next_call(method: str,
     writer.write(path, content(2, bad=unwritable))
     calls: dict[str, Callable[[], None]] = {
         "write": lambda: writer.write(path, content(3)),
-        "write_now": lambda: writer.write_now(path, content(3)),
         "wait": writer.wait,
         "block": lambda: writer.__exit__(None, None, None),
     }
@@ -227,7 +225,8 @@ def child(path, seed, by_size, pipe):
     number = checkpoint_file.read(path, True)["run"]["number"] if path.exists() else 0
     writer = Writer()
     if by_size:  # the kernel kills the process when a file becomes larger
-        writer.write_now(path, content(number := number + 1, 5000))
+        writer.write(path, content(number := number + 1, 5000))
+        writer.wait()
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(1, 20_000), resource.RLIM_INFINITY))

@@ -44,7 +44,7 @@ class Torchs:
 def test_the_scale_is_that_of_torch_after_any_updates(finite: list[bool], **settings: Any) -> None:  # Any: numbers
     ours, theirs = LossScale(**settings), Torchs(**settings)
     for each in finite:
-        assert ours.update(FINITE if each else INFINITE) == each
+        assert ours.adjust(are_finite(FINITE if each else INFINITE)) == each
         assert ours.scale == theirs.update(each)
     assert ours.skipped == finite.count(False)
     if finite:
@@ -61,7 +61,7 @@ def test_the_state_can_be_exchanged_with_a_grad_scaler() -> None:
     ours.load_state_dict(theirs.scaler.state_dict())
     again = LossScale()
     again.load_state_dict(ours.state_dict())
-    assert again.update(FINITE)
+    assert again.adjust(True)
     assert again.scale == 16.0
     back = Torchs()
     back.scaler.load_state_dict(ours.state_dict())
@@ -129,7 +129,7 @@ def test_a_scale_that_falls_below_one_is_said_once_and_stays_above_zero(caplog: 
     scale = LossScale(init_scale=2.0)
     with caplog.at_level(logging.WARNING):
         for _ in range(200):
-            scale.update(INFINITE)
+            scale.adjust(False)
     assert [record.getMessage()[:70] for record in caplog.records] == [
         "the scale of the loss fell below 1 after 2 skipped updates: the gradie"
     ]

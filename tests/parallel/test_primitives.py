@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fanwise.parallel import allreduce, replicate, split_batch
 from fanwise.parallel.primitives import How
-from fanwise.parallel.shards import Node, cut, total
+from fanwise.parallel.step.tree import Node, cut, total
 
 HOWS: list[How] = ["root", "owner", "ring", "tree"]
 every_how = pytest.mark.parametrize("how", HOWS)

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.links.status_files import Status, ask_for_statuses, statuses
 from fanwise.parallel import Run
-from fanwise.parallel.progress import NoScreen, RunSnapshot
-from fanwise.parallel.run_status import RankStatus, StatusScreen
+from fanwise.parallel.progress import NoScreen, RankStatus, RunSnapshot, StatusScreen
 from fanwise.testing import within
 
 SNAPSHOT = RunSnapshot("train", ("cpu", "cpu"), 1, 3, 40, 100, 12.5, 0.5, 9.0, 4.0)

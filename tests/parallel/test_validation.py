@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.process_settings.torch_settings import apply_settings, read_settings
-from fanwise.parallel.replica.gradients import check_apart
+from fanwise.parallel.process_settings import apply_settings, read_settings
+from fanwise.parallel.step.gradients import check_apart
 from fanwise.parallel.validation.fingerprints import first_difference, have_same_bits
 from fanwise.parallel.validation.misuse import hooks
 

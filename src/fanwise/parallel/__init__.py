@@ -1,14 +1,13 @@
 """Data-parallel training whose result does not depend on the devices.
 
 run, context, config         fanwise.run, fanwise.here; the Run that a training function gets; settings and defaults
-shards                       how a batch is cut into shards and added up along a tree
-step, replica, data          one step; execution of shards; batches in shards
+step, data                   one step: shards, and their sum along a tree; batches in shards
 comm                         process groups of torch.distributed, and the shared memory of CPU ranks of one machine
 launch                       starts the processes on this machine or on a Ray cluster, or joins those of a launcher
-validation, hangs            checks of arguments and of the agreement of processes; detection of stalled runs
+validation                   checks of arguments and of the agreement of processes
 optim, batch_norm            updates by slices; batch normalization over the whole batch
 checkpoint                   one file or URL, written in the background
-progress, run_status         the line on standard error; the status for the board
+progress                     the line on standard error; the status file for the board
 process_settings, rng        threads, settings of torch, memory; random numbers of a shard
 evaluation                   run.mean and run.sum
 user_collectives             run.gather, run.all_reduce and run.barrier

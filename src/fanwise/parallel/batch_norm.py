@@ -29,9 +29,9 @@ from torch.overrides import TorchFunctionMode
 from ..base.errors import WorkerLostError
 from ..tensor.random.keys import Key
 from .comm.team import Team
-from .replica.gradients import Partial
-from .replica.replicas import Replica, ShardWork, noted
-from .shards import Node, TreeSum
+from .step.gradients import Partial
+from .step.replicas import Replica, ShardWork, noted
+from .step.tree import Node, TreeSum
 from .validation.arguments import check_name
 
 BatchNorm = Literal["shard", "global"]
@@ -257,5 +257,4 @@ def _broadcast(values_C: Tensor, x: Tensor) -> Tensor:
 
 
 def _widen(x: Tensor) -> Tensor:
-    """Return a 16-bit tensor in float32, and others unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

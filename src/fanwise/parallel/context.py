@@ -22,7 +22,7 @@ from ..pool.reporting import plain_metrics
 from . import evaluation, user_collectives
 from .batch_norm import BatchNorm, GlobalNormDevice, check_batch_norm
 from .checkpoint import file as checkpoint_file
-from .checkpoint.file import Writer, take_snapshot
+from .checkpoint.file import Writer
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
 from .comm.team import Alone, Stateful, Sums, Team
@@ -33,14 +33,14 @@ from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cu
 from .data.stream import StreamReader, iterate_stream
 from .optim.step_optimizer import StepOptimizer, StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
-from .replica.replicas import Device, LocalDevice, LossFn, Replica
 from .rng import generators_of
-from .shards import assign
-from .step.batch_execution import BatchExecution, ShardLoopGuard
+from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
 from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
-from .step.train_step import Step, TrainStages
+from .step.replicas import LossFn, Replica
+from .step.train_step import Step
+from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
     check_model,
@@ -75,7 +75,6 @@ class Run:
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
         verify: int = 0,
-        spare_cpus: int | None = None,
     ) -> None:
         self._team: Team = Alone() if team is None else team
         self.devices = devices
@@ -91,7 +90,7 @@ class Run:
         self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
-        self._loaders = Loaders(self.device, spare_cpus)
+        self._loaders = Loaders(self.device)
         self._names = names  # of the devices of all processes, where there are others
 
     @contextmanager
@@ -301,12 +300,9 @@ class Run:
         if loss_fn is None:
             made = ManualStep(execution, placements)
         else:
-            local: list[Device] = (
-                [GlobalNormDevice(replica, self._team)]
-                if batch_norm == "global"
-                else [LocalDevice(replica) for _ in self.devices]
-            )
-            stages = TrainStages(execution, placements[0], local, clip_norm=clip_norm, accumulate=accumulate)
+            is_global = batch_norm == "global"
+            execute = GlobalNormDevice(replica, self._team).execute if is_global else replica.execute
+            stages = TrainStages(execution, placements[0], execute, clip_norm=clip_norm, accumulate=accumulate)
             made = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else None)
         self._steps.append(made)
         self._replicas.append(replica)
@@ -389,7 +385,6 @@ class Run:
         return iterate_batches(started, size, shards, fetch, lambda: len(reader), drop_last=drop_last)
 
     def _own_shards(self) -> range:
-        """Return the shards that this process executes now."""
         return assign(self.shards, self._team.size)[self._team.place]
 
     def _stream(
@@ -571,11 +566,9 @@ class Run:
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
         if self._team.place == 0:
-            state = self._state.content()
-            if not wait:
-                self.writer.write(location, state)
-            else:  # tensors must be in main memory, so that the file can be read without a GPU
-                self.writer.write_now(location, state if self.device.type == "cpu" else take_snapshot(state))
+            self.writer.write(location, self._state.content())
+            if wait:
+                self.writer.wait()
         self._team.saved()
         return path
 

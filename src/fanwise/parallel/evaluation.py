@@ -17,9 +17,9 @@ from ..tensor.random.keys import Key
 from .comm.team import Team
 from .data.batch import as_arguments
 from .data.loader import ShardFetch
-from .replica.losses import check_rows
 from .rng import begin, kept_streams
-from .shards import assign
+from .step.losses import check_rows
+from .step.tree import assign
 
 Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns one value per sample
 

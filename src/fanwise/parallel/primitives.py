@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.nearest import must_be_one_of
-from .shards import cut
+from .step.tree import cut
 
 How = Literal["root", "owner", "ring", "tree"]
 Device = str | torch.device

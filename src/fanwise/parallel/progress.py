@@ -1,4 +1,8 @@
-"""The progress of a run on standard error: one line that rich redraws in a terminal, or a line every 10 s in a log."""
+"""The progress of a run on standard error, and in a status file for the board.
+
+A terminal shows one line that rich redraws, a log gets a line every 10 s. The status file (`links.status_files`) can be
+read by other programs of the same user. It is written every second while a board is running.
+"""
 
 import datetime
 import logging
@@ -7,13 +11,14 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, SupportsFloat, final
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, final
 
 from ..base.text import printable_line
+from ..links.status_files import EVERY_S, StatusFile
 from ..pool.current import in_job
 
 if TYPE_CHECKING:
@@ -23,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 _stderr_lock = threading.Lock()  # held by the run whose line is shown; nested runs show none
 _shown_notices: set[str] = set()
+
+_MAX_POINTS = 240  # of earlier rates and losses, in the status file
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +189,6 @@ class ProgressLine:
 
 
 def function_name(train: Callable[..., object]) -> str:
-    """Return the name of a training function, or "" if it has none."""
     return getattr(getattr(train, "func", train), "__name__", "")
 
 
@@ -199,8 +205,6 @@ def open_screen(is_wanted: bool, *, notice: str = "") -> Screen:
 
 @final
 class NoScreen:
-    """Shows nothing."""
-
     first_s = every_s = math.inf
 
     def show(self, snapshot: RunSnapshot) -> None: ...
@@ -263,3 +267,70 @@ class StderrScreen:
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=is_terminal)
             self._live.start()
         self._live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """A process of a run. `pid` is 0 if it is unknown."""
+
+    number: int
+    pid: int
+    devices: tuple[str, ...]
+    state: str
+
+
+@final
+class StatusScreen:
+    """Writes the status file, and shows snapshots on another screen at the intervals of that screen.
+
+    Args:
+        ranks: returns the current processes of the run.
+    """
+
+    def __init__(self, screen: Screen, ranks: Callable[[], Sequence[RankStatus]]) -> None:
+        self._screen = screen
+        self._ranks = ranks
+        self._file = StatusFile("run")
+        self._due_s = screen.first_s  # since the beginning of the run
+        self._has_shown = False
+        self._past: deque[list[float | None]] = deque(maxlen=_MAX_POINTS)
+        self._program = os.path.basename(sys.argv[0]) if sys.argv else ""
+        self.first_s = min(screen.first_s, EVERY_S)
+        self.every_s = min(screen.every_s, EVERY_S)
+
+    def show(self, snapshot: RunSnapshot) -> None:
+        if self._file.is_wanted():
+            self._file.write(self._status(snapshot))
+        is_due = self._has_shown if snapshot.is_over else snapshot.elapsed_s >= self._due_s
+        if is_due:
+            self._has_shown = True
+            self._due_s = snapshot.elapsed_s + self._screen.every_s
+            self._screen.show(snapshot)
+
+    def close(self) -> None:
+        """Delete the status file, and close the screen."""
+        self._file.close()
+        self._screen.close()
+
+    def _status(self, snapshot: RunSnapshot) -> dict[str, Any]:
+        self._past.append([time.time(), snapshot.rate, snapshot.loss])
+        ranks = [
+            {"rank": rank.number, "pid": rank.pid, "devices": list(rank.devices), "state": rank.state}
+            for rank in self._ranks()
+        ]
+        return {
+            "name": snapshot.name,
+            "program": self._program,
+            "devices": list(snapshot.devices),
+            "epoch": snapshot.epoch,
+            "epochs": snapshot.epochs,
+            "done": snapshot.done,
+            "of": snapshot.of,
+            "samples_per_s": snapshot.rate,
+            "loss": snapshot.loss,
+            "left_s": snapshot.left_s,
+            "elapsed_s": snapshot.elapsed_s,
+            "measured": snapshot.measured,
+            "ranks": ranks,
+            "past": list(self._past),
+        }

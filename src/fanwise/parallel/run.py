@@ -22,22 +22,18 @@ from ..pool.devices import usable_cpus
 from ..pool.leases import Resources
 from ..pool.seeds import seed_everything
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
-from .comm.team import Alone
 from .comm.torch_team import joined
 from .config import DEFAULT_SHARDS, Plan, Reduce, default_notice, default_shards
 from .context import Run
-from .data.loader import spare_cpus
 from .data.position import DataPosition
 from .devices import Devices, devices_of, devices_on_hosts
-from .hangs.watchdog import watched
 from .launch.external import check_fits, device_of, launched
 from .launch.local import Supervisor
 from .launch.pools import lease_for
 from .launch.settings import Settings, default_backend
-from .process_settings.environment import run_environment
-from .progress import NoScreen, Screen, function_name, open_screen
-from .run_status import RankStatus, StatusScreen
-from .shards import cut
+from .process_settings import run_environment
+from .progress import NoScreen, RankStatus, Screen, StatusScreen, function_name, open_screen
+from .step.tree import cut
 from .user_collectives import copy_of_result
 from .validation.arguments import check_name, seconds, whole_number
 
@@ -108,7 +104,7 @@ def run(
             done a process has ten times as long, at least a minute. Time in which a tuner decides on a report does
             not count. By default the others wait forever, and a warning names the process after a minute; on a
             cluster and under a launcher, they wait as long as torch's process groups do: 30 minutes with Gloo, 10
-            with NCCL. With one process there is only a warning.
+            with NCCL. It has no effect on a run with one process.
         pool: the pool of the processes, also for one device. By default it belongs to this library, or to the job in
             which this is called. With `Pool(ray=...)` the processes are on the nodes of that cluster, on as few as
             have room.
@@ -152,7 +148,7 @@ def run(
         )
         with joined(process.world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
             team.agree_on(plan, fixed)
-            run = Run(plan, (device,), team=team, fixed=fixed, verify=verify, spare_cpus=spare_cpus(plan.threads))
+            run = Run(plan, (device,), team=team, fixed=fixed, verify=verify)
             notice = "" if resume is not None else _notice(plan, process.size, device, fixed)
             return _train_here(train, run, resume, progress, notice, exact=reduce != "fast")
     cluster = None if pool is None else pool.cluster
@@ -167,10 +163,8 @@ def run(
     # The values of a checkpoint were chosen when its run began.
     notice = "" if resume is not None else _notice(plan, len(run_devices), run_devices[0], fixed)
     if len(parts) == 1 and pool is None:
-        alone = Alone()
-        run = Run(plan, run_devices, team=alone, fixed=fixed, verify=verify, spare_cpus=spare_cpus(plan.threads))
-        with watched(alone, step_timeout_s):
-            value = _train_here(train, run, resume, progress, notice, exact=reduce != "fast")
+        run = Run(plan, run_devices, fixed=fixed, verify=verify)
+        value = _train_here(train, run, resume, progress, notice, exact=reduce != "fast")
         return copy_of_result(value, function_name(train))
     lease = lease_for(run_devices, is_named=not isinstance(devices, int | str), pool=pool)
     settings = Settings(
@@ -189,7 +183,6 @@ def run(
         progress=progress,
         verify=verify,
         notice=notice,
-        spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(parts)),
     )
     result: R = run_attempts(lambda settings: _supervisor(lease.pool, train, settings), settings, restarts)
     return result
@@ -298,7 +291,7 @@ def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
     plan = _plan(shards, torch.get_num_threads(), seed)
     seed_everything(plan.seed)
     fixed = frozenset() if seed is None else frozenset(["seed"])
-    return Run(plan, devices_of("cpu"), fixed=fixed, spare_cpus=spare_cpus(plan.threads))
+    return Run(plan, devices_of("cpu"), fixed=fixed)
 
 
 def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:

@@ -17,7 +17,7 @@ from ..base.errors import NotSendableError
 from ..links.codec import dumps_by_value, dumps_whole, loads
 from ..tensor import aligned_buffer
 from .comm.team import Team
-from .shards import Node, total
+from .step.tree import Node, total
 from .validation.arguments import check_name
 
 T = TypeVar("T")

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..parallel.all_reduce.contract import AllReduce, AllReducePlan, Found
+from ..parallel.comm.all_reduce import AllReduce, AllReducePlan, Found
 from ..parallel.comm.node_info import NodeInfo
 from ..parallel.comm.team import Team, divide
-from ..parallel.replica.gradients import add_grads
-from ..parallel.shards import Node, TreeSum, assign, total
+from ..parallel.step.gradients import add_grads
+from ..parallel.step.tree import Node, TreeSum, assign, total
 
 Grads = list[Tensor | None]
 

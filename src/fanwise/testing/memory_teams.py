@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..parallel.all_reduce.contract import AllReduce
+from ..parallel.comm.all_reduce import AllReduce
 from ..parallel.comm.control_block import FAILED, ControlBlock
 from ..parallel.comm.shared_memory import AllReduceKind, SharedMemory
 from ..parallel.comm.shm_team import Again, Over, SharedMemoryTeam

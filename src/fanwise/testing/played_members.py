@@ -16,7 +16,7 @@ from ..parallel.comm.control_block import FAILED, SUPERVISOR, ControlBlock
 from ..parallel.comm.shared_memory import SharedMemory
 from ..parallel.comm.shm_team import Over, SharedMemoryTeam, pack
 from ..parallel.launch.membership import Membership, Order, Pause
-from ..parallel.shards import assign
+from ..parallel.step.tree import assign
 from .stages import Stage
 
 SHARDS = 6

@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, Dataset
 import fanwise
 from fanwise.parallel import Batch, Run
 from fanwise.parallel.data.batch import discard_contents
-from fanwise.pool import Pool
 from fanwise.testing import within
 
 N, B = 46, 8
@@ -308,20 +307,3 @@ def test_unknown_options_and_data_loaders_are_refused() -> None:
         fanwise.here().batches(Noisy(), 4, sampler=[1, 2])  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="Pass the data set of a DataLoader, and its options"):
         fanwise.here().batches(DataLoader(Noisy()), 4)  # type: ignore[arg-type]
-
-
-def test_a_job_has_no_more_workers_than_cpus_of_its_lease(forked_pools: None) -> None:
-    def train(run: Run) -> tuple[list[int], int]:
-        pids: set[int] = set()
-        actual = []
-        for batch in run.batches(Noisy(), 4, num_workers=3):
-            tasks = Path("/proc/self/task")
-            pids |= {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
-            actual += next(iter(batch)).tolist()
-        return actual, len(pids)
-
-    expected = [index for index, _ in samples_of(fanwise.here().batches(Noisy(), 4))]
-    with Pool(cpus=4) as pool:
-        for cpus, workers in ((1, 0), (3, 2), (4, 3)):
-            job = pool.needs(cpus=cpus).submit(fanwise.run, train, devices="cpu", seed=0)
-            assert job.result(within_s=60.0) == (expected, workers)

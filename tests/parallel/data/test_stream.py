@@ -17,7 +17,7 @@ import fanwise
 from fanwise.parallel import Batch, Run
 from fanwise.parallel.data.position import Pass
 from fanwise.parallel.data.stream import StreamBatch, StreamReader
-from fanwise.parallel.shards import cut
+from fanwise.parallel.step.tree import cut
 from fanwise.tensor.random.keys import Key
 
 N, B = 21, 4

@@ -30,7 +30,7 @@ from fanwise.parallel.comm.torch_team import TorchTeam
 from fanwise.parallel.config import Plan
 from fanwise.parallel.data.dataset import Data
 from fanwise.parallel.data.position import DataPosition
-from fanwise.parallel.process_settings.environment import run_environment
+from fanwise.parallel.process_settings import run_environment
 
 _ATEN = torch.ops.aten
 _library: Any = torch.library  # Any: torch has not annotated it

@@ -13,7 +13,7 @@ from fanwise.parallel.comm.torch_group import check_gpus
 from fanwise.parallel.devices import Devices, devices_of
 from fanwise.parallel.launch.external import Launched, device_of
 from fanwise.parallel.launch.pools import check_leased
-from fanwise.parallel.process_settings.cuda import WORKSPACE, _precision, _workspace
+from fanwise.parallel.process_settings import WORKSPACE, _precision, _workspace
 from fanwise.parallel.run import _spread
 
 CPU = torch.device("cpu")

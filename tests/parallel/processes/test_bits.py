@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.comm.shared_memory import AllReduceKind
-from fanwise.parallel.shards import cut
+from fanwise.parallel.step.tree import cut
 from fanwise.pool import Pool
 
 # N: samples, B: samples of a global batch

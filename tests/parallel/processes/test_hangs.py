@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.hangs import stragglers
+from fanwise.parallel.comm import stragglers
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanwise.parallel.hangs.stack_dump import StackFile, describe_process, user_frames
+from fanwise.parallel.comm.stack_dump import StackFile, describe_process, user_frames
 from fanwise.testing import within
 from fanwise.testing.programs import LoadedInterpreter
 
@@ -22,7 +22,7 @@ def stacks() -> Iterator[StackFile]:
 
 PROGRAM = """
 import sys, threading
-from fanwise.parallel.hangs.stack_dump import install_stack_dump
+from fanwise.parallel.comm.stack_dump import install_stack_dump
 install_stack_dump(sys.argv[1])
 def waits():
     print("ready", flush=True)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fanwise.parallel.hangs.stragglers import WARN_S, StragglerDetector, Stragglers, limit_s
+from fanwise.parallel.comm.stragglers import WARN_S, StragglerDetector, Stragglers, limit_s
 
 NO_RANKS: frozenset[int] = frozenset()
 

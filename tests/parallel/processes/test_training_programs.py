@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import fanwise
 from fanwise.parallel import LossScale, ManualStep, Run
-from fanwise.parallel.shards import assign
+from fanwise.parallel.step.tree import assign
 from fanwise.pool import Pool
 
 Result = list[Tensor]

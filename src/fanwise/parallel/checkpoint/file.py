@@ -118,8 +118,8 @@ def _explain(path: StrPath, error: Exception) -> str:
 class Writer:
     """Writes checkpoints in the background, one at a time.
 
-    If a checkpoint cannot be written, its error is raised once, by the next `write`, `write_now` or `wait`, or at the
-    end of the `with` block. If none of them is called, the error is logged. A fork of the process cannot write.
+    If a checkpoint cannot be written, its error is raised once, by the next `write` or `wait`, or at the end of
+    the `with` block. If none of them is called, the error is logged. A fork of the process cannot write.
 
     Args:
         on_change: called with True before a checkpoint is written, and with False after it.
@@ -146,7 +146,14 @@ class Writer:
             The error of the previous checkpoint; this one is then not written.
             TypeError: the content cannot be copied. ClosedError: in a fork of the process.
         """
-        location, snapshot = self._prepare(path), take_snapshot(content)
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                f"process {os.getpid()} is a fork of process {self._pid}, which trains: only process {self._pid} can "
+                f"write checkpoints"
+            )
+        location = location_of(path)  # a relative path belongs to the current folder
+        self.wait()
+        snapshot = take_snapshot(content)
         arguments = (location, snapshot, self._errors, self._on_change, self._on_written)
         thread = threading.Thread(target=_write_in_background, args=arguments, name="fanwise-checkpoint", daemon=False)
         self._on_change(True)
@@ -156,26 +163,6 @@ class Writer:
             self._on_change(False)
             raise
         self._thread = thread
-
-    def write_now(self, path: StrPath, content: Mapping[str, Any]) -> None:
-        """Write the content without copying it. Blocks until it is written. Raises its errors and those of `write`."""
-        location = self._prepare(path)
-        self._on_change(True)
-        try:
-            write(location, content)
-            self._on_written(os.fspath(location))
-        finally:
-            self._on_change(False)
-
-    def _prepare(self, path: StrPath) -> Location:
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                f"process {os.getpid()} is a fork of process {self._pid}, which trains: only process {self._pid} can "
-                f"write checkpoints"
-            )
-        location = location_of(path)  # a relative path belongs to the current folder
-        self.wait()
-        return location
 
     def wait(self) -> None:
         """Block until the last checkpoint is written. Raises its error. Returns at once in a fork."""

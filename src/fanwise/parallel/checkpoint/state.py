@@ -72,7 +72,6 @@ class RunState:
                 group.update(stored)
 
     def content(self) -> dict[str, Any]:
-        """Return the content of a checkpoint."""
         states = {**self._waiting, **{name: registered.state_dict() for name, registered in self._objects.items()}}
         kept = {name.removeprefix(_KEPT): state for name, state in states.items() if name.startswith(_KEPT)}
         parts = {name: state for name, state in states.items() if not name.startswith(_KEPT)}

@@ -1,4 +1,4 @@
-"""Gradients in slices over a process group: how `all_reduce.two_shot` exchanges them for `reduce="exact"`.
+"""Gradients in slices over a process group: how `all_reduce.TwoShot` exchanges them for `reduce="exact"`.
 
     all_to_all    each process sends every owner its slice of the process's nodes of the tree, in the order of the nodes
     all_gather    each owner sends its slice of the sum to all
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..all_reduce.contract import AllReducePlan, Found
+from .all_reduce import AllReducePlan, Found
 from .flat_layout import Bucket, Layout, flat_gradient, joined
 from .torch_group import TorchGroup
 
 
 class GroupTransport:
-    """See the module and all_reduce/two_shot.py."""
+    """See the module and all_reduce.py."""
 
     def __init__(self, group: TorchGroup, params: Sequence[nn.Parameter], device: torch.device) -> None:
         self._group = group
@@ -61,7 +61,6 @@ class GroupTransport:
         return joined(self._layout.owned(group.place, group.size), met.flags())
 
     def _fill(self, send: Tensor, own: Sequence[int]) -> None:
-        """Write each owner's slice of the nodes `own`."""
         copies: list[Tensor] = []
         sources: list[Tensor] = []
         for owner, rows in enumerate(send):
@@ -95,7 +94,6 @@ class GroupTransport:
         self._own.clear()
 
     def _flat_memory(self, name: str, size_bytes: int) -> Tensor:
-        """Memory for one purpose, which is kept for the next step."""
         if name not in self._memory or len(self._memory[name]) < size_bytes:
             self._memory[name] = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
         return self._memory[name][:size_bytes]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..all_reduce.contract import AllReducePlan
+from .all_reduce import AllReducePlan
 from .flat_layout import Bucket, Layout, check_strided, joined
 from .team import divide
 from .torch_group import TorchGroup

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from ..hangs.stack_dump import StackFile, describe_process, install_stack_dump
+from .stack_dump import StackFile, describe_process, install_stack_dump
 
 
 @dataclass(frozen=True, slots=True)

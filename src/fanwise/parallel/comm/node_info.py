@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..data.batch import copy_to_device
-from ..replica.gradients import Changed, Partial, Rule
-from ..shards import Node
+from ..step.gradients import Changed, Partial, Rule
+from ..step.tree import Node
 
 Plain = list[tuple[Any, ...]]  # Any: the fields of a NodeInfo
 
@@ -91,7 +91,6 @@ def _sparse_gradient(parts: tuple[int, Tensor, Tensor, tuple[int, ...], bool]) -
 
 
 def decode_nodes(nodes: Plain) -> list[NodeInfo]:
-    """Decode the result of `encode_nodes`."""
     return [NodeInfo(*fields) for fields in nodes]
 
 

@@ -72,7 +72,6 @@ class Areas:
         self._views: dict[tuple[int, Bucket], Tensor] = {}
 
     def own_slice(self) -> list[Bucket]:
-        """The slice of this process."""
         return self.layout.owned(self.team.place, len(self.team.members))
 
     def slices_of_others(self) -> Iterator[list[Bucket]]:

@@ -1,4 +1,4 @@
-"""Gradients in slices through shared memory: how `all_reduce.two_shot` exchanges them between CPU ranks.
+"""Gradients in slices through shared memory: how `all_reduce.TwoShot` exchanges them between CPU ranks.
 
 The sum is read through a private mapping. An optimizer, or clipping, that writes into its gradients gets pages of its
 own, which are given up after the step.
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..all_reduce.contract import AllReducePlan, Found
+from .all_reduce import AllReducePlan, Found
 from .flat_layout import Bucket, flat_gradient
 from .shared_memory import bytes_of
 from .shm_areas import Areas
 
 
 class Direct:
-    """See the module and all_reduce/two_shot.py."""
+    """See the module and all_reduce.py."""
 
     def __init__(self, areas: Areas) -> None:
         self._areas = areas

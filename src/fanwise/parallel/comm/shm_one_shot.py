@@ -1,6 +1,6 @@
 """Gradients of small models: every rank writes all of its nodes into shared memory, and adds all nodes of all ranks.
 
-This needs k times the additions of all_reduce/two_shot.py, where each of k ranks adds a slice, and k/2 times the bytes,
+This needs k times the additions of all_reduce.py, where each of k ranks adds a slice, and k/2 times the bytes,
 but one exchange for each step instead of two. So it is for sums that take less time than an exchange. The tree is the
 same, and so are the bits.
 
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..all_reduce.contract import AllReducePlan, Found
-from ..replica.gradients import total_into
-from ..shards import Node
+from ..step.gradients import total_into
+from ..step.tree import Node
+from .all_reduce import AllReducePlan, Found
 from .flat_layout import check_strided, joined
 from .shm_areas import Areas
 from .team import divide

@@ -23,11 +23,8 @@ from torch import nn
 
 from ...base.errors import TrialStopped
 from ...pool.contract import Decision
-from ..all_reduce.contract import AllReduce
-from ..all_reduce.sums import TeamSums
-from ..all_reduce.two_shot import TwoShot
-from ..optim.sharded import SliceMemory
 from ..optim.step_optimizer import StepOptimizer
+from .all_reduce import AllReduce, TwoShot
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .flat_layout import Layout
 from .pipes import MessageSink
@@ -35,6 +32,7 @@ from .shared_memory import SharedMemory
 from .shm_areas import Areas
 from .shm_exact import Direct
 from .shm_one_shot import OneShot
+from .sums import TeamSums
 from .team import Attempt, OwnSums, Sums, divergence
 
 T = TypeVar("T")
@@ -225,7 +223,7 @@ class SharedMemoryTeam:
             placement.enable_slices(memory)
         return TeamSums(self, all_reduce, placement, _CPU, by_process=self._reduce == "fast")
 
-    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
+    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, Areas | None]:
         """Return what adds their gradients, and the memory in which each process may update its slice, if any."""
         layout, kind = Layout(params), self.memory.all_reduce
         if kind == "auto":
@@ -305,10 +303,8 @@ def check_ending(control: ControlBlock) -> None:
 
 
 def pack(content: Any) -> bytes:  # Any: anything that can be pickled
-    """Encode the content of a box."""
     return pickle.dumps(content, protocol=5)
 
 
 def unpack(data: bytes) -> Any:  # Any: the content
-    """Decode the content of a box."""
     return pickle.loads(data)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ...pool.contract import Decision
 from ...pool.reporting import report
 from ..optim.step_optimizer import StepOptimizer
-from ..replica.gradients import Partial, add, divided
-from ..shards import Node, total
+from ..step.gradients import Partial, add, divided
+from ..step.tree import Node, total
 
 T = TypeVar("T")
 
@@ -132,27 +132,16 @@ class Team(Protocol):
 
 
 class Alone:
-    """The team of a single process.
-
-    Attributes:
-        turns: number of completed blocks. has_stepped: the first step has ended. is_idle: waiting for a decision.
-    """
+    """The team of a single process."""
 
     place, size = 0, 1
 
-    def __init__(self) -> None:
-        self.turns = 0
-        self.has_stepped = self.is_idle = False
-
     def together(self, body: Callable[[], T]) -> T:
-        result = body()
-        self.turns += 1
-        return result
+        return body()
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
         yield Attempt()
-        self.turns += 1
 
     def gather(self, operation: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
@@ -161,15 +150,10 @@ class Alone:
         return OwnSums()
 
     def step_ends(self) -> None:
-        self.has_stepped = True
+        pass
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        self.is_idle = True
-        try:
-            report(**values)
-        finally:
-            self.is_idle = False
-            self.turns += 1
+        report(**values)
         return "CONTINUE"
 
     def saved(self) -> None:

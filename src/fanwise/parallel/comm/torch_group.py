@@ -26,8 +26,8 @@ from torch.distributed.distributed_c10d import Store
 
 from ...base.errors import WorkerLostError
 from ...links.codec import dumps, loads
-from ..hangs.stragglers import limit_s
 from .neighbors import Neighbors
+from .stragglers import limit_s
 
 TorchBackend = Literal["gloo", "nccl"]
 

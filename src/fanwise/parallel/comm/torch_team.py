@@ -15,16 +15,15 @@ from ...base.errors import TrialStopped, WorkerLostError
 from ...links.codec import pack_error, unpack_error
 from ...pool.contract import Decision
 from ...pool.reporting import report
-from ..all_reduce.contract import AllReduce
-from ..all_reduce.sums import TeamSums
-from ..all_reduce.two_shot import TwoShot
 from ..config import Plan
 from ..optim.step_optimizer import StepOptimizer
-from ..process_settings import torch_settings
+from ..process_settings import comparable_settings
 from ..validation.fingerprints import first_difference
+from .all_reduce import AllReduce, TwoShot
 from .exact import GroupTransport
 from .fast import FastAllReduce
 from .neighbors import Neighbors, process_info
+from .sums import TeamSums
 from .team import Attempt, Sums, divergence
 from .torch_group import TorchBackend, TorchGroup, World
 
@@ -158,7 +157,7 @@ class TorchTeam:
         """
         arguments = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
         arguments |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
-        contents = self.gather("begins a run", (arguments | torch_settings.comparable_settings(), plan.seed))
+        contents = self.gather("begins a run", (arguments | comparable_settings(), plan.seed))
         different = first_difference([facts for facts, _ in contents])
         if different is not None:
             raise ValueError(

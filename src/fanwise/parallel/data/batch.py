@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..shards import cut
+from ..step.tree import cut
 
 _ALIGNED_BYTES = 64
 _NOT_NUMBERS = "OSUMmV"  # kinds of NumPy types that torch does not have
@@ -32,7 +32,6 @@ class Rows(NamedTuple):
     is_single: bool
 
     def content(self, samples: range) -> Content:
-        """Return a range of these samples."""
         indices = self.indices[samples.start : samples.stop]
         rows = tuple(tensor[indices] for tensor in self.tensors)
         return rows[0] if self.is_single else rows
@@ -73,7 +72,6 @@ class Batch:
         return join([self.shard(index) for index, size in enumerate(self.sizes) if size])
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return sum(self.sizes)
 
     def __iter__(self) -> Iterator[Content]:
@@ -169,6 +167,47 @@ def copy_to_device(content: Content, device: torch.device, *, pin: bool = True) 
         return tensor.to(device, non_blocking=True)
 
     return _map(content, copy, on_other=lambda value: value.to(device) if hasattr(value, "to") else value)
+
+
+class DeviceCopy:
+    """Copies to one device, if it is no CPU device. `start` copies ahead of the step, on a stream of its own.
+
+    Args:
+        pin: copy to a GPU over pinned memory.
+    """
+
+    def __init__(self, device: torch.device, *, pin: bool = True) -> None:
+        self._device = device
+        self._pin = pin
+        self._module: Any = None if device.type == "cpu" else torch.get_device_module(device)
+        self._stream: Any = None
+
+    @property
+    def is_needed(self) -> bool:
+        return self._module is not None
+
+    def copy(self, content: Content) -> Content:
+        """Copy on the current stream."""
+        return copy_to_device(content, self._device, pin=self._pin)
+
+    def start(self, content: Content) -> Callable[[], Content]:
+        """Start a copy beside the kernels of the current stream. The returned function makes later kernels wait."""
+        if self._module is None:
+            return lambda: content
+        if self._stream is None:
+            self._stream = self._module.Stream(self._device)
+        with self._module.stream(self._stream):
+            copied = copy_to_device(content, self._device, pin=self._pin)
+            finished = self._stream.record_event()
+
+        def wait() -> Content:
+            current = self._module.current_stream(self._device)
+            current.wait_event(finished)
+            for tensor in tensors_in(copied):
+                tensor.record_stream(current)  # otherwise its memory could be reused while a kernel reads it
+            return copied
+
+        return wait
 
 
 def _identity(value: Content) -> Content:

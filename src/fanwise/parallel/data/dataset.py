@@ -8,7 +8,7 @@ is read twice and compared.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -25,23 +25,7 @@ Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any
 Collate = Callable[[list[Any]], Content]
 
 
-class Reader(Protocol):
-    """Reads samples of a data set."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, indices: Tensor, key: Key) -> Content:
-        """Return these samples as the content of one shard. Random numbers are derived from `key` and the indices."""
-        ...
-
-    def place_order(self, indices: Tensor) -> Tensor:
-        """Return the order of the samples on the device from which `read` wants its indices."""
-        ...
-
-
 class TensorReader:
-    """Reads tensors and NumPy arrays, as tensors."""
-
     def __init__(self, arrays: Sequence[Any], *, is_single: bool) -> None:
         self._tensors = tuple(map(as_tensor, arrays))
         self._is_single = is_single
@@ -56,6 +40,7 @@ class TensorReader:
         return Rows(self._tensors, indices, self._is_single)
 
     def place_order(self, indices: Tensor) -> Tensor:
+        """Return the order of the samples on the device from which `read` wants its indices."""
         # Indexing a tensor of a GPU with indices on the CPU would block in every batch.
         devices = {tensor.device for tensor in self._tensors}
         return indices.to(devices.pop()) if len(devices) == 1 else indices
@@ -79,6 +64,7 @@ class SampleReader:
         return len(self._data)
 
     def read(self, indices: Tensor, key: Key) -> Content:
+        """Return these samples as the content of one shard. Random numbers are derived from `key` and the indices."""
         content = self._read(indices, key)
         if self.is_checked:
             self.is_checked = False
@@ -97,6 +83,9 @@ class SampleReader:
 
     def place_order(self, indices: Tensor) -> Tensor:
         return indices
+
+
+Reader = TensorReader | SampleReader
 
 
 def collate(collate_fn: Collate, samples: list[Any]) -> Content:
@@ -128,7 +117,6 @@ def _check_equal(first: Content, second: Content) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread in this block."""
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -173,7 +161,6 @@ class PassReader:
         return self.reader.rows(self._order_N[samples.start : samples.stop])
 
     def indices(self, samples: range) -> list[int]:
-        """Return the indices of the samples in the data set."""
         indices: list[int] = self._order_N[samples.start : samples.stop].tolist()
         return indices
 

@@ -7,7 +7,6 @@ by itself, so its bits do not depend on the number of workers. A shard that was 
 lost or the program reads the whole batch, is read in the step.
 """
 
-import logging
 import signal
 import sys
 import warnings
@@ -22,13 +21,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ...links.codec import pack_error, unpack_error
-from ...pool.current import current, in_job
+from ...pool.current import in_job
 from ...tensor.random.keys import Key
 from ..rng import forget_spare_normal
-from ..shards import cut
-from .batch import Batch, Content, Rows
+from ..step.tree import cut
+from .batch import Batch, Content, DeviceCopy, Rows
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
-from .device_copy import DeviceCopy
 from .position import Pass
 from .stream import StreamFetch, StreamReader, StreamShards
 
@@ -37,12 +35,8 @@ Requests = Iterable[Mapping[int, range]]  # per batch: the samples of each shard
 
 _MAX_IDLE = 3  # sets of persistent workers that are kept, such as those for training, validation and test data
 
-_log = logging.getLogger(__name__)
-
 
 class LoaderArguments(TypedDict, total=False):
-    """Options of torch's DataLoader, as keyword arguments."""
-
     collate_fn: Collate | None
     num_workers: int
     prefetch_factor: int | None
@@ -72,28 +66,6 @@ class LoaderOptions:
             persistent_workers=self.persistent_workers,
             timeout=self.timeout,
         )
-
-
-def spare_cpus(threads: int, processes: int = 1) -> int | None:
-    """Return the number of leased CPUs for the workers of each process. None: this is not a job of a pool.
-
-    Args:
-        threads: number of threads with which each process computes.
-    """
-    return max(0, current().cpus // processes - threads) if in_job() else None
-
-
-def limit_workers(num_workers: int, spare: int | None) -> int:
-    """Return `num_workers`, but at most the number of spare CPUs in a job."""
-    if spare is None or num_workers <= spare:
-        return num_workers
-    _log.warning(
-        "num_workers=%d is reduced to %d: the job has leased no more CPUs beside those that train. The batches are the "
-        "same. Lease one CPU more for each worker.",
-        num_workers,
-        spare,
-    )
-    return spare
 
 
 class MicroBatchDataset(Dataset[Any]):
@@ -193,26 +165,18 @@ class ShardFetch:
 
 
 class Loaders:
-    """The loops over data of a run and their workers, which `close` ends.
+    """The loops over data of a run and their workers, which `close` ends."""
 
-    Args:
-        spare_cpus: number of leased CPUs for the workers of this process. None: there is no lease.
-    """
-
-    def __init__(self, device: torch.device, spare_cpus: int | None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._spare_cpus = spare_cpus
         self._idle: dict[tuple[object, ...], DataLoader[Any]] = {}  # with persistent workers, oldest first
         self._open: weakref.WeakSet[ShardFetch | StreamFetch] = weakref.WeakSet()
         self._checked: list[weakref.ref[object]] = []
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> ShardFetch:
-        """Start a pass over `data`, which `source` reads."""
         device_copy = self._device_copy(options)
-        count = 0
-        if options.num_workers and not isinstance(source.reader, TensorReader):
-            count = limit_workers(options.num_workers, self._spare_cpus)
-        if not count:
+        count = options.num_workers
+        if not count or isinstance(source.reader, TensorReader):
             return ShardFetch(source, device_copy)
         key = (id(data), count, id(options.collate_fn), id(options.worker_init_fn), options.timeout)
         # A loop that has not ended needs its workers for itself.
@@ -244,9 +208,8 @@ class Loaders:
     def fetch_stream(
         self, new_reader: Callable[[], StreamReader], own_shards: Callable[[], range], options: LoaderOptions
     ) -> StreamFetch:
-        """Start a pass over a stream."""
         device_copy = self._device_copy(options)
-        if not limit_workers(options.num_workers, self._spare_cpus):
+        if not options.num_workers:
             return StreamFetch(new_reader(), device_copy)
         dataset = StreamShards(new_reader(), own_shards(), _failure)
         iterator = _start(_new_loader(dataset, 1, options, self._device, batch_size=None))
@@ -303,7 +266,6 @@ def iterate_batches(
 
 
 def cut_range(batch: range, shards: int) -> tuple[range, ...]:
-    """Return the samples of each shard of a batch."""
     return tuple(batch[part.start : part.stop] for part in cut(len(batch), shards))
 
 

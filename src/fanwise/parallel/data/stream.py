@@ -18,10 +18,9 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..rng import begin, forget_spare_normal, kept_streams
-from ..shards import cut
-from .batch import Batch, Content
+from ..step.tree import cut
+from .batch import Batch, Content, DeviceCopy
 from .dataset import Collate, collate, note_sample, one_thread
-from .device_copy import DeviceCopy
 from .position import Pass
 
 _END: Any = object()  # of the stream
@@ -186,7 +185,6 @@ class StreamFetch:
         self._shards: dict[int, Content] = {}
 
     def start_batch(self, number: int) -> StreamBatch:
-        """Block until the batch is read."""
         forget_spare_normal()
         if self._loaded is None:
             return self._reader.read(number, ())

@@ -34,8 +34,6 @@ class Ended:
 
 
 class RankJob:
-    """See the module."""
-
     def __init__(self, handle: JobHandle | NestedHandle) -> None:
         self._handle = handle
         self._ended: Ended | None = None

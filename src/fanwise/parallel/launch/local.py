@@ -31,12 +31,11 @@ from ..comm.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from ..comm.pipes import MessageReceiver
 from ..comm.shared_memory import SharedMemory
 from ..comm.shm_team import pack
+from ..comm.stack_dump import StackFile, describe_process
+from ..comm.stragglers import StragglerDetector, Stragglers, limit_s
 from ..context import Run
-from ..hangs.stack_dump import StackFile, describe_process
-from ..hangs.stragglers import StragglerDetector, Stragglers, limit_s
-from ..process_settings import torch_settings
-from ..progress import function_name, open_screen
-from ..run_status import RankStatus, StatusScreen
+from ..process_settings import read_settings
+from ..progress import RankStatus, StatusScreen, function_name, open_screen
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
 from .settings import Settings
@@ -131,8 +130,6 @@ class _Rank:
 
 
 class _Result(Exception):
-    """The training function has returned in the first process."""
-
     def __init__(self, value: Any) -> None:  # Any: the user's result
         super().__init__()
         self.value = value
@@ -172,7 +169,7 @@ class Supervisor:
         self._answered = 0
         self._poll = select.poll()
         self._screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
-        self._switches = torch_settings.read_settings()
+        self._switches = read_settings()
 
     def _check_lease(self) -> None:
         """Raise LeaseError if the processes can never all run at once: those that do would wait forever."""
@@ -535,7 +532,6 @@ class Supervisor:
     # -- the end of all --------------------------------------------------------------------------------------------
 
     def _let_end(self, within_s: float) -> None:
-        """Wait until all ranks are gone."""
         until_s = time.monotonic() + within_s
         while self._living() and time.monotonic() < until_s:
             self._listen(_POLL_S)
@@ -546,7 +542,6 @@ class Supervisor:
                     self._silence(rank)
 
     def _end_all(self, grace_s: float) -> None:
-        """Return when no process of the run is left."""
         self._control.end(FAILED, self._count)
         try:
             self._let_end(grace_s)

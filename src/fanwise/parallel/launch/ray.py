@@ -26,9 +26,8 @@ from ...pool.leases import Resources
 from ...pool.outcomes import value_of
 from ...pool.reporting import begin_report
 from ..context import Run
-from ..process_settings import torch_settings
-from ..progress import Screen, function_name, open_screen
-from ..run_status import RankStatus, StatusScreen
+from ..process_settings import read_settings
+from ..progress import RankStatus, Screen, StatusScreen, function_name, open_screen
 from .ray_worker import main
 from .settings import Settings
 from .worker import RankTask
@@ -79,8 +78,6 @@ class _Rank:
 
 
 class _Result(Exception):
-    """The training function has returned in the first process."""
-
     def __init__(self, value: Any) -> None:  # Any: the user's result
         super().__init__()
         self.value = value
@@ -149,7 +146,7 @@ class RaySupervisor:
     def _submit(self) -> None:
         """Submit all ranks in one turn of the pool, so that two runs never wait for each other's places."""
         progress_s = self._screen.first_s, self._screen.every_s
-        task = RankTask(self._settings, 0, progress_s, function_name(self._train), torch_settings.read_settings())
+        task = RankTask(self._settings, 0, progress_s, function_name(self._train), read_settings())
         towards = self._engine.hosts[0].address if self._engine.hosts else "127.0.0.1"
         group = secrets.token_hex(8)
         requests = [
@@ -301,7 +298,6 @@ class RaySupervisor:
         ]
 
     def _end(self, how: Ending, grace_s: float | None) -> None:
-        """End the ranks that still run."""
         for rank in self._ranks:
             if rank.outcome is None and rank.job is not None:
                 self._engine.loop.call_soon(_ending(self._engine, rank.job, how, grace_s))

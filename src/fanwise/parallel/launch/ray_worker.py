@@ -25,7 +25,7 @@ from ...rpc.rendezvous.entrance_tls import address_towards
 from ..comm.torch_group import World
 from ..comm.torch_team import opened
 from ..context import Run
-from ..process_settings.environment import run_environment
+from ..process_settings import run_environment
 from .worker import RankTask, train_as_rank
 
 

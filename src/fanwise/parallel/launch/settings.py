@@ -24,7 +24,6 @@ class Settings:
         notice: shown once on the screen.
         gpus: how many each process leases. gpu_names: names for people, by what CUDA_VISIBLE_DEVICES calls them.
         all_reduce: how gradients go through shared memory; other than "auto" in tests.
-        spare_cpus: leased CPUs of each process for workers that read data; None: there is no lease.
         is_restart: an earlier attempt was ended by a loss. reports_made: by earlier attempts; they are not repeated.
     """
 
@@ -44,7 +43,6 @@ class Settings:
     gpus: int | float = 0
     gpu_names: tuple[tuple[str, str], ...] = ()
     all_reduce: AllReduceKind = "auto"
-    spare_cpus: int | None = None
     is_restart: bool = False
     reports_made: int = 0
 

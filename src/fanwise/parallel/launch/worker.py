@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
@@ -25,15 +25,14 @@ from ..comm.control_block import FIRST_VIEW, SUPERVISOR, ControlBlock
 from ..comm.pipes import MessageSender, MessageSink
 from ..comm.shared_memory import SharedMemory
 from ..comm.shm_team import Over, SharedMemoryTeam, check_ending, unpack
+from ..comm.stack_dump import install_stack_dump
 from ..comm.team import Team
 from ..comm.torch_group import World, is_lost_peer
-from ..comm.torch_team import opened
+from ..comm.torch_team import TorchTeam, opened
 from ..config import Plan
 from ..context import Run
 from ..data.position import DataPosition
-from ..hangs.stack_dump import install_stack_dump
-from ..process_settings.environment import run_environment
-from ..process_settings.torch_settings import TorchSettings
+from ..process_settings import TorchSettings, run_environment
 from ..progress import RemoteScreen, RunSnapshot
 from .settings import Settings
 
@@ -75,23 +74,10 @@ class Channels:
     store_port: int | None
 
 
-class RankTeam(Team, Protocol):
-    """A team of several processes."""
-
-    num_reports: int
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The ranks that take part, by place."""
-        ...
-
-    def finish(self) -> bool:
-        """Block until the training function has returned everywhere. Return True if its result here is the run's."""
-        ...
+RankTeam = SharedMemoryTeam | TorchTeam
 
 
 def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any:  # Any: the user's result
-    """Run a rank of a local run."""
     sender = MessageSender(channels.pipe)
     install_stack_dump(channels.stacks)  # before the supervisor knows the pid: without a handler the signal would kill
     sender.say("here", os.getpid(), current().gpus)
@@ -142,7 +128,6 @@ def train_as_rank(
         fixed=settings.fixed,
         names=lambda: [name for rank in team.members for name in settings.devices[rank]],
         verify=settings.verify,
-        spare_cpus=settings.spare_cpus,
     )
     job, out, err = current(), sys.stdout, sys.stderr
 

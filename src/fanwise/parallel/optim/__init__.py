@@ -2,5 +2,4 @@
 
 step_optimizer   the optimizer of a step, updated as a whole or by slices
 sharded          each process updates its slice of the parameters and keeps its slice of the state
-elementwise      which optimizers can be divided
 """

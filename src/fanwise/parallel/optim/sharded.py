@@ -12,37 +12,64 @@ parameters from then on if the program adds parameters, adds a hook that must se
 `optimizer.state`, or has another step that needs whole gradients. All processes learn of it in the same exchange.
 """
 
+import inspect
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+import torch.optim.optimizer as optimizer_module
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from ..comm.flat_layout import Bucket, in_order
-from .elementwise import COUNTED, KEYS, has_hooks, make_like
+from ..comm.shm_areas import Areas
+from ..validation.misuse import hooks
+
+Group = Mapping[str, Any]  # settings of an optimizer
 
 
-class SliceMemory(Protocol):
-    """Shared memory for the new parameters, and for up to three values of state for each of their elements."""
+def _adam_keys(group: Group) -> list[str]:
+    return ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(group["amsgrad"])
 
-    def new_params(self, bucket: Bucket) -> Tensor:
-        """Return the memory of the new elements, which their owner writes."""
-        ...
 
-    def state(self, key: int, version: int, bucket: Bucket) -> Tensor:
-        """Return one value of the state of these elements, in one of the two versions."""
-        ...
+def _rmsprop_keys(group: Group) -> list[str]:
+    return ["square_avg"] + ["momentum_buffer"] * bool(group["momentum"]) + ["grad_avg"] * bool(group["centered"])
 
-    def whole_state(self, key: int, version: int, place: int) -> Tensor:
-        """Return the same for a whole parameter, in its shape."""
-        ...
 
-    def whole_param(self, place: int) -> Tensor:
-        """Return a whole new parameter, in its shape."""
-        ...
+# The values that each keeps for every element of a parameter.
+KEYS: dict[type[Optimizer], Callable[[Group], list[str]]] = {
+    SGD: lambda group: ["momentum_buffer"] if group["momentum"] else [],
+    Adam: _adam_keys,
+    AdamW: _adam_keys,
+    RMSprop: _rmsprop_keys,
+    Adagrad: lambda group: ["sum"],
+}
+COUNTED = (Adam, AdamW, RMSprop, Adagrad)  # those that also count their updates
+
+
+def is_elementwise(optimizer: Optimizer, params: Sequence[nn.Parameter]) -> bool:
+    """Return True if the optimizer can be divided, and has state for every element."""
+    keys = KEYS.get(type(optimizer))
+    if keys is None or not all(param.is_floating_point() for param in params):
+        return False
+    is_plain = not any(group.get("capturable") or group.get("differentiable") for group in optimizer.param_groups)
+    return is_plain and not has_hooks(optimizer) and any(keys(group) for group in optimizer.param_groups)
+
+
+def has_hooks(optimizer: Optimizer) -> bool:
+    """Return True if a hook of the program is called for each update, which must see all gradients."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    num_global = len(optimizer_module._global_optimizer_pre_hooks) + len(optimizer_module._global_optimizer_post_hooks)
+    return bool(own) or num_global > hooks()
+
+
+def make_like(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> Optimizer:
+    """Return an optimizer of the same class, with the same defaults, for other parameters."""
+    kind: Callable[..., Optimizer] = type(optimizer)
+    accepted = inspect.signature(kind.__init__).parameters
+    return kind(list(groups), **{name: value for name, value in optimizer.defaults.items() if name in accepted})
 
 
 class ShardedOptimizer:
@@ -52,7 +79,7 @@ class ShardedOptimizer:
         params: parameters of the step.
     """
 
-    def __init__(self, optimizer: Optimizer, memory: SliceMemory, params: Sequence[nn.Parameter]) -> None:
+    def __init__(self, optimizer: Optimizer, memory: Areas, params: Sequence[nn.Parameter]) -> None:
         self._optimizer = optimizer
         self._keys = KEYS[type(optimizer)]
         self._is_counted = type(optimizer) in COUNTED
@@ -89,7 +116,6 @@ class ShardedOptimizer:
 
     @property
     def _is_read(self) -> bool:
-        """True if the program has read or replaced `optimizer.state`."""
         is_replaced = self._optimizer.state is not self._lazy_state and not self._is_loaded
         return is_replaced or self._lazy_state.is_fetched
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm.flat_layout import Bucket
-from .elementwise import is_elementwise
-from .sharded import ShardedOptimizer, SliceMemory
+from ..comm.shm_areas import Areas
+from .sharded import ShardedOptimizer, is_elementwise
 
 # Version of the sliced state, and whether slices must end. None: the process updates the whole optimizer.
 SliceStatus = tuple[int | None, bool] | None
@@ -32,7 +32,7 @@ class StepOptimizer:
         """Update all parameters with their gradients, or with those that `closure` computes."""
         self.optimizer.step(closure)
 
-    def enable_slices(self, memory: SliceMemory) -> None:
+    def enable_slices(self, memory: Areas) -> None:
         """Update by slices from now on, in this shared memory, if the optimizer allows it."""
         if self._in_parts and is_elementwise(self.optimizer, self.params):
             self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)
@@ -67,13 +67,10 @@ class StepOptimizer:
 
 
 class StepOptimizers:
-    """The optimizers of all steps of a run."""
-
     def __init__(self) -> None:
         self._by_optimizer: dict[int, list[StepOptimizer]] = {}
 
     def __contains__(self, optimizer: Optimizer) -> bool:
-        """Return True if a step updates it."""
         return id(optimizer) in self._by_optimizer
 
     def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:

@@ -5,4 +5,7 @@ manual_step       `for shard in step.shards(batch)`: the same with a loop of the
 batch_execution   what both do with one batch
 cuda_graph        `capture=True`: a whole step as one CUDA graph
 loss_scale        scaled losses for float16
+replicas          forward and backward of the shards of a process; their losses, buffers and gradients in the modules
+                  `losses`, `buffers`, `gradients`
+tree              cuts a batch into shards and adds along a fixed tree
 """

@@ -11,27 +11,31 @@ When a process is lost, everything from `transaction` to `gather` is repeated, w
 process's.
 """
 
+import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Generator, Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..comm.team import NotSame, Sums, Team
+from ..comm.team import NotSame, Sums, Team, divide
 from ..config import Plan
-from ..data.batch import Batch, as_batch
+from ..data.batch import Batch, as_batch, discard_contents
+from ..optim.step_optimizer import StepOptimizer
 from ..progress import ProgressLine
-from ..replica.gradients import Partial, divided
-from ..replica.replicas import Replica, ShardWork
 from ..rng import kept_streams
-from ..shards import Node, assign
 from ..validation.arguments import check_compiled, check_optimizer, is_compiled_by_shape
 from ..validation.consistency import Verifier
 from ..validation.misuse import library_update
-from .loss_scale import LossScale, unscale
+from .gradients import Partial, add_grads, check_apart, divided
+from .loss_scale import LossScale, are_finite, unscale
+from .replicas import Execute, Replica, ShardWork
+from .tree import Node, assign
 
 
 class ShardLoopGuard:
@@ -191,7 +195,6 @@ class BatchExecution:
         return [ShardWork(index, batch.shard, batch.sizes[index], alone, factor) for index in self.own_shards(batch)]
 
     def own_shards(self, batch: Batch) -> range:
-        """The indices of the shards of this process."""
         return assign(len(batch.sizes), self.team.size)[self.team.place]
 
     def isolated_work(self, batch: Batch, index: int) -> ShardWork:
@@ -204,7 +207,6 @@ class BatchExecution:
 
     @property
     def num_shards(self) -> int:
-        """Shards of each batch."""
         return self._plan.shards
 
     @property
@@ -258,12 +260,115 @@ class BatchExecution:
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts, and the state of the loss scale."""
         counts = {"batches": self.batches, "executions": self.executions}
         return counts if self.loss_scale is None else counts | {"loss_scale": self.loss_scale.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.batches, self.executions = state["batches"], state["executions"]
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
+
+
+@dataclass(slots=True)
+class AccumulatedGradients:
+    """Summed gradients of the batches since the last update."""
+
+    grads: list[Tensor | None]
+    count: float | Tensor
+    batches: int
+
+
+class TrainStages:
+    """The stages of a step: forward and backward, reduction, clipping, update.
+
+    Attributes:
+        execution: of the batches of this step.
+        updates: number of updates.
+        grad_norm: the 2-norm of the gradients of the last update, if it was computed.
+    """
+
+    def __init__(
+        self,
+        execution: BatchExecution,
+        placement: StepOptimizer,
+        execute: Execute,
+        *,
+        clip_norm: float | None,
+        accumulate: int,
+    ) -> None:
+        self.execution = execution
+        self.updates = 0
+        self.clip_norm = clip_norm
+        self.grad_norm: Tensor | None = None
+        self.accumulated: AccumulatedGradients | None = None
+        self._replica = execution.replica
+        self._placement = placement
+        self._execute = execute
+        self._accumulate = accumulate
+
+    def train(self, batch: Batch) -> Partial:
+        """Execute all stages for a batch. Return the sums over all shards."""
+        execution = self.execution
+        is_update = self.accumulated is None and (self._accumulate == 1 or batch.last)
+        while True:
+            with execution.team.attempt() as attempt, execution.transaction():
+                nodes = self._forward_backward(batch)
+                total = execution.reduce(nodes, batch, mean=is_update)
+                is_sliced = is_update and self._placement.is_sharded
+                if is_sliced:
+                    execution.update_slices()
+                else:
+                    execution.gather(total, mean=is_update)
+            if not attempt.is_void:
+                break
+            discard_contents(batch)
+        execution.record(batch, total)
+        if is_sliced:
+            self.updates += 1
+        elif is_update:
+            self._update(total.grads)
+        else:
+            self._accumulate_grads(total, batch.last)
+        return total
+
+    def _forward_backward(self, batch: Batch) -> list[Node[Partial]]:
+        execution = self.execution
+        with execution.shard_context():
+            return self._execute(execution.shard_work(batch), execution.key, len(batch.sizes))
+
+    def _accumulate_grads(self, total: Partial, last: bool) -> None:
+        """Add the gradients of a batch to those before it. Update after the last of `accumulate` batches."""
+        if self.accumulated is None:
+            self.accumulated = AccumulatedGradients(total.grads, total.count, 1)
+        else:
+            if self._replica.is_checked:
+                check_apart(total.grads, [self.accumulated.grads])
+            add_grads(self.accumulated.grads, total.grads)
+            self.accumulated.count = self.accumulated.count + total.count
+            self.accumulated.batches += 1
+        if self.accumulated.batches >= self._accumulate or last:
+            accumulated, self.accumulated = self.accumulated, None
+            divide(accumulated.grads, accumulated.count)
+            self._update(accumulated.grads)
+
+    def _update(self, grads: Sequence[Tensor | None]) -> None:
+        """Clip these mean gradients and call the optimizer, unless a scaled loss has made them infinite."""
+        scale = self.execution.loss_scale
+        if scale is None or scale.adjust(are_finite(grads)):
+            self.clip_and_step(grads)
+            self.updates += 1
+
+    def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
+        """Clip these mean gradients and call the optimizer."""
+        for param, grad in zip(self._replica.params, grads, strict=True):
+            param.grad = grad
+        try:
+            if self.clip_norm is not None:
+                present = [param.grad for param in self._replica.params if param.grad is not None]
+                self.grad_norm = get_total_norm(present)
+                if self.clip_norm < math.inf:
+                    clip_grads_with_norm_(self._replica.params, self.clip_norm, self.grad_norm)
+            with library_update():
+                self._placement.step()
+        finally:
+            self._replica.forget_grads()

@@ -17,7 +17,6 @@ decided whether they are finite.
 """
 
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -29,12 +28,13 @@ from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
 from ..data.batch import Batch, Content, Rows, tensors_in
-from ..replica.gradients import Partial, add
-from ..replica.replicas import LossFn, ShardWork, noted
 from ..rng import begin, kept_streams
-from ..shards import Node, TreeSum
 from ..validation.fingerprints import have_same_bits
-from .batch_execution import BatchExecution
+from .batch_execution import BatchExecution, TrainStages
+from .gradients import Partial, add
+from .loss_scale import are_finite
+from .replicas import LossFn, ShardWork, noted
+from .tree import Node, TreeSum
 
 T = TypeVar("T")
 
@@ -42,7 +42,6 @@ _log = logging.getLogger(__name__)
 _cuda: Any = torch.cuda  # parts of it have no annotations
 
 _MAX_GRAPHS = 8
-_PROBED_STEPS = range(20, 40)
 
 
 class Graph(Protocol):
@@ -116,25 +115,10 @@ class CudaGraph:
 GRAPHS: dict[str, Callable[[torch.device, int], Graph]] = {"cuda": CudaGraph}
 
 
-class CapturableStages(Protocol):
-    """The stages of a step that are captured: `TrainStages`."""
-
-    updates: int
-    grad_norm: Tensor | None
-
-    def train(self, batch: Batch) -> Partial:
-        """Execute the step without a graph."""
-        ...
-
-    def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer."""
-        ...
-
-
 class StepGraphs:
     """The CUDA graphs of one step, by kind of step; see the module."""
 
-    def __init__(self, stages: CapturableStages, execution: BatchExecution, optimizer: Optimizer) -> None:
+    def __init__(self, stages: TrainStages, execution: BatchExecution, optimizer: Optimizer) -> None:
         self._stages = stages
         self._execution = execution
         self._optimizer = optimizer
@@ -239,7 +223,7 @@ class _Snapshot:
 class _TrainingState:
     """Everything that a step changes: parameters, buffers, the state of the optimizer, and counts."""
 
-    def __init__(self, execution: BatchExecution, stages: CapturableStages, optimizer: Optimizer) -> None:
+    def __init__(self, execution: BatchExecution, stages: TrainStages, optimizer: Optimizer) -> None:
         self._execution = execution
         self._stages = stages
         self._optimizer = optimizer
@@ -323,7 +307,6 @@ class _Inputs:
         return _Inputs(self._sizes, self._rows._replace(indices=self._rows.indices.clone()), ())
 
     def load(self, inputs: "_Inputs") -> None:
-        """Copy other inputs of the same kind into this memory."""
         torch._foreach_copy_(self._tensors, inputs._tensors)
 
     def shard(self, index: int) -> Content | None:
@@ -343,7 +326,7 @@ class _CapturedStep:
 
     def __init__(
         self,
-        stages: CapturableStages,
+        stages: TrainStages,
         execution: BatchExecution,
         optimizer: Optimizer,
         batch: Batch,
@@ -386,7 +369,7 @@ class _CapturedStep:
             total = self._exchange(batch, inputs)
             self._execution.record(batch, total)
             scale = self._execution.loss_scale
-            if scale is None or scale.update(total.grads):
+            if scale is None or scale.adjust(are_finite(total.grads)):
                 self._update(total.grads)
                 self._stages.updates += 1
         if self._grad_norm is not None:
@@ -394,7 +377,6 @@ class _CapturedStep:
         return total
 
     def _replay(self, batch: Batch, inputs: _Inputs) -> None:
-        """Launch the graph for another batch."""
         self._inputs.load(inputs)
         if self._factor is not None:
             self._factor.fill_(self._execution.loss_factor(batch))
@@ -489,45 +471,8 @@ def check_capturable(
         )
 
 
-class LaunchProbe:
-    """Suggests `capture=True` once if launching operations takes longer than executing them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._steps = 0
-        self._launch_bound = 0
-
-    @property
-    def is_active(self) -> bool:
-        return self._device.type == "cuda" and self._steps < _PROBED_STEPS.stop
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Execute one step in the block."""
-        began_s = time.perf_counter()
-        yield
-        self._steps += 1
-        if self._steps <= _PROBED_STEPS.start:
-            return
-        # If the device finishes right after the last launch, it has waited for the launches before.
-        done = _cuda.Event()
-        done.record(torch.cuda.current_stream(self._device))
-        launched_s = time.perf_counter()
-        until_s = launched_s + 0.05 * (launched_s - began_s)
-        while not (is_done := done.query()) and time.perf_counter() < until_s:
-            pass
-        self._launch_bound += is_done
-        if self._steps == _PROBED_STEPS.stop and self._launch_bound > 0.9 * len(_PROBED_STEPS):
-            _log.warning(
-                "the GPU waits for the CPU, which takes %.1f ms to launch the operations of a step: "
-                "run.step(..., capture=True) launches them all at once",
-                1000 * (launched_s - began_s),
-            )
-
-
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Explain errors of a capture."""
     try:
         yield
     except Exception as error:

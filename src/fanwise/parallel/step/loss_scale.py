@@ -68,14 +68,6 @@ class LossScale:
         """Return the factor of the summed losses of a batch with this number of samples."""
         return self.scale / float(1 << (samples.bit_length() - 1))
 
-    def update(self, grads: Sequence[Tensor | None]) -> bool:
-        """Return whether these gradients are finite, so that the update is made, and adjust the scale.
-
-        Args:
-            grads: of the whole batch, divided by the factor. Blocks until their device has computed them.
-        """
-        return self.adjust(are_finite(grads))
-
     def adjust(self, finite: bool) -> bool:
         """Adjust the scale to whether the gradients are finite. Return `finite`."""
         if finite:
@@ -111,7 +103,6 @@ class LossScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned, here or of a GradScaler."""
         self.scale = float(state["scale"])
         self._growth_factor = state["growth_factor"]
         self._backoff_factor = state["backoff_factor"]

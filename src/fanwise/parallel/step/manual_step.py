@@ -17,20 +17,20 @@ the first shard of the first batch is yielded twice and must have the same gradi
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 
 from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
-from ..replica.gradients import Partial, add, add_grads, check_apart
-from ..replica.replicas import ShardWork, noted, scaled
 from ..rng import begin
-from ..shards import Node, TreeSum
 from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
+from .gradients import Partial, add, add_grads, check_apart
 from .loss_scale import are_finite
+from .replicas import ShardWork, noted, scaled
+from .tree import Node, TreeSum
 
 
 @dataclass(slots=True)
@@ -92,16 +92,6 @@ class ManualStep:
     @property
     def _has_gradients(self) -> bool:
         return any(param.grad is not None for param in self._replica.params)
-
-    def __call__(self, *batch: object) -> NoReturn:
-        """Raise TypeError: this step has no loss function."""
-        raise TypeError(
-            "run.step(model, optimizer) got no loss function, so its step is not called with a batch.\n"
-            "  wrong:  step = run.step(model, optimizer); step(batch)\n"
-            "  right:  step = run.step(model, optimizer, loss_fn); step(batch)\n"
-            "  right:  for x, y in step.shards(batch): step.backward(...)    # a loop of your own\n"
-            "          step.update()"
-        )
 
     # -- a loop ----------------------------------------------------------------------------------------------------
 
@@ -308,7 +298,6 @@ class ManualStep:
         return self._execution.state_dict() | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self._execution.load_state_dict(state)
         self.updates, self._is_finite = state["updates"], state["finite"]
         for param, grad in zip(self._replica.params, state["grads"] or (), strict=bool(state["grads"])):

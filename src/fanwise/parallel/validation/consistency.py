@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...tensor.random.keys import Key
 from ..comm.team import Team
 from ..data.batch import Batch
-from ..replica.replicas import Replica, ShardWork
+from ..step.replicas import Replica, ShardWork
 from .fingerprints import (
     Facts,
     batch_fingerprints,

@@ -79,7 +79,6 @@ def module_fingerprints(modules: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 def optimizer_settings(groups: Sequence[Mapping[str, Any]]) -> dict[str, object]:  # Any: settings
-    """The settings of each parameter group."""
     return {
         f"{name} of parameter group {number}": fingerprint(value) if isinstance(value, Tensor) else value
         for number, group in enumerate(groups)

@@ -10,7 +10,7 @@ each shard.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from ...tensor.random.keys import Key
 from ..data.batch import Content, as_arguments
 from ..rng import begin, generators_of
-from ..shards import Node, TreeSum
 from .buffers import Buffers
 from .gradients import Changed, Partial, add, check_apart
 from .losses import GIVEN, RETURNED, LossReader
+from .tree import Node, TreeSum
 
 _CPU = torch.device("cpu")
 
@@ -45,16 +45,8 @@ class ShardWork:
     factor: float | Tensor = 1.0
 
 
-class Device(Protocol):
-    """Executes shards: a `LocalDevice`, or a `GlobalNormDevice`."""
-
-    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        """Execute consecutive shards. Return the nodes of the tree over `shards` that they form.
-
-        Args:
-            key: of this batch; each shard derives its own.
-        """
-        ...
+# Executes consecutive shards and returns the nodes of the tree that they form: (work, key of the batch, shards).
+Execute = Callable[[Sequence[ShardWork], Key, int], list[Node[Partial]]]
 
 
 class Replica:
@@ -96,7 +88,6 @@ class Replica:
         self.add_modules({f"also[{number}]": module for number, module in enumerate(also)})
 
     def add_modules(self, modules: Mapping[str, nn.Module]) -> None:
-        """Add modules that shards use."""
         parts = {id(part) for module in self.modules.values() for part in module.modules()}
         new = {name: module for name, module in modules.items() if id(module) not in parts}
         self.modules = {**self.modules, **new}
@@ -104,6 +95,21 @@ class Replica:
         params = [param for module in self.modules.values() for param in module.parameters()]
         self.others = [param for param in dict.fromkeys(params) if param not in own]
         self.buffers = Buffers(self.modules, self._mean_buffers)
+
+    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
+        """Execute consecutive shards. Return the nodes of the tree over `shards` that they form.
+
+        Args:
+            key: of this batch; each shard derives its own.
+        """
+        tree: TreeSum[Partial] = TreeSum(shards, add)
+        for each in work:
+            with noted(each, shards):
+                value = self.differentiate(each, key) if each.samples else None
+                if self.is_checked and value is not None:
+                    check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
+            tree.put(Node(each.index, each.index + 1, value))
+        return tree.nodes
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Execute forward and backward of a shard. The gradients are taken out of the parameters."""
@@ -142,7 +148,6 @@ class Replica:
         return _partial(grads, loss, count, work.samples, changed)
 
     def forget_grads(self) -> None:
-        """Set the gradients of the model to None."""
         for param in self.params:
             param.grad = None
 
@@ -164,23 +169,6 @@ class Replica:
         if self._autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, self._autocast)
-
-
-class LocalDevice:
-    """A device of this process."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        tree: TreeSum[Partial] = TreeSum(shards, add)
-        for each in work:
-            with noted(each, shards):
-                value = self._replica.differentiate(each, key) if each.samples else None
-                if self._replica.is_checked and value is not None:
-                    check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
-            tree.put(Node(each.index, each.index + 1, value))
-        return tree.nodes
 
 
 def _partial(

@@ -10,10 +10,7 @@ import faulthandler
 import os
 import secrets
 import signal
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -110,18 +107,8 @@ def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -
     if state not in ("R", "S", "D"):
         return sentence
     lines = user_frames(stacks.request_dump(send).splitlines())
-    return _with_stack(sentence, lines) if lines else f"{sentence} It does not answer with its Python stack."
-
-
-def describe_thread(thread: threading.Thread) -> str:
-    """Return the state and the stack of another thread of this process."""
-    stack = traceback.walk_stack(sys._current_frames().get(thread.ident or 0))
-    frames = [f'  File "{frame.f_code.co_filename}", line {line} in {frame.f_code.co_name}' for frame, line in stack]
-    _, sentence = _state(thread.native_id or 0)
-    return _with_stack(sentence, user_frames(["Stack (most recent call first):", *frames]))
-
-
-def _with_stack(sentence: str, lines: Sequence[str]) -> str:
+    if not lines:
+        return f"{sentence} It does not answer with its Python stack."
     omitted = [f"  ... and {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
     return "\n".join([sentence, *(f"  {line}" for line in lines[:_MAX_LINES]), *omitted])
 

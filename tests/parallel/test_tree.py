@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.parallel.shards import Node, TreeSum, assign, cut, total
+from fanwise.parallel.step.tree import Node, TreeSum, assign, cut, total
 
 # A value is the text of its own sum, so that any other order of additions shows.
 MANY = 40

@@ -42,8 +42,6 @@ class Stragglers:
 
 @dataclass(slots=True)
 class StragglerDetector:
-    """See the module."""
-
     _key: tuple[int, int] | None = None
     _updated_s: float = 0.0
     _late_s: float = 0.0

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..comm.node_info import decode_nodes, encode_nodes, to_device
-from ..comm.team import Team, check_total
 from ..optim.step_optimizer import StepOptimizer
-from ..replica.gradients import Partial, add
-from ..shards import Node, total
-from .contract import AllReduce, AllReducePlan, Found
-from .two_shot import TwoShot
+from ..step.gradients import Partial, add
+from ..step.tree import Node, total
+from .all_reduce import AllReduce, AllReducePlan, Found, TwoShot
+from .node_info import decode_nodes, encode_nodes, to_device
+from .team import Team, check_total
 
 
 class TeamSums:

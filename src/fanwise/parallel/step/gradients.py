@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..shards import Node, total
 from ..validation.fingerprints import have_same_bits
+from .tree import Node, total
 
 # The value of a buffer after a step: the mean over the samples; that of the first shard; equal in all shards.
 Rule = Literal["mean", "first", "same"]
@@ -136,7 +136,6 @@ def total_into(
 
 
 def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """Return the sum of two gradients in `out`."""
     if left is not None and right is not None:
         return torch.add(left, right, out=out)
     only = left if right is None else right

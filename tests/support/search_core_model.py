@@ -370,7 +370,7 @@ class SearchModel:
             self.source.enqueue(event.config)
             self._fill(event.now_s)
 
-    def _workers(self, event: events.Workers) -> None:
+    def _workerschanged(self, event: events.WorkersChanged) -> None:
         self.slots.resize(event.n_workers)
         self._fill(event.now_s)
 

@@ -146,8 +146,8 @@ class SearchCore:
             events.EarlierTrial: self._on_earlier, events.Begin: self._on_begin, events.Suggested: self._on_suggested,
             events.Ready: self._trials.on_ready, events.Reported: self._on_reported, events.Ended: self._on_ended,
             events.Free: self._on_free, events.Tick: self._on_tick, events.Interrupt: self._on_interrupt,
-            events.Command: self._on_command, events.Enqueued: self._on_enqueued, events.Workers: self._on_workers,
-            events.TrialRequested: self._on_trial_requested, events.Resumed: self._on_resumed,
+            events.Command: self._on_command, events.Enqueued: self._on_enqueued, events.Resumed: self._on_resumed,
+            events.WorkersChanged: self._on_workers_changed, events.TrialRequested: self._on_trial_requested,
         }  # fmt: skip
 
     def handle(self, event: Event) -> list[Action]:
@@ -228,7 +228,7 @@ class SearchCore:
         self._fill(event.now_s)
         self._slots.has_offer &= self._suggestions.is_awaited  # the offer expires unless a trial awaits a suggestion
 
-    def _on_workers(self, event: events.Workers) -> None:
+    def _on_workers_changed(self, event: events.WorkersChanged) -> None:
         self._slots.resize(event.n_workers)
         self._fill(event.now_s)
 

@@ -44,7 +44,7 @@ _EVENTS: Final[Mapping[str, type[Event]]] = {
     "interrupt": events.Interrupt,
     "command": events.Command,
     "enqueued": events.Enqueued,
-    "workers": events.Workers,
+    "workers": events.WorkersChanged,
     "requested": events.TrialRequested,
     "resumed": events.Resumed,
 }
@@ -110,7 +110,7 @@ def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
 
 
 def _report_body(event: events.Reported, actions: list[Action]) -> Body:
-    body: Body = {"attempt": event.attempt, "values": event.values, "worker_time": event.worker_time_s}
+    body: Body = {"attempt": event.attempt, "values": event.values, "worker_time": event.objective_s}
     if event.checkpoint is not None:
         body["checkpoint"] = event.checkpoint
     answer = actions[0]
@@ -132,8 +132,8 @@ def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any
     """Return the event of a row. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
     if kind == "report":
         trial_id = -1 if trial_id is None else trial_id
-        values, seconds = body["values"], body["worker_time"]
-        return events.Reported(t_s, trial_id, body["attempt"], values, seconds, body.get("checkpoint"))
+        values, objective_s = body["values"], body["worker_time"]
+        return events.Reported(t_s, trial_id, body["attempt"], values, objective_s, body.get("checkpoint"))
     event = _EVENTS[kind]
     fields: Body = {name: body[name] for name in _EVENT_FIELDS[event] if name in body}
     if event is events.Ended:

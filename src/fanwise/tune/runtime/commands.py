@@ -53,7 +53,7 @@ def command_for(
             _check_starts_trials("the number of workers", state)
             limit = counted(number, "trial")
             answer = f"at most {limit} at a time from now on; running trials are not interrupted"
-            return lambda now_s: events.Workers(now_s, number), answer
+            return lambda now_s: events.WorkersChanged(now_s, number), answer
     raise ValueError(
         f"unknown command {command!r} with {counted(len(args), 'argument')}. "
         f"Do both processes run the same version of fanwise?"

@@ -202,8 +202,8 @@ class SearchRunner:
             else:
                 self._report = report
                 now_s = self._loop.now_s() - self._zero_s
-                values, worker_time_s, checkpoint = report.values, report.worker_time_s, report.checkpoint
-                self._apply(events.Reported(now_s, attempt.trial_id, attempt.number, values, worker_time_s, checkpoint))
+                values, objective_s, checkpoint = report.values, report.worker_time_s, report.checkpoint
+                self._apply(events.Reported(now_s, attempt.trial_id, attempt.number, values, objective_s, checkpoint))
         except BaseException as error:
             self._fail(error)
 

@@ -20,7 +20,7 @@ from ..plot import SearchData, importance, incumbent, learning_curves, pareto_fr
 from .display.screen import is_shown
 from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
-from .pareto_results import ParetoPoint, hypervolume_of, pareto_of
+from .pareto_results import ParetoPoint, hypervolume_of, pareto_points
 from .plot_data import front_data, search_data
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
@@ -144,7 +144,7 @@ class Experiment:
         >>> [(point.trial_id, point.values) for point in load_experiment("networks").pareto()]
         [(3, {'error': 0.02, 'latency_ms': 9.0}), (7, {'error': 0.05, 'latency_ms': 4.0})]
         """
-        return pareto_of(self._history())
+        return pareto_points(self._history())
 
     def hypervolume(self, reference_point: Mapping[str, float] | None = None) -> float:
         """Return the exact hypervolume dominated by all reports, up to a reference point.

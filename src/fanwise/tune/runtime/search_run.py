@@ -253,10 +253,7 @@ class SearchRun:
     def _create(self) -> tuple[Record, SearchState, SearchCore]:
         """Create the record of a new experiment."""
         root, settings = self._checkpoint_root, self.settings
-        meta = {
-            **settings.new_metadata(self.name, name_of(self.objective)),
-            "warm_start": self.summaries,
-        }
+        meta = {**settings.new_metadata(self.name, name_of(self.objective)), "warm_start": self.summaries}
         claim(root, str(meta["id"]), self.path)
         try:
             record = Record.create(self.path, meta)

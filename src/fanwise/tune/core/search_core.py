@@ -216,7 +216,7 @@ class SearchCore:
         if event.error is not None:
             self._fail("searcher", "the searcher failed", event.error, event.now_s)
         self._fill(event.now_s)
-        self._slots.has_offer &= self._suggestions.is_awaited  # the offer expires unless a trial awaits a suggestion
+        self._slots.has_request &= self._suggestions.is_awaited  # dropped unless a trial awaits a suggestion
 
     def _on_enqueued(self, event: events.Enqueued) -> None:
         if self._stage == "open":
@@ -224,9 +224,9 @@ class SearchCore:
             self._fill(event.now_s)
 
     def _on_trial_requested(self, event: events.TrialRequested) -> None:
-        self._slots.has_offer = True
+        self._slots.has_request = True
         self._fill(event.now_s)
-        self._slots.has_offer &= self._suggestions.is_awaited  # the offer expires unless a trial awaits a suggestion
+        self._slots.has_request &= self._suggestions.is_awaited  # dropped unless a trial awaits a suggestion
 
     def _on_workers_changed(self, event: events.WorkersChanged) -> None:
         self._slots.resize(event.n_workers)
@@ -265,11 +265,10 @@ class SearchCore:
         # Some suspended trials were counted as stopped, but will run again.
         self.counts.num_trials_stopped -= self._trials.suspend_lost()
         active = list(self._trials.active.values())
+        outcome = Outcome("lost", "the tuner exited before it recorded how the trial ended")
         for trial in active:
             if trial.state in ("stopping", "killed"):
-                self._end_attempt(
-                    trial, Outcome("lost", "the tuner exited before it recorded how the trial ended"), now_s
-                )
+                self._end_attempt(trial, outcome, now_s)
         for trial in active:
             self._release(trial, now_s)
         for trial in self._trials.suspended.values():
@@ -486,10 +485,10 @@ class SearchCore:
 
     def _check_names(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
         """Fail the search if a value is missing before any report was valid, as its name is probably misspelled."""
-        invalid = next((item for item in self._required if not is_number(values.get(item.name))), None)
-        if not self.counts.num_evaluations and invalid is not None and invalid.name not in values:
+        invalid_value = next((item for item in self._required if not is_number(values.get(item.name))), None)
+        if not self.counts.num_evaluations and invalid_value is not None and invalid_value.name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail("no-metric", f"the {invalid.role} {invalid.name!r} was not reported", problem, now_s)
+            self._fail("no-metric", f"the {invalid_value.role} {invalid_value.name!r} was not reported", problem, now_s)
 
     def _observation(
         self, trial_id: int, config: Mapping[str, object], iter: int, values: Mapping[str, Any]

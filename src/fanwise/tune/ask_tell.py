@@ -301,8 +301,6 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                 f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
             )
 
-    # -- events -----------------------------------------------------------------------------------------------------
-
     def _now_s(self) -> float:
         return time.monotonic() - self._zero_s
 

@@ -3,8 +3,8 @@
     event, actions  --to_row-->  kind, trial id, body (JSON)  --event_of, RecordedActions-->  event, actions
 
 The body has the fields of the event and the list `actions`. The actions are recorded so that readers need not compute
-them, and so that a replay can compare them. The fields of the answer to a report are keys of the body itself. Of an
-exception of the scheduler, only the text is recorded.
+them, and so that a replay can compare them. The fields of the answer to a report are keys of the body itself. An
+exception of the scheduler is recorded as text.
 """
 
 import dataclasses
@@ -104,8 +104,8 @@ def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
             for name in ("traceback", "last_output", "threads", "retry_alone")
             if (value := getattr(outcome, name))
         }
-    if recorded := _action_bodies(actions):
-        body["actions"] = recorded
+    if bodies := _action_bodies(actions):
+        body["actions"] = bodies
     return _KINDS[type(event)], getattr(event, "trial_id", None), body
 
 
@@ -123,8 +123,8 @@ def _report_body(event: events.Reported, actions: list[Action]) -> Body:
     else:
         assert isinstance(answer, Reject), "the first action after a report is Answer or Reject"
         body["rejected"] = answer.message
-    if len(actions) > 1 and (recorded := _action_bodies(actions[1:])):
-        body["actions"] = recorded
+    if len(actions) > 1 and (bodies := _action_bodies(actions[1:])):
+        body["actions"] = bodies
     return body
 
 
@@ -160,7 +160,7 @@ class RecordedActions:
         self._body = body
 
     def matches(self, actions: Sequence[Action]) -> bool:
-        """Return True if these actions would be recorded in the same way."""
+        """Return True if recording these actions would give the same row, apart from texts."""
         if self._is_report:
             if not actions or not _is_answer(actions[0], self._body):
                 return False

@@ -140,9 +140,9 @@ class Encoder:
     def ranks(self, rows: Rows) -> Ints:
         """Return the `_rank` of each value, (N, D), and -1 for absent hyperparameters."""
         ranks = np.empty(rows.shape, np.int64)
-        filled = np.nan_to_num(rows, nan=0.0)
+        rows_without_nan = np.nan_to_num(rows, nan=0.0)
         for d in range(self.num_dims):
-            ranks[:, d] = self._rank(d, filled[:, d])
+            ranks[:, d] = self._rank(d, rows_without_nan[:, d])
         ranks[np.isnan(rows)] = -1
         return ranks
 

@@ -151,9 +151,8 @@ class OptunaSearcher(Searcher):
             self.suggest(context)  # changes the state of the sampler
         else:
             self._sync_pending(context.pending)
-        if (
-            self._open_suggestion is not None and self._open_suggestion.config != config
-        ):  # another version of Optuna wrote the record
+        # The configurations differ if another version of Optuna wrote the record.
+        if self._open_suggestion is not None and self._open_suggestion.config != config:
             self._study.end(self._open_suggestion.number, "Failed", None)
             self._open_suggestion = None
         if self._open_suggestion is not None:
@@ -216,9 +215,8 @@ class OptunaSearcher(Searcher):
                     self._open_suggestion = None
                 return
             if trial.number is None:
-                if not trial.reports and (
-                    self._open_suggestion is None or self._open_suggestion.config != trial.config
-                ):
+                suggestion = self._open_suggestion
+                if not trial.reports and (suggestion is None or suggestion.config != trial.config):
                     return  # the trial is not in the study and has no result
                 trial.number = self._start(trial.config)
             if trial.is_paused:

@@ -165,8 +165,8 @@ class RecordedActions:
             if not actions or not _is_answer(actions[0], self._body):
                 return False
             actions = actions[1:]
-        recorded = self._body.get("actions", _NO_ACTIONS)
-        return list(map(_without_texts, _action_bodies(actions))) == list(map(_without_texts, recorded))
+        bodies = self._body.get("actions", _NO_ACTIONS)
+        return list(map(_without_texts, _action_bodies(actions))) == list(map(_without_texts, bodies))
 
     def actions(self) -> list[Action]:
         """Return the actions. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
@@ -196,10 +196,10 @@ def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
 
 def _without_texts(action: Mapping[str, Any]) -> Body:
     """Return a recorded action without its texts, and with only the kind of the reason why a trial failed."""
-    recorded = {key: value for key, value in action.items() if key not in _TEXTS}
+    body = {key: value for key, value in action.items() if key not in _TEXTS}
     if action["action"] == "judged" and "reason" in action:
-        recorded["reason_kind"] = action["reason"][0]
-    return recorded
+        body["reason_kind"] = action["reason"][0]
+    return body
 
 
 def _action_bodies(actions: Sequence[Action]) -> list[Body]:

@@ -320,12 +320,12 @@ class SearchRunner:
 
     def _with_last_output(self, event: events.Ended, actions: list[Action], job: Job) -> events.Ended:
         """Return the event. Add the last output of the job if the attempt failed and the event has no output."""
-        failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
-        if not failed or event.outcome.last_output:
+        has_failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
+        if not has_failed or event.outcome.last_output:
             return event
         output = self._engine.output(job)
-        last = output.err or output.out
-        return replace(event, outcome=replace(event.outcome, last_output=last)) if last else event
+        text = output.err or output.out
+        return replace(event, outcome=replace(event.outcome, last_output=text)) if text else event
 
     def _on_turn_end(self) -> None:
         """Commit the rows of this turn, then send the held answers."""

@@ -158,8 +158,8 @@ class PBT(ResourceScheduler):
         if resource >= self._maximum:
             self._at_maximum.setdefault(trial_id, observation.iter)
             return self._decide_at_maximum(resource)
-        last = member.interval_ends[-1].resource if member.interval_ends else member.start_resource
-        if resource < round_resource(last + self._interval):
+        last_resource = member.interval_ends[-1].resource if member.interval_ends else member.start_resource
+        if resource < round_resource(last_resource + self._interval):
             return Decision.CONTINUE
         rank = (observation.infeasibility, observation.loss)
         member.interval_ends.append(_IntervalEnd(observation.iter, resource, rank))

@@ -195,8 +195,8 @@ class Encoder:
         elif size:  # size is 0 if a domain is real-valued, so the space cannot be enumerated
             all_rows = self._all_rows = self._all_rows or self._enumerate_rows(sizes)
             keys = list(all_rows)
-            first = int(rng.integers(len(keys)))
-            return next((all_rows[key] for key in (*keys[first:], *keys[:first]) if key not in excluded), None)
+            start = int(rng.integers(len(keys)))
+            return next((all_rows[key] for key in (*keys[start:], *keys[:start]) if key not in excluded), None)
         return None
 
     def _enumerate_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:

@@ -252,10 +252,10 @@ class OptunaStudy:
 
         The other trials can be copied: they have failed or still run, so none has values yet.
         """
-        trials, previous = self._storage.get_all_trials(self._study_id), self._study
+        trials, previous_study = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)
         self._create_study(num_objectives)
-        self._study.is_stopped = previous.is_stopped
+        self._study.is_stopped = previous_study.is_stopped
         for key, value in attrs.items():
             self._storage.set_study_system_attr(self._study_id, key, value)
         for trial in trials:

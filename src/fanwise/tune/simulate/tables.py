@@ -148,10 +148,10 @@ class CurveTable:
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
         self._domains = {name: domain for name, domain in space.domains.items() if name != max_resource_attr}
-        missing = [name for name in self._domains if name not in configs]
-        if missing:
+        missing_names = [name for name in self._domains if name not in configs]
+        if missing_names:
             raise ValueError(
-                f"the space has {', '.join(map(repr, missing))}, but `configs` has only "
+                f"the space has {', '.join(map(repr, missing_names))}, but `configs` has only "
                 f"{', '.join(map(repr, configs)) or 'nothing'}"
             )
         self._columns = [
@@ -236,11 +236,12 @@ def from_frame(
     space = space if isinstance(space, Space) else Space(space)
     hyperparameters = [name for name in space.domains if name != max_resource_attr]
     names = [metrics] if isinstance(metrics, str) else list(metrics)
-    missing = [name for name in (*hyperparameters, *names, resource_attr, elapsed_attr) if name not in frame.columns]
-    if missing or frame.empty:
+    required_names = (*hyperparameters, *names, resource_attr, elapsed_attr)
+    missing_names = [name for name in required_names if name not in frame.columns]
+    if missing_names or frame.empty:
         columns_text = ", ".join(map(repr, frame.columns)) or "none"
-        missing_text = f"has no column {', '.join(map(repr, missing))}; its columns are {columns_text}"
-        raise ValueError(f"the data frame {missing_text if missing else 'has no rows'}")
+        missing_text = f"has no column {', '.join(map(repr, missing_names))}; its columns are {columns_text}"
+        raise ValueError(f"the data frame {missing_text if missing_names else 'has no rows'}")
     resources, column_indices = np.unique(frame[resource_attr].to_numpy(), return_inverse=True)
     rows: dict[tuple[object, ...], int] = {}
     configs = list(zip(*(frame[name].tolist() for name in hyperparameters), strict=True))

@@ -194,13 +194,13 @@ class Space:
         Parents are sampled such that the conditional hyperparameters in `partial` exist. Raises ValueError as `check`,
         and if hyperparameters cannot exist together.
         """
-        fixed = self._plain_values(partial, [])
+        given_values = self._plain_values(partial, [])
         units = {name: rng.random() for name in self._domains}
         values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
         for name, allowed in required_parents(partial, self._conditions).items():
-            if name not in fixed and not is_one_of(values[name], allowed):
+            if name not in given_values and not is_one_of(values[name], allowed):
                 values[name] = allowed[int(units[name] * len(allowed))]
-        return self._make_config({**values, **fixed})
+        return self._make_config({**values, **given_values})
 
     def grid(self, num_points: int | Mapping[str, int]) -> Iterator[dict[str, object]]:
         """Iterate over a grid of evenly spaced values. The last name changes fastest.
@@ -245,8 +245,8 @@ class Space:
 
         Raises ValueError with a list of all problems, such as missing or unknown names.
         """
-        missing = (name for name in self._domains if name not in config)
-        problems = [f"{name!r} is missing" for name in missing if exists(name, config, self._conditions)]
+        missing_names = (name for name in self._domains if name not in config)
+        problems = [f"{name!r} is missing" for name in missing_names if exists(name, config, self._conditions)]
         return self._make_config(self._plain_values(config, problems))
 
     def _plain_values(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:

@@ -73,8 +73,8 @@ def run(
 ) -> R:
     """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
 
-    With the same seed, shards and threads the result has the same bits on any number of devices. By default there are
-    4 shards and 1 thread, so 1 to 4 devices give the same bits.
+    The result has the same bits on any number of devices if seed, shards and threads are the same. By default there
+    are 4 shards and 1 thread, so 1 to 4 devices give the same bits.
 
     Args:
         train: is called with a `Run`. Pass hyperparameters by functools.partial.
@@ -107,8 +107,8 @@ def run(
             Choose a time well above the longest step, evaluation, and work between steps. Until its first step is
             done a process has ten times as long, at least a minute. Time in which a tuner decides on a report does
             not count. By default the others wait forever, and a warning names the process after a minute; on a
-            cluster and under a launcher, they wait as long as torch's process groups do, 30 minutes. With one process
-            there is only a warning.
+            cluster and under a launcher, they wait as long as torch's process groups do: 30 minutes with Gloo, 10
+            with NCCL. With one process there is only a warning.
         pool: the pool of the processes, also for one device. By default it belongs to this library, or to the job in
             which this is called. With `Pool(ray=...)` the processes are on the nodes of that cluster, on as few as
             have room.
@@ -142,8 +142,8 @@ def run(
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
     verify = whole_number("verify", verify, least=0)
     restarts = whole_number("restarts", restarts, least=0)
-    given = {"shards": shards, "seed": seed, "threads": threads}
-    fixed = frozenset(name for name, value in given.items() if value is not None)
+    arguments = {"shards": shards, "seed": seed, "threads": threads}
+    fixed = frozenset(name for name, value in arguments.items() if value is not None)
     if (process := launched()) is not None:
         check_fits(process, devices, processes, has_pool=pool is not None, restarts=restarts)
         device = device_of(process, devices)
@@ -247,8 +247,8 @@ def run_attempts(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _notice(plan: Plan, devices: int, device: torch.device, given: frozenset[str]) -> str:
-    return default_notice(devices, on_cpu=device.type == "cpu", shards=plan.shards, given=given, cpus=usable_cpus())
+def _notice(plan: Plan, devices: int, device: torch.device, fixed: frozenset[str]) -> str:
+    return default_notice(devices, on_cpu=device.type == "cpu", shards=plan.shards, given=fixed, cpus=usable_cpus())
 
 
 def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named: bool = True) -> tuple[range, ...]:

@@ -169,9 +169,17 @@ def test_a_restart_after_a_kill_has_the_same_bits(
 ) -> None:
     caplog.set_level("INFO")
     folder = tmp_path / "checkpoints" if saves else None
-    during = killed(tmp_path / "killed", rank)
+    kill, steps = killed(tmp_path / "killed", rank), tmp_path / "steps"
+
+    def during(run: Run, step: int) -> None:
+        if run.rank == 0:
+            with steps.open("a") as file:
+                file.write(f"{step} ")
+        kill(run, step)
+
     tensors, size = over_gloo(pool, functools.partial(train, during=during, folder=folder), restarts=1)
     assert size == 2 and same(tensors, expected)
+    assert steps.read_text().split() == list("012345" + ("567" if saves else "01234567"))
     where = f"from the checkpoint {folder}/5.pt" if saves else "from the beginning"
     assert f"The run starts again {where}; no restarts left." in caplog.text
     reports = [text for text in caplog.messages if text.startswith("report outside a tuner")]

@@ -1,4 +1,4 @@
-"""The control block: numbers and boxes in shared memory by which ranks and supervisor communicate.
+"""The control block: numbers and boxes in shared memory for the ranks and the supervisor.
 
     view        an even number for a set of members, and the next odd one while that changes
     decided     the last even view, to which the next two belong; 0 while they are written

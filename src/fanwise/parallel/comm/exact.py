@@ -48,16 +48,16 @@ class GroupTransport:
         if met.reached != self._reached:
             self._lay_out(met.reached)
         group, size = self._group, self._slice_bytes
-        nodes = [found for found in met.found if found.node.reached]
-        own = [found.number for found in nodes if found.place == group.place]
-        counts = [sum(found.place == place for found in nodes) for place in range(group.size)]
+        nodes = [node for node in met.found if node.node.reached]
+        own = [node.number for node in nodes if node.place == group.place]
+        counts = [sum(node.place == place for node in nodes) for place in range(group.size)]
         send = self._flat_memory("send", group.size * len(own) * size).view(group.size, len(own), size)
         self._fill(send, own)
         rows = self._flat_memory("rows", len(nodes) * size).view(len(nodes), size)
         if size:
             sizes = [len(own) * size] * group.size, [count * size for count in counts]
             group.all_to_all(send.view(-1), rows.view(-1), *sizes)
-        self._rows = {found[:2]: row for found, row in zip(nodes, rows, strict=True)}
+        self._rows = {node[:2]: row for node, row in zip(nodes, rows, strict=True)}
         return joined(self._layout.owned(group.place, group.size), met.flags())
 
     def _fill(self, send: Tensor, own: Sequence[int]) -> None:

@@ -111,7 +111,7 @@ def in_main_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the same values in main memory, by one copy for each type, because each copy waits for the device."""
     places_by_type: dict[torch.dtype, list[int]] = {}
     for place, tensor in enumerate(tensors):
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             places_by_type.setdefault(tensor.dtype, []).append(place)
     on_host = list(tensors)
     for places in places_by_type.values():

@@ -154,7 +154,7 @@ class SharedMemoryTeam:
         self._control.put(self.rank, slot, pack((operation, content)))
         self.barrier()
         contents = [unpack(self._control.get(rank, slot)) for rank in self._members]
-        error = divergence(self.rank, self._members, operation, [other for other, _ in contents])
+        error = divergence(self.rank, self._members, operation, [peer_operation for peer_operation, _ in contents])
         if error is not None:
             raise error
         return [content for _, content in contents]

@@ -216,10 +216,10 @@ class NotSame(ValueError):
 
 def divergence(own: int, ranks: Sequence[int], operation: str, operations: Sequence[str]) -> RuntimeError | None:
     """Return the error for rank `own` if the operations of the ranks differ from its own."""
-    for rank, other in zip(ranks, operations, strict=True):
-        if other != operation:
+    for rank, peer_operation in zip(ranks, operations, strict=True):
+        if peer_operation != operation:
             return RuntimeError(
-                f"the processes of the run do different things: rank {own} {operation}, rank {rank} {other}.\n"
+                f"the processes of the run do different things: rank {own} {operation}, rank {rank} {peer_operation}.\n"
                 f"The training function must take the same way in every process; run.rank may decide only what is "
                 f"printed or written."
             )

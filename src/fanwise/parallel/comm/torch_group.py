@@ -234,7 +234,7 @@ class TorchGroup:
                 raise WorkerLostError(self._describe_late(operation, waited_s)) from error
             raise WorkerLostError(
                 f"process {self.place} of {self.size} {operation}, and torch.distributed says: {error}\n"
-                f"Usually another process has ended: see what it printed last. If all are alive, one did not come "
+                f"Usually another process has ended: look at the end of its output. If all are alive, one did not come "
                 f"within the timeout of the process group."
             ) from error
         self.is_broken = before

@@ -107,12 +107,14 @@ class TorchTeam:
         if self._end is not None:
             raise self._end
         contents = self._group.gather((operation, content))
-        for place, (other, packed) in enumerate(contents):
-            if other == _FAILS:
+        for place, (peer_operation, packed) in enumerate(contents):
+            if peer_operation == _FAILS:
                 self._end = unpack_error(packed)
                 self._end.add_note(f"raised in process {place} of {self.size}")
                 raise self._end
-        self._end = divergence(self.place, range(self.size), operation, [other for other, _ in contents])
+        self._end = divergence(
+            self.place, range(self.size), operation, [peer_operation for peer_operation, _ in contents]
+        )
         if self._end is not None:  # all processes raise this, so nobody needs to be told
             raise self._end
         return [content for _, content in contents]
@@ -177,7 +179,7 @@ class TorchTeam:
         self.gather(_RETURNS, None)
         return self.place == 0
 
-    def tell(self, error: BaseException, within_s: float) -> None:
+    def send_error(self, error: BaseException, within_s: float) -> None:
         """Have the others raise this error. Blocks until they know, or for this time."""
         if self._end is None and not self._group.is_broken:
             with suppress(WorkerLostError):
@@ -239,6 +241,6 @@ def joined(
         except GeneratorExit:
             raise
         except BaseException as error:  # also sys.exit and ctrl-c
-            team.tell(error, tell_s)
+            team.send_error(error, tell_s)
             team.leave(tell_s)
             raise

@@ -257,17 +257,17 @@ class RaySupervisor:
         until_s = time.monotonic() + _CAUSE_S
         # A rank that has lost the connection to another one raises, and so has an outcome with an error in it.
         while rank.outcome.payload and (left_s := until_s - time.monotonic()) > 0:
-            other = self._next_end(left_s)
-            if other is None or other.outcome is None:
+            peer = self._next_end(left_s)
+            if peer is None or peer.outcome is None:
                 continue
             try:
-                value_of(other.outcome)
+                value_of(peer.outcome)
             except WorkerLostError as lost:
-                if not other.outcome.payload:
-                    rank, error = other, lost
+                if not peer.outcome.payload:
+                    rank, error = peer, lost
                     break
             except BaseException as cause:
-                cause.add_note(f"in {other}")
+                cause.add_note(f"in {peer}")
                 raise cause from None
         self.is_lost = True
         raise WorkerLostError(

@@ -125,7 +125,7 @@ def utilization(size: Size, payload: dict[str, object]) -> str:
                         name,
                         f"{startup_s:g}",
                         f"{search.num_trials_started:,}",
-                        f"{search.incumbent_at(math.inf):.2f}",
+                        f"{search.best_value_at(math.inf):.2f}",
                         f"{search.utilization:.4f}",
                     ]
                 )

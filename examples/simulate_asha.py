@@ -36,7 +36,7 @@ def logs() -> pd.DataFrame:
 
 
 def mean_error(searches: list[SimulatedSearch], time_s: float) -> str:
-    errors = [error for search in searches if (error := search.incumbent_at(time_s)) is not None]
+    errors = [error for search in searches if (error := search.best_value_at(time_s)) is not None]
     return f"{statistics.fmean(errors):12.4f}" if errors else f"{'-':>12}"
 
 

@@ -350,7 +350,7 @@ def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished)
         ["-m", "fanwise", "tune", "replay", "good", "--json"], folder=place.folder, environment=environment
     )
     assert done.status == 0, done.said
-    assert json.loads(done.out)["num_different"] == 0
+    assert json.loads(done.out)["num_differences"] == 0
 
 
 COMMANDS = [

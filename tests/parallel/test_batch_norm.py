@@ -1,9 +1,7 @@
 """Batch normalization over all shards gives the results of one pass over the whole batch."""
 
 import functools
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,13 +17,15 @@ from torch.utils.checkpoint import checkpoint
 
 import fanwise
 from fanwise.base.errors import WorkerLostError
+from fanwise.parallel import Run
 from fanwise.parallel.batch_norm import GlobalBatchNormDevice, check_batch_norm, merge, moments_of
 from fanwise.parallel.comm.team import Alone
-from fanwise.parallel.data.batch import select
-from fanwise.parallel.step.gradients import Partial, add
-from fanwise.parallel.step.replicas import Replica, ShardWork
-from fanwise.parallel.step.tree import Node, cut, total
+from fanwise.parallel.config import Plan
+from fanwise.parallel.data.position import DataPosition
+from fanwise.parallel.step.replicas import Replica
 from fanwise.tensor.random.keys import Key
+from fanwise.testing.all_reduce_contract import Peer
+from fanwise.testing.memory_teams import play
 
 # B: samples, C: channels
 B, C = 13, 4
@@ -41,105 +41,29 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y, reduction="none")
 
 
-class ThreadTeam(Alone):
-    """One process of a team whose processes are threads."""
-
-    def __init__(self, place: int, size: int, contents: list[Any], barrier: threading.Barrier) -> None:
-        super().__init__()
-        self.place, self.size = place, size
-        self._contents = contents
-        self._barrier = barrier
-
-    def gather(self, what: str, content: Any) -> list[Any]:
-        self._contents[self.place] = content
-        self._barrier.wait(60)
-        contents = list(self._contents)
-        self._barrier.wait(60)
-        return contents
-
-
-class Trainer:
-    """A model with its optimizer in one process."""
-
-    def __init__(self, model: nn.Module, loss_fn: LossFn, autocast: torch.dtype | None = None) -> None:
-        self.model = model
-        self.replica = Replica(model, loss_fn, autocast=autocast)
-        self.optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-
-    def node(self, batch: Any, shards: int, team: Any, step: int) -> list[Node[Partial]]:
-        ranges = cut(len(batch[0]), shards)
-        work = ShardWork(
-            team.place, lambda index: select(batch, ranges[index]), len(ranges[team.place]), is_only_shard=shards == 1
-        )
-        self.replica.buffers.save()
-        return GlobalBatchNormDevice(self.replica, team).execute([work], Key(3).fold_in(step), shards)
-
-    def update(self, nodes: Sequence[Node[Partial]], shards: int) -> None:
-        done = total(nodes, shards, add)
-        self.replica.buffers.commit(done.buffers, done.samples)
-        for param, grad in zip(self.replica.params, done.grads, strict=True):
-            param.grad = None if grad is None else grad / done.count
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-
-def in_parallel(shards: int, body: Callable[[Any], Any]) -> list[Any]:
-    """Call `body(team)` in one thread per process, and raise its first error."""
-    contents, barrier = [None] * shards, threading.Barrier(shards)
-
-    def work(place: int) -> Any:
-        try:
-            return body(ThreadTeam(place, shards, contents, barrier))
-        except BaseException:
-            barrier.abort()
-            raise
-
-    with ThreadPoolExecutor(shards) as threads:
-        futures = [threads.submit(work, place) for place in range(shards)]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in errors:
-        if not isinstance(error, threading.BrokenBarrierError):
-            raise error
-    return [future.result() for future in futures]
-
-
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(7)
     return make()
 
 
 def trained(
-    make: Callable[[], nn.Module],
-    shards: int,
-    batch: Any = (X, Y),
-    loss_fn: LossFn = losses,
-    *,
-    steps: int = 3,
-    autocast: torch.dtype | None = None,
+    make: Callable[[], nn.Module], shards: int, batch: Any = (X, Y), loss_fn: LossFn = losses, *, steps: int = 3
 ) -> nn.Module:
-    """Train with one shard per process. All processes must end with the same bits."""
-    trainers = [Trainer(seeded(make), loss_fn, autocast) for _ in range(shards)]
-    for step in range(steps):
+    """Train with one shard per process. The processes are threads, and must end with the same bits."""
+    models = [seeded(make) for _ in range(shards)]
 
-        def node(team: ThreadTeam, step: int = step) -> list[Node[Partial]]:
-            return trainers[team.place].node(batch, shards, team, step)
+    def train(peer: Peer) -> None:
+        model, device = models[peer.team.place], torch.device("cpu")
+        run = Run(Plan(shards, 1, DataPosition(3)), (device,), team=peer.team)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss_fn, batch_norm="global")
+        for _ in range(steps):
+            step(batch)
 
-        nodes: list[list[Node[Partial]]] = in_parallel(shards, node)
-        for place, trainer in enumerate(trainers):
-            # `total` reuses the memory of its operands.
-            copies = [Node(node.start, node.stop, _copied(node.value)) for (node,) in nodes]
-            trainer.update(copies, shards)
-            assert "forward" not in {name for module in trainer.model.modules() for name in vars(module)}
-            for one, other in zip(_values(trainer.model), _values(trainers[0].model), strict=True):
-                assert place == 0 or torch.equal(one, other)
-    return trainers[0].model
-
-
-def _copied(value: Partial | None) -> Partial | None:
-    if value is None:
-        return None
-    grads = [None if grad is None else grad.clone() for grad in value.grads]
-    return Partial(grads, value.loss.clone(), value.count, value.samples, dict(value.buffers))
+    play(shards, "two-shot", train)
+    for model in models:
+        assert "forward" not in {name for module in model.modules() for name in vars(module)}
+        assert all(map(torch.equal, _values(model), _values(models[0])))
+    return models[0]
 
 
 def _values(model: nn.Module) -> list[Tensor]:
@@ -202,20 +126,6 @@ def test_uneven_shards_give_the_results_of_the_whole_batch(shards: int) -> None:
 
 def test_processes_without_samples_take_part() -> None:
     assert_like_the_whole_batch(network, 5, (X[:3], Y[:3]))
-
-
-def test_float64_results_are_equal_to_13_digits() -> None:
-    assert_like_the_whole_batch(lambda: network().double(), 5, (X.double(), Y), steps=5, within=1e-13)
-
-
-def test_normalizing_each_shard_by_itself_gives_other_results() -> None:
-    """The tests above would fail if the layers were not replaced."""
-    ours, plain = Trainer(seeded(network), losses), trained_plainly(network, steps=1)
-    ours.replica.buffers.save()
-    work = [ShardWork(i, lambda i: select((X, Y), cut(B, 3)[i]), len(cut(B, 3)[i]), False) for i in range(3)]
-    ours.update(ours.replica.execute(work, Key(3), 3), 3)
-    pairs = zip(ours.model.parameters(), plain.parameters(), strict=True)
-    assert max((one - other).abs().max().item() for one, other in pairs) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -305,27 +215,6 @@ def test_one_value_per_channel_is_refused_for_the_whole_batch_only() -> None:
         trained(make, 2, (ROWS[:1], Y[:1]))
 
 
-def test_one_shard_has_the_bits_of_torch() -> None:
-    actual = trained(network, 1, loss_fn=lambda *args: losses(*args).sum() / B)
-    expected = trained_plainly(network, loss_fn=lambda *args: losses(*args).sum() / B)
-    for name, value in actual.state_dict().items():
-        torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-6, atol=1e-6)
-        if "running" in name or "num" in name:
-            assert value.dtype == expected.state_dict()[name].dtype
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_mixed_precision_is_close_to_the_whole_batch(dtype: torch.dtype) -> None:
-    def cast(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype):
-            return losses(model, x, y)
-
-    actual = trained(network, 4, autocast=dtype, steps=1)
-    expected = trained_plainly(network, loss_fn=cast, steps=1).state_dict()
-    for name, value in actual.state_dict().items():
-        torch.testing.assert_close(value, expected[name], rtol=0.02, atol=0.003)
-
-
 def test_shards_that_call_other_layers_are_refused() -> None:
     def by_shard(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         hidden = part(model, slice(2))(x)
@@ -342,16 +231,6 @@ def test_shards_that_call_other_layers_are_refused() -> None:
         trained(network, 2, loss_fn=by_shard)
 
 
-def test_a_second_derivative_is_refused_by_torch() -> None:
-    def penalized(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        x = x.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
-        return slope.square().flatten(1).sum(1)
-
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        trained(network, 2, loss_fn=penalized)
-
-
 def test_more_shards_than_processes_are_refused() -> None:
     run, model = fanwise.here(shards=4), network()
     with pytest.raises(ValueError, match=r"needs one shard per process, but there are 4 shards and 1 process\."):
@@ -359,14 +238,8 @@ def test_more_shards_than_processes_are_refused() -> None:
 
 
 def test_lost_processes_end_the_run_because_no_other_can_take_over_their_shards() -> None:
-    trainer = Trainer(seeded(network), losses)
     with pytest.raises(WorkerLostError, match="1 of 2 processes died"):
-        GlobalBatchNormDevice(trainer.replica, Alone()).execute([], Key(0), 2)
-
-
-def test_unknown_values_are_refused_with_the_closest_name() -> None:
-    with pytest.raises(ValueError, match="unknown batch_norm='globl'; did you mean 'global'"):
-        check_batch_norm("globl", network(), shards=1, processes=1)  # type: ignore[arg-type]
+        GlobalBatchNormDevice(Replica(network(), losses), Alone()).execute([], Key(0), 2)
 
 
 def compiled() -> nn.Module:

@@ -10,7 +10,6 @@ import torch._dynamo  # the first optimizer loads it, which changes the environm
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fanwise.parallel.step.loss_scale import LossScale, are_finite, unscale
 
@@ -136,74 +135,3 @@ def test_a_scale_that_falls_below_one_is_said_once_and_stays_above_zero(caplog: 
     ]
     assert 0 < scale.scale < 1e-30
     assert math.isfinite(1 / scale.factor(1))
-
-
-# B: samples, D: features
-B, D = 24, 8
-GENERATOR = torch.Generator().manual_seed(4)
-X = torch.randn(B, D, generator=GENERATOR)
-Y = torch.randint(0, 3, (B,), generator=GENERATOR)
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(D, 16), nn.ReLU(), nn.Linear(16, 3))
-
-
-def forward(model: nn.Module) -> Tensor:
-    with torch.autocast("cpu", torch.float16):
-        return cross_entropy(model(X), Y, reduction="none")
-
-
-def grads_of(model: nn.Module) -> list[Tensor | None]:
-    found = [param.grad for param in model.parameters()]
-    model.zero_grad()
-    return found
-
-
-def test_a_training_in_float16_follows_that_of_a_grad_scaler_with_its_skipped_steps() -> None:
-    """The loss of some steps is so large that float16 overflows until the scale is lower."""
-    loud = {3: 3e4, 4: 3e4}
-    settings: dict[str, Any] = {"init_scale": 2.0**12, "growth_interval": 3}  # Any: numbers
-    model, ours = network(), LossScale(**settings)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    theirs, scaler = network(), torch.amp.GradScaler("cpu", **settings)
-    their_optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
-    made = []
-    for step in range(10):
-        factor = ours.factor(B)
-        (forward(model).sum() * loud.get(step, 1.0) * factor).backward()  # type: ignore[no-untyped-call]  # torch's
-        grads = grads_of(model)
-        unscale(grads, factor)
-        made.append(ours.adjust(are_finite(grads)))
-        if made[-1]:
-            for param, grad in zip(model.parameters(), grads, strict=True):
-                param.grad = None if grad is None else grad / B
-            optimizer.step()
-        model.zero_grad()
-        scaled = scaler.scale(forward(theirs).mean() * loud.get(step, 1.0))
-        scaled.backward()  # type: ignore[no-untyped-call]  # torch's
-        scaler.step(their_optimizer)
-        scaler.update()
-        theirs.zero_grad()
-    assert made == [step not in loud for step in range(10)]
-    assert ours.scale == scaler.get_scale() == 2.0**12
-    for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
-
-
-def test_a_small_gradient_that_float16_loses_is_kept() -> None:
-    """Gradients of 1e-8 are zero in float16; times the scale they are not."""
-    model = network()
-    found = []
-    for factor in (1.0, LossScale().factor(B)):
-        (forward(model).sum() * 1e-7 * factor).backward()  # type: ignore[no-untyped-call]  # torch's
-        found.append(grads_of(model))
-        unscale(found[-1], factor)
-    lost, kept = found
-    exact = network()
-    (cross_entropy(exact(X), Y, reduction="sum") * 1e-7).backward()  # type: ignore[no-untyped-call]  # torch's
-    weight = next(exact.parameters()).grad
-    assert weight is not None and kept[0] is not None and lost[0] is not None
-    torch.testing.assert_close(kept[0], weight, rtol=0.02, atol=1e-9)
-    assert (lost[0] - weight).abs().max() > 10 * (kept[0] - weight).abs().max()

@@ -108,33 +108,6 @@ def test_an_error_in_a_body_leaves_everything_as_it_was() -> None:
         step.update()
 
 
-def test_one_shard_comes_twice_in_the_first_batch() -> None:
-    model, log = nn.Linear(4, 3), []
-    step = made(fanwise.here(shards=2), model)
-    for _ in range(2):
-        for x, y in step.shards((X, Y)):
-            step.backward(cross_entropy(model(x), y, reduction="none"))
-            log.append(len(x))
-        step.update()
-    assert log == [5, 5, 5, 5, 5]
-    assert step.executions == 4
-
-
-def test_a_counter_that_begins_to_matter_later_is_found_with_verify() -> None:
-    def train(run: Run) -> None:
-        model, calls = nn.Linear(4, 3), 0
-        step = made(run, model)
-        for _ in range(3):
-            for x, y in step.shards((X, Y)):
-                calls += 1
-                step.backward(cross_entropy(model(x), y, reduction="none") * max(1.0, calls / 8))
-            step.update()
-
-    fanwise.run(train, devices=1)
-    with pytest.raises(ValueError, match="shard 0 of batch 1 of step 0 was executed twice, and the loss differs"):
-        fanwise.run(train, devices=1, verify=1)
-
-
 def test_graphs_of_a_body_are_freed_after_its_loop() -> None:
     seen: list[weakref.ref[Tensor]] = []
 

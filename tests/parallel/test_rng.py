@@ -1,11 +1,15 @@
 """Random streams of shards and samples: seeded by a key, and those of the program restored."""
 
 import functools
+import importlib
 import random
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
@@ -76,20 +80,45 @@ class Stream(IterableDataset[Tensor]):
         return iter(torch.ones(8, 2))
 
 
-def test_normal_numbers_of_the_program_do_not_depend_on_loader_workers() -> None:
-    def train(run: Run, workers: int, data: Any) -> list[float]:  # Any: a data set
+def test_random_numbers_of_the_program_do_not_depend_on_loader_workers() -> None:
+    def draw() -> tuple[float, ...]:
+        return np.random.randn(), *drawn()
+
+    def train(run: Run, workers: int, data: Any) -> list[tuple[float, ...]]:
         model = nn.Linear(2, 1)
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
         np.random.seed(0)
-        numbers = [np.random.randn()]
+        numbers = [draw()]
         for batch in run.batches(data, 4, num_workers=workers):
-            numbers.append(np.random.randn())
+            numbers.append(draw())
             batch.whole()
-            numbers.append(np.random.randn())
+            numbers.append(draw())
             step(batch)
-            numbers.append(np.random.randn())
+            numbers.append(draw())
         return numbers
 
     for data in (Stream(), list(torch.ones(8, 2))):
         runs = [functools.partial(train, workers=workers, data=data) for workers in (0, 1)]
         assert fanwise.run(runs[0], devices=1) == fanwise.run(runs[1], devices=1)
+
+
+def test_what_a_library_draws_while_it_is_loaded_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "drawing_library.py").write_text(
+        "import random, numpy, torch\nrandom.random(), numpy.random.random(), torch.rand(3)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def draws(run: Run) -> tuple[float, float, float]:
+        importlib.import_module("drawing_library")
+        return random.random(), np.random.random(), torch.rand(()).item()
+
+    hooks = list(sys.meta_path)
+    try:
+        first = fanwise.run(draws, devices="cpu", progress=False)
+        assert "drawing_library" in sys.modules
+        assert fanwise.run(draws, devices="cpu", progress=False) == first
+        assert sys.meta_path == hooks
+    finally:
+        sys.modules.pop("drawing_library", None)

@@ -48,17 +48,6 @@ def same(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
-def test_bits_and_executions_do_not_depend_on_the_number_of_devices(optimizer: str) -> None:
-    one, executed = fanwise.run(training(optimizer), devices=1, shards=8)
-    # Batches of 16, 16 and 16 have 8 shards with samples, the last one of 5 has 5.
-    assert executed == EPOCHS * (8 + 8 + 8 + 5)
-    for devices in (2, 3, 4, 8, 11):
-        actual, executions = fanwise.run(training(optimizer), devices=devices, shards=8, processes=1)
-        assert same(one, actual), f"{devices} devices"
-        assert executions == executed
-
-
 @settings(max_examples=10)
 @given(shards=st.integers(1, 9), devices=st.integers(1, 9))
 def test_bits_depend_on_the_shards_alone(shards: int, devices: int) -> None:

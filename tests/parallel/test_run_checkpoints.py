@@ -167,23 +167,6 @@ def test_a_checkpoint_keeps_how_gradients_are_added(tmp_path: Path) -> None:
     assert torch.load(path)["run"]["reduce"] == "fast"
 
 
-def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    class Bad:
-        def state_dict(self) -> Any:  # Any: what cannot be written
-            return {"lock": __import__("threading").Lock()}
-
-        def load_state_dict(self, state: Any) -> None: ...  # Any: never called
-
-    run = fanwise.here()
-    path = run.save(tmp_path / "run.pt", wait=True)
-    before = path.read_bytes()
-    run.keep(bad=Bad())
-    with pytest.raises(TypeError, match="cannot pickle"):
-        run.save(path, wait=True)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_what_is_kept_but_not_yet_registered_stays_in_the_next_checkpoint(tmp_path: Path) -> None:
     path = saved(tmp_path / "run.pt")
     again = tmp_path / "again.pt"

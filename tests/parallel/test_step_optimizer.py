@@ -78,24 +78,3 @@ def test_a_sparse_gradient_needs_the_whole_optimizer(params: list[nn.Parameter],
     updates = with_slices(StepOptimizer(params, Adam(params), in_parts=True), memory)
     updates.on_statuses([updates.status()], is_sparse=True)
     assert not updates.is_sharded
-
-
-def test_an_update_by_slices_is_that_of_the_whole_and_its_state_comes_back(
-    params: list[nn.Parameter], memory: Areas
-) -> None:
-    copies = [nn.Parameter(param.detach().clone()) for param in params]
-    optimizer, whole = Adam(params, 0.1), Adam(copies, 0.1)
-    updates = with_slices(StepOptimizer(params, optimizer, in_parts=True), memory)
-    buckets = memory.layout.owned(0, 1)
-    for turn in range(3):
-        grads = [torch.full_like(param, turn + 0.5) for param in params]
-        updates.on_statuses([updates.status()], is_sparse=False)
-        updates.update([True, True], buckets, lambda bucket: bucket.of_flat(grads[bucket.param].view(-1)))  # noqa: B023
-        updates.commit([True, True])
-        for param, grad in zip(copies, grads, strict=True):
-            param.grad = grad
-        whole.step()
-    assert all(map(torch.equal, params, copies))
-    updates.unshard()
-    for param, copy in zip(params, copies, strict=True):
-        assert all(torch.equal(optimizer.state[param][key], whole.state[copy][key]) for key in ("step", "exp_avg"))

@@ -224,12 +224,12 @@ class SearchModel:
             if event.error is not None:
                 self._fail("searcher", "the searcher failed", event.error, event.now_s)
             self._fill(event.now_s)
-            self.slots.has_offer = self.slots.has_offer and self.source.is_awaited
+            self.slots.has_request = self.slots.has_request and self.source.is_awaited
 
     def _trialrequested(self, event: events.TrialRequested) -> None:
-        self.slots.has_offer = True
+        self.slots.has_request = True
         self._fill(event.now_s)
-        self.slots.has_offer = self.slots.has_offer and self.source.is_awaited
+        self.slots.has_request = self.slots.has_request and self.source.is_awaited
 
     def _ready(self, event: events.Ready) -> None:
         trial = self.find(event.trial_id, event.attempt)
@@ -370,7 +370,7 @@ class SearchModel:
             self.source.enqueue(event.config)
             self._fill(event.now_s)
 
-    def _workers(self, event: events.Workers) -> None:
+    def _workerschanged(self, event: events.WorkersChanged) -> None:
         self.slots.resize(event.n_workers)
         self._fill(event.now_s)
 

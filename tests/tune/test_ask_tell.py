@@ -366,7 +366,7 @@ def test_record_of_ask_and_tell_can_be_replayed() -> None:
                     search.report(trial, loss=trial.config["x"], checkpoint=f"{part}-{number}")
     found = replay_experiment("asha")
     assert found.differences == []
-    assert found.num_suggestions > 5 and found.num_decisions > 50
+    assert found.num_suggestions > 5 and found.num_actions > 50
 
 
 def interrupted_at_line(at: int, name: str) -> tuple[int, bool]:

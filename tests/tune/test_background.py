@@ -133,7 +133,7 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
     experiment = running.wait(60)
     utilization = experiment.utilization
     assert utilization is not None and 0 < utilization <= 1
-    assert replay_experiment("b").num_different == 0
+    assert replay_experiment("b").num_differences == 0
 
     again = Tuner.resume("b", pool=pool, quiet=True)
     assert again.settings.n_workers == 1
@@ -144,7 +144,7 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
     resumed.stop()
     resumed.wait(60)
     assert Tuner.resume("b", pool=pool).settings.n_workers == 2
-    assert replay_experiment("b").num_different == 0
+    assert replay_experiment("b").num_differences == 0
 
 
 def test_error_before_the_start_is_raised_by_run(pool: Pool, home: Path) -> None:

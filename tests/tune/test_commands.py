@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune.core.events import Command, Enqueued, Event, Interrupt, Workers
+from fanwise.tune.core.events import Command, Enqueued, Event, Interrupt, WorkersChanged
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.runtime.commands import command_for
 from fanwise.tune.space import Space, uniform
@@ -40,7 +40,7 @@ def command(state: SearchState, word: str, *args: object) -> tuple[Event, str]:
         ("pause", (1,), Command(9.0, "pause", 1), "trial 1 is paused and stays paused until it is unpaused"),
         ("unpause", (0,), Command(9.0, "resume", 0), "trial 0 is running and will not pause"),
         ("unpause", (1,), Command(9.0, "resume", 1), "trial 1 may resume when a worker is free"),
-        ("workers", (4,), Workers(9.0, 4), "at most 4 trials at a time from now on; running trials are not"),
+        ("workers", (4,), WorkersChanged(9.0, 4), "at most 4 trials at a time from now on; running trials are not"),
     ],
 )
 def test_command_becomes_an_event_and_an_answer(word: str, args: tuple[object, ...], event: Event, answer: str) -> None:

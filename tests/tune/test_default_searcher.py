@@ -104,7 +104,7 @@ def test_resumed_search_keeps_its_searcher(pool: Pool) -> None:
     resumed = Tuner.resume("on", stop=again, n_workers=16, pool=pool, quiet=True)
     assert len(resumed.run().trials) == 10
     assert isinstance(resumed.scheduler.searcher, ForestSearcher)
-    assert replay_experiment("on").num_different == 0
+    assert replay_experiment("on").num_differences == 0
 
 
 def test_reopened_search_keeps_its_searcher() -> None:
@@ -114,7 +114,7 @@ def test_reopened_search_keeps_its_searcher() -> None:
     with open_search(SPACE, "loss", name="asked", stop=StoppingCriterion(max_num_trials_started=50)) as search:
         tell_some(search, 6)
         assert search.experiment.metadata["scheduler"]["searcher"] == {"name": "SobolSearcher"}
-    assert replay_experiment("asked").num_different == 0
+    assert replay_experiment("asked").num_differences == 0
     with pytest.raises(ValueError, match=r"optimizes 'loss' \(min\), so it cannot be resumed with 'loss' \(max\)"):
         open_search(SPACE, "loss", mode="max", name="asked")
 

@@ -105,7 +105,7 @@ def test_replay_repeats_every_decision(tmp_path: Path, name: str) -> None:
         )
     )
     assert replayed.differences == []
-    assert replayed.num_decisions > 50
+    assert replayed.num_actions > 50
     assert replayed.num_suggestions >= 4
 
 
@@ -144,7 +144,7 @@ class Forgetful(Searcher):
 
 def test_replay_detects_an_unseeded_searcher(tmp_path: Path) -> None:
     replayed = replay_experiment(recorded(tmp_path / "own", FIFO(Forgetful(), metric="loss"), trials=5))
-    assert replayed.num_different == replayed.num_suggestions == 5
+    assert replayed.num_differences == replayed.num_suggestions == 5
     assert replayed.differences[0].seq == 2
     assert replayed.differences[0].recorded != replayed.differences[0].replayed
 
@@ -152,7 +152,7 @@ def test_replay_detects_an_unseeded_searcher(tmp_path: Path) -> None:
 def test_replay_detects_another_scheduler(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "asha", SCHEDULERS["asha"]())
     replayed = replay_experiment(folder, scheduler=ASHA(metric="loss", **BUDGET, brackets=2, reduction_factor=2))
-    assert replayed.num_different > 0
+    assert replayed.num_differences > 0
 
 
 class StopsAt(Scheduler):
@@ -178,9 +178,7 @@ def test_resume_refuses_a_scheduler_with_other_decisions(tmp_path: Path, pool: P
 def test_the_command_says_what_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = recorded(tmp_path / "grid", SCHEDULERS["grid"](), trials=5)
     assert command("tune", "replay", str(folder)) == 0
-    assert re.fullmatch(
-        r"\d+ events, \d+ decisions and 5 suggestions of .*grid: all the same\n", capsys.readouterr().out
-    )
+    assert re.fullmatch(r"\d+ events, \d+ actions and 5 suggestions of .*grid: all the same\n", capsys.readouterr().out)
 
 
 def test_the_command_fails_with_the_first_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,7 +204,7 @@ def test_replay_repeats_suggestions_of_a_model(tmp_path: Path, name: str, sugges
     faults = Faults(crashes_per_hour=100.0)
     more: dict[str, Any] = {"faults": faults, "retries": 2, "max_equal_failures": None, "suggest_s": suggest_s}
     replayed = replay_experiment(recorded(tmp_path / name, LEARNERS[name](), trials=25, **more))
-    assert (replayed.differences, replayed.other_versions) == ([], {})
+    assert (replayed.differences, replayed.version_changes) == ([], {})
     assert replayed.num_suggestions >= 21
 
 
@@ -216,9 +214,9 @@ def test_replay_uses_recorded_suggestions_with_another_library_version(
     folder = recorded(tmp_path / "bohb", LEARNERS["bohb"](), trials=25)
     here = rewrite_version(folder, "numpy", "1.0")
     replayed = replay_experiment(folder)
-    assert replayed.other_versions == {"numpy": ("1.0", here)}
+    assert replayed.version_changes == {"numpy": ("1.0", here)}
     assert (replayed.num_suggestions, replayed.differences) == (0, [])
-    assert replayed.num_decisions > 20
+    assert replayed.num_actions > 20
     assert command("tune", "replay", str(folder)) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith(": all the same")
@@ -231,7 +229,7 @@ def test_resume_with_another_library_version_is_recorded(home: Path) -> None:
             trial = opened.ask()
             assert trial is not None
             opened.tell(trial, 0.5)
-    assert replay_experiment("twice").other_versions == {}
+    assert replay_experiment("twice").version_changes == {}
     here = read_meta(home / "twice")["versions"]["scipy"]
 
     def run_beside_another(event: dict[str, Any]) -> None:  # Any: JSON
@@ -239,14 +237,14 @@ def test_resume_with_another_library_version_is_recorded(home: Path) -> None:
             event["body"]["versions"]["scipy"] = "0.1"
 
     edit_events(home / "twice", run_beside_another)
-    assert replay_experiment("twice").other_versions == {"scipy": (f"{here} and 0.1", here)}
+    assert replay_experiment("twice").version_changes == {"scipy": (f"{here} and 0.1", here)}
 
 
 def test_search_without_a_model_is_replayed_with_any_library_version(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "random", SCHEDULERS["random"](), trials=5)
     rewrite_version(folder, "numpy", "1.0")
     replayed = replay_experiment(folder)
-    assert (replayed.other_versions, replayed.num_suggestions) == ({}, 5)
+    assert (replayed.version_changes, replayed.num_suggestions) == ({}, 5)
 
 
 def rewrite_version(folder: Path, library: str, version: str) -> str:

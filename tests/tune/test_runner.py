@@ -104,9 +104,9 @@ def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: 
 
 def test_with_more_workers_jobs_are_submitted_in_the_same_turn(stage: Stage) -> None:
     stage.begin(n_workers=1, max_equal_failures=None)
-    stage.turn(lambda: stage.search.apply_command(lambda now_s: events.Workers(now_s, 3)))
+    stage.turn(lambda: stage.search.apply_command(lambda now_s: events.WorkersChanged(now_s, 3)))
     assert [job.number for job in stage.engine.jobs] == [0, 1, 2]
-    stage.turn(lambda: stage.search.apply_command(lambda now_s: events.Workers(now_s, 1)))
+    stage.turn(lambda: stage.search.apply_command(lambda now_s: events.WorkersChanged(now_s, 1)))
     assert [job.told for job in stage.engine.jobs] == [[], [], []], "running trials are left alone"
     for job in stage.engine.jobs[:2]:
         stage.end(job)

@@ -223,7 +223,7 @@ def test_search_is_resumed_and_replayed_after_its_source_is_deleted(pool: Pool) 
     whole, cold = load_experiment("whole"), load_experiment("cold")
     assert list(parts.trials["config_x"]) == list(whole.trials["config_x"]) != list(cold.trials["config_x"])
     replayed = replay_experiment("parts")
-    assert replayed.num_different == 0 and replayed.num_suggestions > 5
+    assert replayed.num_differences == 0 and replayed.num_suggestions > 5
 
 
 def curve(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:

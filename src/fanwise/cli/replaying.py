@@ -12,21 +12,21 @@ def replay_lines(name: str) -> tuple[list[str], bool]:
     """What was compared and where it differs first, and whether all is the same."""
     replayed = replay_experiment(name)
     compared = (
-        f"{counted(replayed.num_events, 'event')}, {counted(replayed.num_decisions, 'decision')} and "
+        f"{counted(replayed.num_events, 'event')}, {counted(replayed.num_actions, 'action')} and "
         f"{counted(replayed.num_suggestions, 'suggestion')} of {printable_line(name)}"
     )
     others = [
         f"{printable_line(name)} was {printable_line(then)} and is {printable_line(now)}"
-        for name, (then, now) in replayed.other_versions.items()
+        for name, (then, now) in replayed.version_changes.items()
     ]
     taken = [f"the suggestions are those of the record: {', '.join(others)}"] if others else []
-    if not replayed.num_different:
+    if not replayed.num_differences:
         return [f"{compared}: all the same", *taken], True
-    lines = [*taken, f"{compared}: {counted(replayed.num_different, 'event')} came out otherwise"]
+    lines = [*taken, f"{compared}: {counted(replayed.num_differences, 'event')} came out otherwise"]
     for difference in replayed.differences[:_MOST_SHOWN]:
         lines += _shown(difference)
-    if replayed.num_different > _MOST_SHOWN:
-        lines.append(f"(and {replayed.num_different - _MOST_SHOWN} more, which may follow from these)")
+    if replayed.num_differences > _MOST_SHOWN:
+        lines.append(f"(and {replayed.num_differences - _MOST_SHOWN} more, which may follow from these)")
     return lines, False
 
 
@@ -35,10 +35,10 @@ def replay_json(name: str) -> tuple[list[str], bool]:
     replayed = replay_experiment(name)
     found = {
         "num_events": replayed.num_events,
-        "num_decisions": replayed.num_decisions,
+        "num_actions": replayed.num_actions,
         "num_suggestions": replayed.num_suggestions,
-        "num_different": replayed.num_different,
-        "other_versions": replayed.other_versions,
+        "num_differences": replayed.num_differences,
+        "version_changes": replayed.version_changes,
         "differences": [
             {
                 "event": difference.seq,
@@ -50,7 +50,7 @@ def replay_json(name: str) -> tuple[list[str], bool]:
             for difference in replayed.differences
         ],
     }
-    return [json_text(found)], not replayed.num_different
+    return [json_text(found)], not replayed.num_differences
 
 
 def _shown(difference: Difference) -> list[str]:

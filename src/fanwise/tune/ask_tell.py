@@ -301,8 +301,6 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                 f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
             )
 
-    # -- events -----------------------------------------------------------------------------------------------------
-
     def _now_s(self) -> float:
         return time.monotonic() - self._zero_s
 
@@ -339,8 +337,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
     def _report(self, in_flight: _InFlight, values: Mapping[str, object], checkpoint: str | None = None) -> Decision:
         now_s, trial = self._now_s(), in_flight.trial
         in_flight.has_reported = True
-        worker_time_s = now_s - in_flight.began_s
-        event = events.Reported(now_s, trial.trial_id, trial.attempt, values, worker_time_s, checkpoint)
+        objective_s = now_s - in_flight.began_s
+        event = events.Reported(now_s, trial.trial_id, trial.attempt, values, objective_s, checkpoint)
         answer = self._apply(event)[0]
         assert isinstance(answer, Answer), "the values are valid"
         return answer.decision
@@ -348,8 +346,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
     def _end(self, in_flight: _InFlight, outcome: Outcome) -> Status:
         now_s, trial = self._now_s(), in_flight.trial
         del self._in_flight[trial.trial_id]
-        worker_time_s = now_s - in_flight.began_s
-        actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, worker_time_s))
+        objective_s = now_s - in_flight.began_s
+        actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, objective_s))
         self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
         return next(action.status for action in actions if isinstance(action, Judged))
 

@@ -28,12 +28,7 @@ class SearcherChoice:
 
 
 def choose_searcher(
-    *,
-    num_objectives: int,
-    has_conditions: bool,
-    max_trials: int | None,
-    n_workers: int,
-    has_sklearn: bool = True,
+    *, num_objectives: int, has_conditions: bool, max_trials: int | None, n_workers: int, has_sklearn: bool = True
 ) -> SearcherChoice:
     """Choose a searcher by the table above. `max_trials`: maximum number of trials, or None if unknown."""
     if num_objectives > 1:

@@ -20,7 +20,7 @@ from ..plot import SearchData, importance, incumbent, learning_curves, pareto_fr
 from .display.screen import is_shown
 from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
-from .pareto_results import ParetoPoint, hypervolume_of, pareto_of
+from .pareto_results import ParetoPoint, hypervolume_of, pareto_points
 from .plot_data import front_data, search_data
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
@@ -106,9 +106,9 @@ class Experiment:
         """Table of all reports, one row per report, in the order of reporting.
 
         Columns: trial_id, the reported values, config_<name> for every name in the configuration, st_attempt,
-        st_tuner_time (seconds since the tuner started), st_worker_time (seconds since the objective began),
-        st_worker_iter (1, 2, ...), st_decision, st_status (the trial's current status) and, if there are constraints,
-        st_feasible.
+        st_tuner_time (seconds since the search began), st_worker_time (seconds since this attempt called the
+        objective), st_worker_iter (1, 2, ...), st_decision, st_status (the trial's current status) and, if there are
+        constraints, st_feasible.
         """
         return results_frame(self._history(), dead=self._reader.is_dead)
 
@@ -144,10 +144,10 @@ class Experiment:
         >>> [(point.trial_id, point.values) for point in load_experiment("networks").pareto()]
         [(3, {'error': 0.02, 'latency_ms': 9.0}), (7, {'error': 0.05, 'latency_ms': 4.0})]
         """
-        return pareto_of(self._history())
+        return pareto_points(self._history())
 
     def hypervolume(self, reference_point: Mapping[str, float] | None = None) -> float:
-        """Return the exact hypervolume dominated by all reports, up to a reference point.
+        """Return the exact hypervolume dominated by all feasible reports, up to a reference point.
 
         Args:
             reference_point: {objective: worst acceptable value}. None: the worst values of the Pareto front, each
@@ -216,7 +216,7 @@ class Experiment:
 
         Raises:
             NotInstalled: Optuna is not installed.
-            ValueError: a part of the space has no counterpart in Optuna; the message names it.
+            ValueError: a part of the space cannot be converted to an Optuna distribution; the message names it.
         """
         from .with_optuna_study import study_of
 

@@ -51,10 +51,10 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     if history.constraints:
         columns["st_feasible"] = np.array(history.infeasibilities())[mask] == 0.0
     reserved = {"trial_id", *columns}
-    reported = {
+    value_columns = {
         _column_name(name, reserved): _series(list(compress(values, mask))) for name, values in reports.values.items()
     }
-    return pd.DataFrame({"trial_id": trial_ids, **reported, **columns})
+    return pd.DataFrame({"trial_id": trial_ids, **value_columns, **columns})
 
 
 def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
@@ -71,9 +71,8 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         "source": [trial.source for trial in trials],
         **_configs(trials),
     }
-    trailing: dict[str, list[Any]] = {
-        f"best_{history.metric}": [math.nan if best is None else best.value for best in bests]
-    }
+    trailing: dict[str, list[Any]] = {}
+    trailing[f"best_{history.metric}"] = [math.nan if best is None else best.value for best in bests]
     if history.constraints:
         trailing["feasible"] = [None if best is None else not best.infeasibility for best in bests]
     trailing["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
@@ -84,11 +83,11 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     trailing["reason"] = [failure.kind if failure else None for failure in failures]
     trailing["reason_text"] = [failure.text if failure else None for failure in failures]
     last_rows = [trial.last.last_row for trial in trials]
-    reported = {
+    value_columns = {
         _column_name(name, {*leading, *trailing}): [None if row is None else values[row] for row in last_rows]
         for name, values in reports.values.items()
     }
-    return pd.DataFrame({name: _series(values) for name, values in {**leading, **reported, **trailing}.items()})
+    return pd.DataFrame({name: _series(values) for name, values in {**leading, **value_columns, **trailing}.items()})
 
 
 def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:

@@ -27,19 +27,22 @@ class ParetoPoint:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Result:
+class FiniteReport:
     """A report with finite values for all objectives. `row`: its row in `SearchState.reports`."""
 
     row: int
     values: tuple[float, ...]
     losses: tuple[float, ...]
-    feasible: bool
+    is_feasible: bool
 
 
-def results_of(history: SearchState) -> tuple[list[Result], int]:
-    """Return the results in order of the reports, and the number of reports skipped for infinite values or NaN."""
+def finite_reports(history: SearchState) -> tuple[list[FiniteReport], int]:
+    """Return the reports with finite values for all objectives, and the number of reports left out.
+
+    Reports that lack an objective are left out without being counted. The number counts infinite values and NaN.
+    """
     objectives = history.objectives
-    results, num_skipped = [], 0
+    reports, num_skipped = [], 0
     for row, infeasibility, values in history.counted_reports(*(objective.metric for objective in objectives)):
         if not all(map(is_number, values)):
             continue
@@ -47,39 +50,40 @@ def results_of(history: SearchState) -> tuple[list[Result], int]:
             num_skipped += 1
             continue
         losses = tuple(objective.loss(float(value)) for objective, value in zip(objectives, values, strict=True))
-        results.append(Result(row, tuple(map(float, values)), losses, feasible=not infeasibility))
-    return results, num_skipped
+        reports.append(FiniteReport(row, tuple(map(float, values)), losses, is_feasible=not infeasibility))
+    return reports, num_skipped
 
 
-def front_of(results: Sequence[Result]) -> list[int]:
-    """Return the indices of the non-dominated feasible results. Equal results are all included."""
-    feasible = [index for index, result in enumerate(results) if result.feasible]
-    return [feasible[i] for i in first_front([results[index].losses for index in feasible])] if feasible else []
+def non_dominated_indices(reports: Sequence[FiniteReport]) -> list[int]:
+    """Return the indices of the non-dominated feasible reports. Equal reports are all included."""
+    feasible_indices = [index for index, report in enumerate(reports) if report.is_feasible]
+    losses = [reports[index].losses for index in feasible_indices]
+    return [feasible_indices[i] for i in first_front(losses)] if losses else []
 
 
-def pareto_of(history: SearchState) -> list[ParetoPoint]:
+def pareto_points(history: SearchState) -> list[ParetoPoint]:
     """Return the Pareto front, ordered by the first objective. Of equal reports, only the first is included."""
-    results, _ = results_of(history)
-    first: dict[tuple[float, ...], Result] = {}
-    for index in front_of(results):
-        first.setdefault(results[index].losses, results[index])
-    names, reports = [objective.metric for objective in history.objectives], history.reports
+    reports, _ = finite_reports(history)
+    first_by_losses: dict[tuple[float, ...], FiniteReport] = {}
+    for index in non_dominated_indices(reports):
+        first_by_losses.setdefault(reports[index].losses, reports[index])
+    names, columns = [objective.metric for objective in history.objectives], history.reports
     return [
         ParetoPoint(
-            trial_id := reports.trial_ids[result.row],
-            reports.iters[result.row],
-            dict(zip(names, result.values, strict=True)),
+            trial_id := columns.trial_ids[report.row],
+            columns.iters[report.row],
+            dict(zip(names, report.values, strict=True)),
             dict(history.trials[trial_id].config),
         )
-        for _, result in sorted(first.items())
+        for _, report in sorted(first_by_losses.items())
     ]
 
 
 def hypervolume_of(history: SearchState, reference_point: Mapping[str, float] | None) -> float:
-    """Return the hypervolume of all reports; see `Experiment.hypervolume`."""
+    """Return the hypervolume of all feasible reports; see `Experiment.hypervolume`."""
     objectives = history.objectives
     names = [objective.metric for objective in objectives]
-    results, _ = results_of(history)
+    reports, _ = finite_reports(history)
     if reference_point is not None:
         if sorted(reference_point) != sorted(names) or not all(
             is_number(value) and math.isfinite(value) for value in reference_point.values()
@@ -89,12 +93,12 @@ def hypervolume_of(history: SearchState, reference_point: Mapping[str, float] | 
                 f"got {dict(reference_point)!r}"
             )
         reference = tuple(objective.loss(float(reference_point[objective.metric])) for objective in objectives)
-    elif pareto_front := front_of(results):
-        reference = default_reference([results[index].losses for index in pareto_front])
+    elif pareto_front := non_dominated_indices(reports):
+        reference = default_reference([reports[index].losses for index in pareto_front])
     else:
         return 0.0
     front = HypervolumeFront(reference)
-    for result in results:
-        if result.feasible:
-            front.add(result.losses)
+    for report in reports:
+        if report.is_feasible:
+            front.add(report.losses)
     return front.volume

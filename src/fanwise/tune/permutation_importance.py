@@ -94,7 +94,7 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
         )
     check_sklearn("importances need")
     ranks = (rankdata([losses[trial_id] for trial_id in trial_ids]) - 1.0) / max(1, len(trial_ids) - 1)
-    rows = encoder.rows([history.trials[trial_id].config for trial_id in trial_ids])
+    rows = encoder.encode_all([history.trials[trial_id].config for trial_id in trial_ids])
     predicted, increases = _cross_validate(encoder, rows, ranks)
     importances = [
         Importance(name, float(np.mean(column)), float(np.std(column)))

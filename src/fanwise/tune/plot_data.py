@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ..plot.data import ReportPoint, SearchData, Span
 from ..plot.fronts import FrontData
-from .pareto_results import front_of, results_of
+from .pareto_results import finite_reports, non_dominated_indices
 from .record.state import SearchState
 from .space import space_from_json
 from .space.domains import Domain
@@ -79,15 +79,15 @@ def search_data_without_reports(history: SearchState) -> SearchData:
 
 
 def front_data(history: SearchState) -> FrontData:
-    """Return the results and the Pareto front. Raises ValueError unless there are two to four objectives."""
-    results, num_skipped = results_of(history)
+    """Return the finite reports and the Pareto front. Raises ValueError unless there are two to four objectives."""
+    reports, num_skipped = finite_reports(history)
     return FrontData(
         history.name,
         [(objective.metric, objective.mode) for objective in history.objectives],
-        [(history.reports.trial_ids[result.row], result.values) for result in results],
-        front_of(results),
+        [(history.reports.trial_ids[report.row], report.values) for report in reports],
+        non_dominated_indices(reports),
         num_skipped,
-        [index for index, result in enumerate(results) if not result.feasible],
+        [index for index, report in enumerate(reports) if not report.is_feasible],
     )
 
 

@@ -21,7 +21,7 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
 
     Without differences, the scheduler and the searcher are deterministic, so the experiment can be resumed at any
     point. If a library of the searcher (`Searcher.libraries`) has another version than in the record, suggestions are
-    not compared (see `other_versions` of the result). Suggestions may also depend on the type of CPU. Takes about as
+    not compared (see `version_changes` of the result). Suggestions may also depend on the type of CPU. Takes about as
     long as all decisions of the search.
 
     Args:
@@ -32,7 +32,7 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         ValueError: the random seeds of the scheduler and the experiment differ.
 
     >>> result = replay_experiment("lenet-search")
-    >>> result.num_different
+    >>> result.num_differences
     0
     """
     folder = folder_of(name_or_path)
@@ -42,12 +42,12 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
     settings = SearchSettings.from_json(meta, scheduler)
     scheduler = settings.copy_scheduler()
     installed, recorded = settings.versions(), recorded_versions(folder, meta)
-    other_versions = {
+    version_changes = {
         name: (" and ".join(recorded[name]), installed.get(name, "not installed"))
         for name in scheduler.searcher.libraries
         if name in recorded and recorded[name] != [installed.get(name)]
     }
     core, rows = settings.new_core(scheduler), rows_of(folder)
-    result = replay(core, scheduler.searcher, rows, compares_suggestions=not other_versions)
-    result.other_versions = other_versions
+    result = replay(core, scheduler.searcher, rows, compares_suggestions=not version_changes)
+    result.version_changes = version_changes
     return result

@@ -249,9 +249,8 @@ class SearchSettings:
             ValueError: objective, space, scheduler, constraints or seed differ. The message lists the differences.
         """
         recorded_space, space = meta["space"], space_to_json(self.space)
-        pairs = {
-            f"{name!r} in the space": (recorded_space.get(name), space.get(name)) for name in recorded_space | space
-        }
+        names = recorded_space | space
+        pairs = {f"{name!r} in the space": (recorded_space.get(name), space.get(name)) for name in names}
         pairs["objective"] = meta["objective"], objective
         pairs["scheduler"] = meta["scheduler"], self.scheduler.describe()
         pairs["constraints"] = meta.get("constraints", []), list(map(str, self.constraints))

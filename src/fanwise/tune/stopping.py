@@ -178,11 +178,11 @@ class Counts:
             return None
         name = min(self.unreported)
         text = f"the StoppingCriterion needs the metric {name!r}, but a trial completed without reporting it"
-        reported = ", ".join(map(repr, self.last_names))
+        names_text = ", ".join(map(repr, self.last_names))
         if name in self.last_names:
-            return f"{text} as a number; it reported {reported}"
+            return f"{text} as a number; it reported {names_text}"
         closest = nearest(name, self.last_names)
-        return f"{text}; it reported {reported}" + (f"; did you mean {closest!r}?" if closest else "")
+        return f"{text}; it reported {names_text}" + (f"; did you mean {closest!r}?" if closest else "")
 
 
 class Verdict(NamedTuple):

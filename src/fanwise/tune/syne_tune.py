@@ -96,12 +96,7 @@ def Tuner(
     if space != scheduler[1]:
         raise ValueError("trial_backend and scheduler were given different config_spaces")
     return _Tuner(
-        objective,
-        space,
-        scheduler[0],
-        stop_criterion,
-        n_workers=n_workers,
-        print_update_interval=print_update_interval,
+        objective, space, scheduler[0], stop_criterion, n_workers=n_workers, print_update_interval=print_update_interval
     )
 
 

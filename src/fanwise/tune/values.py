@@ -43,7 +43,7 @@ def plain_json(label: str, value: object) -> object:
         ValueError: NaN, which does not compare equal to itself.
     """
     if value is None or type(value) in (bool, int, str) or (type(value) is float and not math.isnan(value)):
-        return value  # without `isinstance` with an ABC, which is slow
+        return value  # fast path: isinstance with an ABC is slow
     if is_bool(value):
         return bool(value)
     if isinstance(value, str):
@@ -60,12 +60,16 @@ def plain_json(label: str, value: object) -> object:
         return {str.__str__(key): plain_json(f"{label}[{key!r}]", item) for key, item in value.items()}
     raise TypeError(
         f"{label} is {value!r} of type {type(value).__name__}, which cannot be recorded. "
-        f"Use numbers, text, booleans, None, lists, or dicts with text keys, and create the object in the objective"
+        f"Use numbers, text, booleans, None, lists, or dicts with text keys. To pass an object of another type, pass "
+        f"its name and create the object in the objective"
     )
 
 
 def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-    """Return a copy of a configuration with copies of objects in place of their names. See `space_objects`."""
+    """Return a copy of a configuration in which names of objects are replaced by the objects (see `space_objects`).
+
+    Lists, tuples and dicts are copied; other objects are shared.
+    """
     copy = dict(config)
     for name, object_by_name in objects.items():
         value = copy.get(name)
@@ -115,7 +119,9 @@ def checked_int(name: str, value: object, minimum: int) -> int:
 
 
 def round_resource(value: float) -> float:
-    """Round a resource to 12 significant digits, so that rounding errors do not miss a rung level.
+    """Round a resource to 12 significant digits.
+
+    So a resource with a rounding error, such as 0.30000000000000004, reaches rung level 0.3.
 
     >>> round_resource(0.1 + 0.2), round_resource(3)
     (0.3, 3)

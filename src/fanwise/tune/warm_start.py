@@ -63,12 +63,11 @@ def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> t
     summaries: list[Summary] = []
     for index, item in enumerate(items):
         source = _read_source(item, index, settings.space)
-        usable, remarks = _usable_trials(source, settings)
-        num_reports = sum(len(trial.reports) for trial in usable)
-        summaries.append(
-            {"source": source.name, "num_trials": len(usable), "num_reports": num_reports, "remarks": remarks}
-        )
-        trials += usable
+        usable_trials, remarks = _usable_trials(source, settings)
+        num_reports = sum(len(trial.reports) for trial in usable_trials)
+        sizes = {"num_trials": len(usable_trials), "num_reports": num_reports}
+        summaries.append({"source": source.name, **sizes, "remarks": remarks})
+        trials += usable_trials
     return [replace(trial, trial_id=index - len(trials)) for index, trial in enumerate(trials)], summaries
 
 
@@ -76,9 +75,6 @@ def summary_line(summary: Summary) -> str:
     """Return a summary as a line of text."""
     sizes = f"{counted(summary['num_trials'], 'trial')}, {counted(summary['num_reports'], 'report')}"
     return "; ".join([f"{summary['source']}: {sizes}", *summary["remarks"]])
-
-
-# -- reading the sources -----------------------------------------------------------------------------------------------
 
 
 def _read_source(item: object, index: int, space: Space) -> _Source:
@@ -122,7 +118,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
         if key not in trials:
             config = {}
             for name, column in config_columns.items():
-                if not _is_empty(row[column]):
+                if not _is_missing(row[column]):
                     config[name] = plain_json(f"column {column!r}", row[column])
                 elif name in space.domains and space.domains[name].contains(None):
                     config[name] = None
@@ -131,7 +127,7 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
             {
                 name: plain_json(f"column {column!r}", row[column])
                 for name, column in value_columns.items()
-                if is_number(row[column]) and not _is_empty(row[column])
+                if is_number(row[column]) and not _is_missing(row[column])
             }
         )
     return _Source(f"the data frame warm_start[{index}]", list(trials.values()), {})
@@ -142,11 +138,8 @@ def _new_trial(config: Mapping[str, object], reports: Sequence[Mapping[str, obje
     return EarlierTrial(0.0, 0, config, reports, str(status) if status in ("Completed", "Failed") else "Stopped")
 
 
-def _is_empty(value: object) -> bool:
+def _is_missing(value: object) -> bool:
     return value is None or (is_number(value) and math.isnan(value))
-
-
-# -- selecting trials --------------------------------------------------------------------------------------------------
 
 
 def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[EarlierTrial], list[str]]:
@@ -157,9 +150,9 @@ def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earl
     extra_names: dict[str, None] = {}
     changed_constants: dict[str, str] = {}
     num_incomplete = 0
-    usable = []
+    usable_trials = []
     for trial in source.trials:
-        reports = [values for values in trial.reports if not any(_is_empty(values.get(name)) for name in required)]
+        reports = [values for values in trial.reports if not any(_is_missing(values.get(name)) for name in required)]
         num_incomplete += len(trial.reports) - len(reports)
         if not reports:
             continue
@@ -168,13 +161,13 @@ def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earl
         except ValueError as error:
             problems[str(error).partition("\n")[0]] += 1
             continue
-        usable.append(replace(trial, config=config, reports=reports))
+        usable_trials.append(replace(trial, config=config, reports=reports))
         extra_names |= dict.fromkeys(name for name in trial.config if name not in space.names)
         for name, constant in space.constants.items():
             if name in config and trial.config.get(name, constant) != constant:
                 changed_constants[name] = f"{name} was {trial.config[name]!r} and is {constant!r} in this search"
     examples = problems.most_common(_MAX_EXAMPLES)
-    if not usable:
+    if not usable_trials:
         reasons = "\n".join(f"  {counted(count, 'trial')}: {problem}" for problem, count in examples)
         raise ValueError(f"no trial of {source.name} fits this space:\n{reasons}\nLeave it out of warm_start.")
     remarks = []
@@ -186,7 +179,7 @@ def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earl
         remarks.append(f"{counted(num_incomplete, 'report')} skipped: a required value is missing")
     if extra_names:
         remarks.append(f"not in this space: {', '.join(extra_names)}")
-    return usable, [*remarks, *changed_constants.values()]
+    return usable_trials, [*remarks, *changed_constants.values()]
 
 
 def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
@@ -202,13 +195,13 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
     required = [objective.metric for objective in scheduler.objectives]
     required += [constraint.metric for constraint in settings.constraints]
     required += [] if scheduler.resource_attr is None else [scheduler.resource_attr]
-    reported = dict.fromkeys(name for trial in source.trials for values in trial.reports for name in values)
+    reported_names = dict.fromkeys(name for trial in source.trials for values in trial.reports for name in values)
     for name in required:
-        if name not in reported:
+        if name not in reported_names:
             user = "the scheduler's resource_attr" if name == scheduler.resource_attr else "this search"
             raise ValueError(
                 f"{source.name} has no report of {name!r}, which {user} needs; it has "
-                f"{', '.join(map(repr, reported)) or 'no values'}."
+                f"{', '.join(map(repr, reported_names)) or 'no values'}."
             )
     return required
 

@@ -26,7 +26,7 @@ def study_of(history: SearchState) -> "optuna.Study":
     """Return an in-memory study with the trials in the order in which they started.
 
     Raises:
-        ValueError: a domain or constant of the space has no counterpart in Optuna.
+        ValueError: a domain or constant cannot be converted to an Optuna distribution.
     """
     metrics = [objective.metric for objective in history.objectives]
     directions = ["minimize" if objective.mode == "min" else "maximize" for objective in history.objectives]
@@ -63,5 +63,5 @@ def _constraints(history: SearchState, rows: list[int]) -> dict[str, Any]:
     """Return the constraint violations of the last report, as Optuna stores them."""
     if not history.constraints or not rows:
         return {}
-    last = {name: column[rows[-1]] for name, column in history.reports.values.items()}
-    return {"constraints": [float(violation) for violation in violations_of(history.constraints, last)]}
+    last_report = {name: column[rows[-1]] for name, column in history.reports.values.items()}
+    return {"constraints": [float(violation) for violation in violations_of(history.constraints, last_report)]}

@@ -182,26 +182,6 @@ def test_the_first_prints_reports_and_returns_for_all(
     assert caplog.text.count("report outside a tuner: {'loss': 0.5}") == 1
 
 
-def test_a_checkpoint_of_a_run_on_hosts_goes_on_on_one_device(
-    hosts: MemoryHosts, alone: dict[str, Found], tmp_path: Path
-) -> None:
-    def half(run: Run) -> None:
-        model = nn.Linear(12, 3)
-        step = run.step(model, torch.optim.AdamW(model.parameters()), lambda m, x, y: cross_entropy(m(x), y))
-        for number, batch in enumerate(run.batches((X, Y), B)):
-            step(batch)
-            if number == 1:
-                run.save(tmp_path / "half.pt")
-        run.save(tmp_path / f"whole-{run.world_size}.pt")
-
-    over(hosts, half)
-    fanwise.run(half, devices="cpu", resume=tmp_path / "half.pt", progress=False)
-    both = [torch.load(tmp_path / f"whole-{size}.pt")["model"]["weight"] for size in (4, 1)]
-    assert torch.equal(*both)
-    over(hosts, half, 2, resume=str(tmp_path / "half.pt"))
-    assert torch.equal(both[0], torch.load(tmp_path / "whole-2.pt")["model"]["weight"])
-
-
 def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: MemoryHosts) -> None:
     with pytest.raises(LeaseError, match=r"5 processes with threads=1 .* has room for 4: 4 CPUs on 2 hosts\."):
         over(hosts, training, 5)
@@ -310,8 +290,3 @@ def test_what_a_process_raised_is_told_though_another_was_stopped_before_it_bega
     finally:
         os.kill(warm.pid, signal.SIGCONT)
         life.close()
-
-
-def test_nothing_of_a_run_is_left_when_it_returns(hosts: MemoryHosts) -> None:
-    over(hosts, lambda run: None)
-    within(5, lambda: hosts.engine.counts() == (0, 0), "no job is left")

@@ -1,15 +1,12 @@
 """NumPy arrays as data: the same samples in the same order as with tensors."""
 
-import functools
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import fanwise
-from fanwise.parallel import Run
 
 X = np.arange(22, dtype="float32").reshape(11, 2)
 Y = np.arange(11, dtype="int32")
@@ -48,24 +45,6 @@ def test_tensors_share_the_memory_of_writable_arrays() -> None:
     run_batches = fanwise.here().batches(array, 11, shuffle=False)
     array[:] = 7
     assert next(run_batches).whole().eq(7).all()
-
-
-def losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = (model(x)[:, 0] - y).square()
-    return result
-
-
-def test_a_torch_model_trains_on_numpy_arrays_as_on_tensors() -> None:
-    def train(data: Any, run: Run) -> torch.Tensor:
-        model = nn.Linear(2, 1)
-        step = run.step(model, torch.optim.SGD(model.parameters(), 1e-3), losses)
-        for batch in run.batches(data, 5):
-            step(batch)
-        return model.weight.detach()
-
-    each = (X, Y), tuple(map(torch.tensor, (X, Y)))
-    trained = [fanwise.run(functools.partial(train, data), progress=False) for data in each]
-    assert torch.equal(*trained)
 
 
 def test_arrays_of_texts_are_read_sample_by_sample() -> None:

@@ -171,16 +171,6 @@ def test_killed_persistent_workers_are_replaced_in_the_next_pass(tmp_path: Path)
     assert sorted(index for index, _ in actual) == list(range(N))
 
 
-def test_a_worker_that_hangs_raises_the_timeout_of_torch(workers: Callable[[], set[int]]) -> None:
-    def hang(index: int) -> None:
-        if index == 30:
-            threading.Event().wait()
-
-    with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
-        train_epochs(data=Noisy(hang), num_workers=2, timeout=1)
-    assert not workers()
-
-
 def test_a_discarded_shard_is_read_again() -> None:
     def train(run: Run) -> list[tuple[int, float]]:
         actual = []
@@ -235,22 +225,6 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, workers: Callable[[], set[int]
         train_epochs(data=Noisy(slow), num_workers=2)
     presses.join()
     assert not workers()
-
-
-def test_only_new_workers_see_changes_of_the_data_set() -> None:
-    def lengths(persistent: bool) -> list[int]:
-        def train(run: Run) -> list[int]:
-            data, actual = [(0,), (0,)], []
-            for epoch in run.epochs(2):
-                data[:] = [(epoch,), (epoch,)]
-                for (x,) in run.batches(data, 2, num_workers=1, persistent_workers=persistent):
-                    actual.append(int(x.sum()))
-            return actual
-
-        return fanwise.run(train, devices="cpu")
-
-    assert lengths(persistent=False) == [0, 2]
-    assert lengths(persistent=True) == [0, 0]
 
 
 def test_nested_loops_do_not_share_workers() -> None:
@@ -316,16 +290,6 @@ def test_unaligned_tensors_and_strides_are_the_same_in_the_step_and_from_workers
 
     step, worker = (fanwise.run(partial(layouts, workers=workers), devices="cpu") for workers in (0, 1))
     assert step == worker
-
-
-def test_random_numbers_of_the_program_do_not_depend_on_workers() -> None:
-    def drawn(run: Run, workers: int) -> float:
-        list(run.batches(Noisy(), B, num_workers=workers))
-        return float(torch.rand(())) + random.random() + np.random.random()
-
-    assert fanwise.run(partial(drawn, workers=0), devices="cpu") == fanwise.run(
-        partial(drawn, workers=2), devices="cpu"
-    )
 
 
 @pytest.mark.parametrize(

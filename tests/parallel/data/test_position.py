@@ -65,39 +65,6 @@ def test_a_training_in_pieces_sees_the_samples_of_an_uninterrupted_one(ends: lis
     assert seen == WHOLE
 
 
-def test_every_sample_comes_once_in_each_pass() -> None:
-    samples = [(loop, epoch, key) for loop, epoch, _, key in WHOLE]
-    assert len(WHOLE) == 3 * (7 + 4) == len(set(WHOLE))
-    assert len(set(samples)) == 6  # each pass has an order of its own
-    assert len({key for _, _, key in samples}) == 6
-
-
-def test_another_seed_gives_another_order() -> None:
-    assert DataPosition(1).begin_pass(3).key != DataPosition(2).begin_pass(3).key
-    assert DataPosition(1).begin_pass(3).key == DataPosition(1).begin_pass(3).key
-
-
-def test_a_batch_is_done_when_a_step_used_it_or_the_next_one_starts() -> None:
-    position = DataPosition(0)
-    started = position.begin_pass(5)
-    samples = started.ranges(2, drop_last=False)
-    next(samples)
-    assert position.state()["passes"][0]["done"] == 0
-    position.mark_used()
-    assert position.state()["passes"][0]["done"] == 2
-    next(samples)
-    next(samples)
-    assert position.state()["passes"][0]["done"] == 4
-
-
-def test_an_epoch_is_complete_after_its_batches() -> None:
-    position = DataPosition(0)
-    epochs = position.epochs(3)
-    next(epochs)
-    list(position.begin_pass(4).ranges(2, drop_last=False))
-    assert list(DataPosition(0, resumed=position.state()).epochs(3)) == [1, 2]
-
-
 def test_a_loop_that_was_left_by_break_is_complete() -> None:
     position = DataPosition(0)
     for _ in position.epochs(5):
@@ -121,10 +88,3 @@ def test_a_pass_over_another_length_is_not_resumed() -> None:
     saved = run(Training(DataPosition(5), end_after=1)).saved
     with pytest.raises(ValueError, match=r"the data set has 8 samples.*but had 7 .* in epoch 0 after 3 samples"):
         run(Training(DataPosition(5, resumed=saved), end_after=5, lengths=(8, 4)))
-
-
-def test_an_incomplete_batch_is_left_out_on_request() -> None:
-    started = Pass(7, Key(0))
-    assert list(started.ranges(3, drop_last=True)) == [range(3), range(3, 6)]
-    assert started.is_finished
-    assert list(Pass(7, Key(0)).ranges(3, drop_last=False)) == [range(3), range(3, 6), range(6, 7)]

@@ -164,7 +164,7 @@ def train(
     scheduler = torch.optim.lr_scheduler.StepLR(made, 2, 0.5) if schedule else None
     data: Any = (Far(X), Far(Y)) if is_resident else (X, Y)
     seen, norms = [], []
-    for _ in run.epochs(6):
+    for _ in run.epochs(3):
         for batch in run.batches(data, B):
             seen.append(step(batch))
             if options.get("clip_norm"):

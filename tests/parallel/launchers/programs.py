@@ -30,7 +30,6 @@ from fanwise.testing.within import within
 # N: samples, B: samples of a global batch
 N, B, EPOCHS, SHARDS = 53, 16, 2, 8
 OUT = Path(os.environ["GUEST_OUT"])
-CHECKPOINT = OUT / "checkpoint"
 GENERATOR = torch.Generator().manual_seed(1)
 X = torch.randn(N, 1, 6, 6, generator=GENERATOR)
 Y = torch.randint(0, 3, (N,), generator=GENERATOR)
@@ -81,25 +80,9 @@ def training(run: Run, optimizer: str = "momentum", **options: Any) -> tuple[str
     return digest([*model.state_dict().values(), *seen]), run.executions, accuracy, run.mean(losses, model, (X, Y))
 
 
-def by_hand(run: Run) -> tuple[str, int, float, float]:
-    """The same with a loop of its own over the shards, and a word by rank in between."""
-    model, seen = Net(), []
-    step = run.step(model, optimizer_of("adamw", model))
-    for _ in run.epochs(EPOCHS):
-        for batch in run.batches((X, Y), B):
-            for x, y in step.shards(batch):
-                step.backward(losses(model, x, y))
-            step.update()
-            seen.append(step.loss)
-        assert run.gather(run.rank) == list(range(run.world_size))
-    accuracy = run.mean(correct, model, (X, Y), batch_size=7)
-    return digest([*model.state_dict().values(), *seen]), run.executions, accuracy, run.mean(losses, model, (X, Y))
-
-
 TRAININGS: dict[str, Callable[[Run], Any]] = {  # Any: as `training` returns
     "momentum": training,
     "adamw": partial(training, optimizer="adamw"),
-    "adamw by hand": by_hand,
     "clipped": partial(training, clip_norm=0.5),
     "accumulated": partial(training, accumulate=2),
 }
@@ -109,34 +92,9 @@ def bits(rank: int) -> dict[str, Any]:  # Any: as `training` returns
     return {name: fanwise.run(train, shards=SHARDS) for name, train in TRAININGS.items()}
 
 
-def fewer_shards_than_processes(rank: int) -> Any:  # Any: as `training` returns
-    return fanwise.run(training, shards=2)
-
-
 def place(rank: int) -> tuple[int, int, int, str]:
     """Each process returns its own; the shards are as many as the processes."""
     return fanwise.run(lambda run: (run.rank, run.world_size, run.shards, str(run.device)), devices="auto")
-
-
-def left_in_the_middle(rank: int) -> str:
-    """A run on one device that saves in the middle of an epoch and goes on."""
-    return fanwise.run(partial(resumable, save_to=CHECKPOINT), shards=3)
-
-
-def resumed(rank: int) -> str:
-    """From a checkpoint that a run on one device has left in the middle of an epoch."""
-    return fanwise.run(resumable, resume=CHECKPOINT)
-
-
-def resumable(run: Run, save_to: Path | None = None) -> str:
-    model = Net()
-    step = run.step(model, optimizer_of("adamw", model), losses)
-    for _ in run.epochs(EPOCHS):
-        for batch in run.batches((X, Y), B):
-            step(batch)
-            if save_to is not None and step.batches == 6:
-                run.save(save_to)
-    return digest(list(model.state_dict().values()))
 
 
 def weights(run: Run) -> list[list[float]]:
@@ -196,16 +154,6 @@ def different_ways(rank: int) -> None:
 
 def different_arguments(rank: int) -> None:
     fanwise.run(lambda run: None, shards=rank + 1)
-
-
-def different_models(rank: int) -> None:
-    def train(run: Run) -> None:
-        model = nn.Linear(3, 3)
-        with torch.no_grad():
-            model.bias.add_(run.rank)
-        run.step(model, optimizer_of("momentum", model), losses)
-
-    fanwise.run(train)
 
 
 def too_many_devices(rank: int) -> None:
@@ -375,3 +323,8 @@ def hang_of_the_last(rank: int) -> str:
     gc.collect()
     distributed.destroy_process_group()  # as the end of a program gives back what torch.distributed holds
     return said
+
+
+if __name__ == "__main__":  # a worker of torchrun
+    torch.set_num_threads(1)
+    (OUT / f"said{os.environ['RANK']}").write_text(repr(fanwise.run(training, shards=SHARDS)))

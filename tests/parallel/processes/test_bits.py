@@ -285,26 +285,6 @@ def test_bits_of_sparse_gradients(optimizer: str, accumulate: int, all_reduce: A
 M = 49  # samples
 
 
-def training(**options: Any) -> Any:  # Any: what run takes
-    def train(run: Run) -> list[Tensor]:
-        torch.manual_seed(0)
-        layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(64, 3)]
-        model = nn.Sequential(*layers)
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses, **options)
-        # The last batch has one sample: a single shard is executed, by one process.
-        seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X[:M], Y[:M]), B)]
-        return [*model.state_dict().values(), *seen]
-
-    return train
-
-
-@pytest.mark.parametrize("options", [{}, {"autocast": torch.float16}], ids=["plain", "float16"])
-def test_bits_of_other_steps_do_not_depend_on_the_processes(options: dict[str, Any], pool: Pool) -> None:
-    one = fanwise.run(training(**options), devices=1, shards=SHARDS)
-    found = fanwise.run(training(**options), devices=3, shards=SHARDS, pool=pool)
-    assert all(torch.equal(first, other) for first, other in zip(one, found, strict=True))
-
-
 @pytest.mark.parametrize("autocast", [None, torch.float16], ids=["plain", "float16"])
 def test_global_batch_norm_is_that_of_one_process_and_repeats(autocast: torch.dtype | None, pool: Pool) -> None:
     def train(run: Run) -> list[Tensor]:

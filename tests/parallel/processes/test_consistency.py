@@ -293,12 +293,3 @@ def test_samples_by_rank_are_refused(where: str, pool: Pool) -> None:
         fanwise.run(functools.partial(by_rank, where=where), devices=2, pool=pool)
     assert "right:  for batch in run.batches(data, 32): step(batch)" in str(caught.value)
     fanwise.run(functools.partial(by_rank, where=where), devices=1)  # where it is the whole data
-
-
-def test_another_number_of_samples_is_refused(pool: Pool) -> None:
-    def train(run: Run) -> None:
-        model = net()
-        run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)(X[: 8 + run.rank])
-
-    with pytest.raises(ValueError, match="the number of samples is 8 in process 0, 9 in process 1"):
-        fanwise.run(train, devices=2, pool=pool)

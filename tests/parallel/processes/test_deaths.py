@@ -76,33 +76,6 @@ def train(folder: Path, epochs: int, clip_norm: float | None, run: Run) -> tuple
     return list(model.state_dict().values()), run.world_size
 
 
-def train_by_hand(folder: Path, epochs: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
-    """As `train`, with a loop of its own, twice a batch: the first one perturbs the parameters."""
-    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, 4))
-    step = run.step(model, torch.optim.Adam(model.parameters(), 0.01))
-    data = (X, torch.arange(N))
-    for epoch in run.epochs(epochs):
-        for batch in run.batches(data, B):
-            before = [param.detach().clone() for param in model.parameters()]
-            for x, indices in step.shards(batch):
-                step.backward(losses(folder, model, x, indices))
-            with torch.no_grad():
-                for param in model.parameters():
-                    assert param.grad is not None
-                    param.add_(param.grad, alpha=0.01)
-            model.zero_grad()
-            for x, indices in step.shards(batch):
-                step.backward(losses(folder, model, x + torch.randn_like(x), indices))
-            with torch.no_grad():
-                for param, value in zip(model.parameters(), before, strict=True):
-                    param.copy_(value)
-            if clip_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-            step.update()
-            write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
-    return list(model.state_dict().values()), run.world_size
-
-
 def come_to(folder: Path, executions: int) -> bool:
     """Looked at often, so the lines are not read."""
     executed = folder / "executed"
@@ -150,7 +123,6 @@ def killed_run(
     kills: int,
     epochs: int,
     clip_norm: float | None = None,
-    trains: Callable[..., tuple[list[Tensor], int]] = train,
     **options: Any,  # Any: of fanwise.run
 ) -> int:
     """How many processes there are in the end."""
@@ -158,14 +130,14 @@ def killed_run(
     thread = killer(folder, seed, kills, epochs * SHARDS * 2, least=1)
     try:
         found, size = fanwise.run(
-            functools.partial(trains, folder, epochs, clip_norm), shards=SHARDS, pool=pool, **options
+            functools.partial(train, folder, epochs, clip_norm), shards=SHARDS, pool=pool, **options
         )
     finally:
         write(folder / "over")
         thread.join()
     alone = folder / "alone"
     alone.mkdir()
-    expected, _ = fanwise.run(functools.partial(trains, alone, epochs, clip_norm), shards=SHARDS)
+    expected, _ = fanwise.run(functools.partial(train, alone, epochs, clip_norm), shards=SHARDS)
     assert all(map(torch.equal, expected, found))
     check_steps(folder, epochs)
     return size
@@ -179,22 +151,11 @@ def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: i
     assert killed >= 1 and size >= 4 - killed
 
 
-@pytest.mark.usefixtures("all_reduce")
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_a_loop_of_ones_own_under_kills_keeps_the_bits(seed: int, pool: Pool, tmp_path: Path) -> None:
-    size = killed_run(tmp_path / "run", pool, seed, 2, 4, 0.1, train_by_hand, devices=4)
-    killed = len(lines(tmp_path / "run" / "killed"))
-    assert killed >= 1 and size >= 4 - killed
-
-
 @pytest.mark.soak
 @pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("trains", [train, train_by_hand])
-def test_a_hundred_kills(
-    seed: int, trains: Callable[..., tuple[list[Tensor], int]], pool: Pool, tmp_path: Path
-) -> None:
-    killed_run(tmp_path / "run", pool, seed, 3, 12, trains=trains, devices=4)
+def test_a_hundred_kills(seed: int, pool: Pool, tmp_path: Path) -> None:
+    killed_run(tmp_path / "run", pool, seed, 3, 12, devices=4)
 
 
 # -- at a place ----------------------------------------------------------------------------------------------------

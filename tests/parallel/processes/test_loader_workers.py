@@ -38,23 +38,6 @@ class Augmented(Dataset[tuple[Tensor, int]]):
         return image + 0.01 * torch.randn(4, 4), index % 3
 
 
-class Spoken(Dataset[Tensor]):
-    """Sequences of different lengths."""
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.arange(1 + index % 5) * torch.rand(())
-
-
-def padded(samples: list[Tensor]) -> dict[str, Any]:
-    return {
-        "x": nn.utils.rnn.pad_sequence(samples, batch_first=True),
-        "more": [torch.tensor([len(sample) for sample in samples]), (torch.ones(len(samples)), ["a"] * len(samples))],
-    }
-
-
 Before = Callable[[Run, int], object]
 
 
@@ -72,19 +55,6 @@ def images(run: Run, workers: int, before: Before = lambda run, number: None, ep
             lambda m, x, y: cross_entropy(m(x), y, reduction="none"), model, Augmented(), num_workers=workers
         )
     return [*(value.detach() for value in model.state_dict().values()), torch.tensor(loss)]
-
-
-def sequences(run: Run, workers: int) -> list[Tensor]:
-    model = nn.Linear(1, 4)
-    step = run.step(
-        model,
-        torch.optim.SGD(model.parameters(), 0.1),
-        lambda m, batch: m(batch["x"][..., None]).square().mean((1, 2)) * batch["more"][1][0],
-    )
-    for _ in run.epochs(2):
-        for batch in run.batches(Spoken(), B, collate_fn=padded, num_workers=workers, persistent_workers=workers > 0):
-            step(batch)
-    return [model.weight.detach(), model.bias.detach()]
 
 
 def loader(run: Run, workers: int) -> list[Tensor]:
@@ -144,7 +114,7 @@ def run_in_job(pool: Pool, train: Callable[[Run], Any], devices: int, workers: i
     [[(1, 1), (3, 1)], pytest.param([(2, 0), (2, 1)], marks=pytest.mark.soak)],
     ids=["one and three devices", "two"],
 )
-@pytest.mark.parametrize("program", [images, sequences, loader, tape])
+@pytest.mark.parametrize("program", [images, loader, tape])
 def test_bits_are_the_same_for_any_number_of_devices_and_workers(
     pool: Pool, program: Callable[..., list[Tensor]], several: list[tuple[int, int]]
 ) -> None:

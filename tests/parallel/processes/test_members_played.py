@@ -3,9 +3,8 @@
 import pytest
 
 from fanwise.parallel.comm.shm_team import Again, SharedMemoryTeam
-from fanwise.parallel.launch.membership import Membership, Order
+from fanwise.parallel.launch.membership import Membership
 from fanwise.testing.played_members import PlayedRun
-from fanwise.testing.stages import Stage
 
 TRANSACTIONS = 8
 
@@ -74,60 +73,7 @@ class Hopeful(SharedMemoryTeam):
             return False
 
 
-class Forgetful(Membership):
-    """Forgets what was committed before a view in which nobody has come anywhere."""
-
-    def _decided(self) -> list[Order]:
-        before, self.committed = self.committed, 0
-        orders = super()._decided()
-        if not orders:
-            self.committed = before
-        return orders
-
-
-class Hasty(Membership):
-    """Does not wait until all have agreed."""
-
-    def _pause(self) -> list[Order]:
-        orders = super()._pause()
-        self._agreed = set(self.living)
-        return orders + self._decided()
-
-
 @pytest.mark.parametrize("broken", [LooksTwice, Hopeful])
 def test_broken_members_are_caught(broken: type[SharedMemoryTeam]) -> None:
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
         all(played(seed, member=broken) for seed in range(2000))
-
-
-@pytest.mark.parametrize("broken", [Forgetful, Hasty])
-def test_broken_views_are_caught(broken: type[Membership]) -> None:
-    with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
-        all(played(seed, views=broken) for seed in range(2000))
-
-
-def test_nodes_that_are_written_while_others_read_them_are_caught() -> None:
-    with pytest.raises(AssertionError, match=r"transaction \d saw"):
-        all(played(seed, versions=1) for seed in range(2000))
-
-
-def test_the_same_seed_plays_the_same() -> None:
-    one, other = played(14), played(14)
-    assert (one.stage.steps, one.places, [life.name for life in one.lives]) == (
-        other.stage.steps,
-        other.places,
-        [life.name for life in other.lives],
-    )
-
-
-def test_a_stage_on_which_nobody_gets_on_says_who_waits() -> None:
-    stage = Stage(0)
-
-    def wait() -> None:
-        while True:
-            stage.wait()
-
-    stage.enter("one", wait)
-    stage.enter("other", lambda: None)
-    with pytest.raises(AssertionError, match=r"nobody gets on after \d+ steps; waiting: \['one'\]"):
-        stage.play(until=lambda: False)

@@ -132,20 +132,6 @@ def test_a_trial_of_several_processes_reports_once_and_is_stopped_as_one(
     assert ended == {"0.25-0-stopped": 1, "0.25-1-stopped": 1, "0.75-0-returned": 4, "0.75-1-returned": 4}
 
 
-def too_many(folder: str, x: float) -> None:
-    fanwise.run(functools.partial(trains, Path(folder), x), devices=3)
-
-
-def test_a_trial_cannot_have_more_processes_than_its_lease(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    space = {"x": uniform(0, 1), "folder": str(tmp_path)}
-    experiment = search(too_many, space, pool=pool, trials=1, n_workers=1, devices_per_trial=2, max_equal_failures=None)
-    assert list(experiment.trials["status"]) == ["Failed"]
-    assert "3 processes, threads=1, need 3 CPUs at once, and this job has 2" in str(experiment.reason(0))
-
-
 def stops_alone(folder: Path, run: Run) -> None:
     """One process is told to stop by somebody else; the others are busy, or wait for it."""
     try:
@@ -161,16 +147,6 @@ def test_when_one_process_stops_all_do(pool: Pool, tmp_path: Path) -> None:
     with pytest.raises(TrialStopped):
         fanwise.run(functools.partial(stops_alone, tmp_path), devices=3, pool=pool)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
-
-
-def refuses(run: Run) -> None:
-    run.report(loss=[1, 2])
-
-
-def test_what_is_no_metric_is_refused_where_it_was_reported(pool: Pool) -> None:
-    with pytest.raises(TypeError, match="must be a number") as raised:
-        fanwise.run(refuses, devices=2, pool=pool)
-    assert "run.report(loss=" in "\n".join(raised.value.__notes__)
 
 
 # -- in a job, or a trial, of one process ------------------------------------------------------------------------------

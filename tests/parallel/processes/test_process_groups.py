@@ -107,11 +107,6 @@ def test_bits_are_those_of_one_device(processes: int, pool: Pool, expected: list
     assert size == processes and same(tensors, expected)
 
 
-def test_bits_of_clipped_and_accumulated_gradients_are_those_of_one_device(pool: Pool) -> None:
-    training = functools.partial(train, clip_norm=0.5, accumulate=2)
-    assert same(over_gloo(pool, training)[0], fanwise.run(training, devices="cpu", shards=SHARDS)[0])
-
-
 def test_fast_sums_of_two_processes_are_those_of_shared_memory(pool: Pool) -> None:
     direct, _ = fanwise.run(train, devices=["cpu"] * 2, shards=SHARDS, reduce="fast", pool=pool)
     assert same(over_gloo(pool, train, reduce="fast")[0], direct)

@@ -41,8 +41,8 @@ def kills_once(path: Path) -> None:
 
 def test_what_is_gathered_comes_by_rank_in_every_process(pool: Pool) -> None:
     def train(run: Run) -> list[Any]:  # Any: as given
-        large = torch.full((300_000,), float(run.rank))
-        means = [each.mean().item() for each in run.gather(large)]
+        large = torch.full((300_000,), float(run.rank)).to(torch.float8_e4m3fn)  # which pickle alone cannot send
+        means = [each.float().mean().item() for each in run.gather(large)]
         return run.gather((run.rank, means, run.gather({"rank": run.rank})))
 
     each: Any = [0.0, 1.0, 2.0], [{"rank": 0}, {"rank": 1}, {"rank": 2}]
@@ -155,16 +155,3 @@ def test_what_cannot_be_sent_is_refused_on_one_device_too(devices: int, pool: Po
     said = "a generator that was given to the other processes cannot be pickled: "
     with pytest.raises(NotSendableError, match=said):
         fanwise.run(lambda run: run.gather(each for each in "ab"), devices=devices, pool=pool if devices > 1 else None)
-
-
-def gathers(function: Callable[[Run], object], run: Run) -> None:
-    if run.rank:
-        function(run)
-    else:
-        run.barrier()
-
-
-def test_processes_that_do_different_things_are_told_which(pool: Pool) -> None:
-    train = functools.partial(gathers, lambda run: run.gather(1))
-    with pytest.raises(RuntimeError, match=r"rank \d (waits|gathers).*, rank \d (gathers|waits)"):
-        fanwise.run(train, devices=2, pool=pool)

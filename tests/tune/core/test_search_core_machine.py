@@ -243,7 +243,7 @@ class CoreMachine(RuleBasedStateMachine):
         elif what == "request" and not self.model.source.is_awaited:  # programs request again after an answer
             self.send(events.TrialRequested(self.now_s))
         elif what == "workers":
-            self.send(events.Workers(self.now_s, number))
+            self.send(events.WorkersChanged(self.now_s, number))
         elif what == "interrupt":
             self.send(events.Interrupt(self.now_s))
 

@@ -13,12 +13,12 @@ class SlotsMachine(RuleBasedStateMachine):
         self.slots = Slots(n_workers, asynchronous=True)
         self.n_workers = n_workers
         self.used: set[int] = set()
-        self.has_offer = False
+        self.has_request = False
 
     @precondition(lambda self: self.slots.has_room)
     @rule()
     def take(self) -> None:
-        self.has_offer = self.has_offer and len(self.used) < self.n_workers
+        self.has_request = self.has_request and len(self.used) < self.n_workers
         slot = self.slots.take()
         assert slot == min(set(range(len(self.used) + 1)) - self.used), "the smallest free slot"
         self.used.add(slot)
@@ -37,14 +37,14 @@ class SlotsMachine(RuleBasedStateMachine):
 
     @rule()
     def offer(self) -> None:
-        self.slots.has_offer = self.has_offer = True
+        self.slots.has_request = self.has_request = True
 
     @invariant()
     def room_and_offer_are_those_of_the_model(self) -> None:
         if hasattr(self, "slots"):
             assert self.slots.num_used == len(self.used)
-            assert self.slots.has_offer == self.has_offer
-            assert self.slots.has_room == (len(self.used) < self.n_workers or self.has_offer)
+            assert self.slots.has_request == self.has_request
+            assert self.slots.has_room == (len(self.used) < self.n_workers or self.has_request)
 
 
 SlotsMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -113,7 +113,7 @@ def test_live_resumed_and_asked_searches_with_one_seed_try_the_same(pool: Pool) 
                     search.tell(trial, trial.config["x"])
         for experiment in (load_experiment(f"run-{name}"), load_experiment(f"asked-{name}")):
             assert experiment.metadata["seed"] == 7
-            assert replay_experiment(experiment.name).num_different == 0
+            assert replay_experiment(experiment.name).num_differences == 0
             tried[experiment.name] = list(experiment.trials["config_x"])
     assert len(tried["run-search"]) == 8
     assert list(tried.values()) == [tried["run-search"]] * 4

@@ -23,7 +23,7 @@ def test_a_row_becomes_the_configuration_that_it_was_made_of(name: str, seed: in
     config = space.sample(KeyedRandom(str(seed)))
     encoder = Encoder(space)
     row = encoder.encode(config)
-    again = encoder.config(row)
+    again = encoder.decode(row)
     for key, value in config.items():
         assert again[key] == value or math.isclose(again[key], value, rel_tol=1e-12)  # type: ignore[arg-type]
     assert again.keys() == config.keys()
@@ -37,7 +37,7 @@ def test_points_of_the_cube_become_what_the_domains_make_of_them(name: str, seed
     encoder = Encoder(space)
     points = np.random.default_rng(seed).random((20, encoder.num_dims))
     rows = encoder.snap(points)
-    one_by_one = encoder.rows([space.from_units(point) for point in points.tolist()])
+    one_by_one = encoder.encode_all([space.from_units(point) for point in points.tolist()])
     np.testing.assert_allclose(rows, one_by_one, rtol=0, atol=1e-12)
     real = [domain.num_values is None for domain in encoder.domains]
     assert (np.abs(encoder.ranks(rows) - encoder.ranks(one_by_one)) <= real).all()
@@ -49,7 +49,7 @@ def test_different_configurations_have_different_keys(name: str) -> None:
     space = SPACES[name]
     encoder = Encoder(space)
     configs = [space.sample(KeyedRandom(str(seed))) for seed in range(200)]
-    keys = encoder.keys(encoder.rows(configs))
+    keys = encoder.keys(encoder.encode_all(configs))
     assert len(set(keys)) == len({repr(config) for config in configs})
 
 
@@ -60,7 +60,7 @@ def test_samples_are_configurations_and_as_many_as_asked_for(name: str) -> None:
         rows = encoder.sample(30, np.random.default_rng(0), prior=prior)
         assert rows.shape == (30, encoder.num_dims)
         for row in rows:
-            SPACES[name].check(encoder.config(row))
+            SPACES[name].check(encoder.decode(row))
 
 
 def test_what_does_not_exist_is_nan_and_counts_as_the_middle_or_as_no_category() -> None:
@@ -73,7 +73,7 @@ def test_what_does_not_exist_is_nan_and_counts_as_the_middle_or_as_no_category()
             }
         )
     )
-    rows = encoder.rows([{"kind": "a", "x": 0.25}, {"kind": "b", "how": "r"}])
+    rows = encoder.encode_all([{"kind": "a", "x": 0.25}, {"kind": "b", "how": "r"}])
     np.testing.assert_array_equal(rows, [[0.25, 0.25, np.nan], [0.75, np.nan, 5 / 6]])
     np.testing.assert_array_equal(encoder.features(rows), [[1, 0, 0.25, 0, 0, 0, 1, 0], [0, 1, 0.5, 0, 0, 1, 0, 1]])
 
@@ -102,7 +102,7 @@ def test_what_is_unused_comes_until_nothing_is_left(name: str) -> None:
 
 def test_the_last_configuration_of_a_lopsided_space_is_found() -> None:
     small = Encoder(Space({"x": ordinal([0, 1, 10**9]), "n": randint(1, 30)}))
-    rows = small.rows(list(small.space.grid(30)))
+    rows = small.encode_all(list(small.space.grid(30)))
     keys = small.keys(rows)
     assert len(rows) == 90
     for row, key in zip(rows, keys, strict=True):
@@ -123,7 +123,7 @@ def test_a_space_too_large_to_list_is_walked_through() -> None:
 
     row = encoder.untried_row(AllButZero(), np.random.default_rng(0))
     assert row is not None
-    assert encoder.config(row)["x"] == 0
+    assert encoder.decode(row)["x"] == 0
 
 
 def test_half_of_the_candidates_are_near_the_priors() -> None:

@@ -452,14 +452,14 @@ def test_domain_becomes_the_distribution_with_the_same_values(entry: object, dis
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        (reverseloguniform(0.9, 0.99), "'x' cannot be converted: reverseloguniform(0.9, 0.99) has no counterpart"),
-        (qlograndint(8, 64, 8), "'x' cannot be converted: qlograndint(8, 64, 8) has no counterpart"),
-        (ordinal([1, 2, 9]), "'x' cannot be converted: ordinal([1, 2, 9], kind='nn') has no counterpart"),
-        (logfinrange(1, 100, 3), "'x' cannot be converted: logfinrange(1.0, 100.0, 3) has no counterpart"),
-        (quniform(0, 1, 1 / 3), "'x' cannot be converted: quniform(0.0, 1.0, 0.3333333333333333) has no counterpart"),
-        (finrange(0, 1, 4), "'x' cannot be converted: finrange(0.0, 1.0, 4) has no counterpart"),
-        (finrange(0, 10, 4, cast_int=True), "'x' cannot be converted: finrange(0, 10, 4, cast_int=True) has no"),
-        (constant([1]), "the constant 'x' cannot be converted: [1] is neither a string, a number nor None"),
+        (reverseloguniform(0.9, 0.99), "'x' = reverseloguniform(0.9, 0.99) cannot be converted to an Optuna"),
+        (qlograndint(8, 64, 8), "'x' = qlograndint(8, 64, 8) cannot be converted to an Optuna"),
+        (ordinal([1, 2, 9]), "'x' = ordinal([1, 2, 9], kind='nn') cannot be converted to an Optuna"),
+        (logfinrange(1, 100, 3), "'x' = logfinrange(1.0, 100.0, 3) cannot be converted to an Optuna"),
+        (quniform(0, 1, 1 / 3), "'x' = quniform(0.0, 1.0, 0.3333333333333333) cannot be converted to an Optuna"),
+        (finrange(0, 1, 4), "'x' = finrange(0.0, 1.0, 4) cannot be converted to an Optuna"),
+        (finrange(0, 10, 4, cast_int=True), "'x' = finrange(0, 10, 4, cast_int=True) cannot be converted to an Optuna"),
+        (constant([1]), "'x' cannot be converted to an Optuna distribution: [1] is neither"),
     ],
 )
 def test_domain_without_an_equal_distribution_is_refused(entry: object, text: str) -> None:

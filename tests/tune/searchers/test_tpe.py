@@ -78,7 +78,7 @@ class Density:
 
     def __init__(self, domain: object, values: Sequence[object]) -> None:
         self.encoder = Encoder(Space({"x": domain}))
-        rows = self.encoder.rows([{"x": value} for value in values])
+        rows = self.encoder.encode_all([{"x": value} for value in values])
         self.parzen = ParzenEstimator(self.encoder, rows, np.ones(len(rows)))
 
     def at(self, points: Rows) -> Rows:
@@ -100,7 +100,7 @@ def test_density_integrates_to_one(domain: object, values: Sequence[object]) -> 
     even = density.encoder.snap((np.arange(20_000)[:, None] + 0.5) / 20_000)
     at_all = density.at(even)
     assert at_all.mean() == pytest.approx(1.0, abs=0.02)
-    assert density.at(density.encoder.rows([{"x": values[0]}]))[0] > at_all.min()
+    assert density.at(density.encoder.encode_all([{"x": values[0]}]))[0] > at_all.min()
 
 
 def test_samples_follow_the_density() -> None:

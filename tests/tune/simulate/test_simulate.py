@@ -129,7 +129,7 @@ def test_three_trials_on_two_workers_run_as_computed_by_hand() -> None:
     ]
     assert search.best is not None
     assert (search.best.value, search.best.config) == (2.5, {"x": 2, "max_epochs": 2})
-    assert (search.incumbent_at(2.9), search.incumbent_at(3.0), search.incumbent_at(99.0)) == (None, 3.0, 2.5)
+    assert (search.best_value_at(2.9), search.best_value_at(3.0), search.best_value_at(99.0)) == (None, 3.0, 2.5)
 
 
 def test_a_synchronous_batch_waits_for_its_slowest_trial() -> None:

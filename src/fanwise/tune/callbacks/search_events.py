@@ -6,7 +6,7 @@
       on_trial_end(TrialEnded)              the attempt has ended; if `is_over`, the trial has ended, too
     on_end(SearchEnded)                     after the last trial
 
-`now_s` is seconds since the search began, without the time between runs.
+`now_s` is in seconds since the search began. Time in which no process ran the search is excluded.
 """
 
 from collections.abc import Mapping

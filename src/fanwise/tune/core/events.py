@@ -4,11 +4,11 @@
     Begin, Resumed                   the search begins, or a new process resumes it
     Ready, Reported, Ended, Free     progress of an attempt
     Suggested                        the searcher has answered
-    Tick                             time has passed
-    Command, Enqueued, Workers, Interrupt, TrialRequested     a user intervenes
+    Tick                             a deadline has passed
+    Command, Enqueued, WorkersChanged, Interrupt, TrialRequested     a user intervenes
 
-Events are immutable and consist of JSON values. `now_s` is in seconds since the search began, without the time between
-runs.
+Events are immutable and consist of JSON values. `now_s` is in seconds since the search began. Time in which no
+process ran the search is excluded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class EarlierTrial:
     """A trial of an earlier search, passed to the searcher before `Begin`.
 
     Args:
-        trial_id: a negative id, which is -1 for the last earlier trial.
+        trial_id: n earlier trials have the ids -n, ..., -1 in order.
         config: a complete configuration of this space.
         reports: the values of its reports in order. Each contains all values that this search requires.
     """
@@ -62,7 +62,7 @@ class Begin:
 
 @frozen
 class Suggested:
-    """The searcher's answer to `Suggest` number `number`: a configuration, or None if it has none at present.
+    """The searcher's answer to the `Suggest` action with the same `number`. `config` is None if it has none at present.
 
     `last_seen_seq`: sequence number of the last event that the searcher knew of. `error`: its exception as text, or
     None.
@@ -77,7 +77,11 @@ class Suggested:
 
 @frozen
 class Ready:
-    """The worker is about to call the objective. `start_method`: how its process was started, such as "fork"."""
+    """The worker is about to call the objective.
+
+    `process_started_s`: start of the process on the pool's clock, not on that of the search. `start_method`: how the
+    process was started, such as "fork".
+    """
 
     now_s: float
     trial_id: int
@@ -89,13 +93,17 @@ class Ready:
 
 @frozen
 class Reported:
-    """A trial has reported and waits for the answer. `checkpoint`: name of the checkpoint saved with the report."""
+    """A trial has reported and waits for the answer.
+
+    `objective_s`: seconds inside the objective so far in this attempt. `checkpoint`: name of the checkpoint saved with
+    the report.
+    """
 
     now_s: float
     trial_id: int
     attempt: int
     values: Mapping[str, object]
-    worker_time_s: float = 0.0
+    objective_s: float = 0.0
     checkpoint: str | None = None
 
 
@@ -152,7 +160,7 @@ class Enqueued:
 
 
 @frozen
-class Workers:
+class WorkersChanged:
     """A user changes the number of trials that may run at a time. Running trials are not affected."""
 
     now_s: float
@@ -161,16 +169,20 @@ class Workers:
 
 @frozen
 class TrialRequested:
-    """An ask-and-tell program offers to run a trial. The offer expires unless a trial starts or awaits a suggestion."""
+    """An ask-and-tell program asks for a trial.
+
+    The request is dropped at once if no trial can start and none awaits a suggestion.
+    """
 
     now_s: float
 
 
 @frozen
 class Resumed:
-    """A new process resumes the search, with these settings if they changed. Interrupted trials run again.
+    """A new process resumes the search. Interrupted trials run again.
 
-    `versions`: versions of the libraries in the new process. None: unchanged or unknown.
+    `n_workers`, `stop` (the stopping criterion as JSON): new values, or None if unchanged. `versions`: versions of the
+    libraries in the new process, or None if unchanged or unknown.
     """
 
     now_s: float
@@ -181,5 +193,5 @@ class Resumed:
 
 Event: TypeAlias = (
     EarlierTrial | Begin | Suggested | Ready | Reported | Ended | Free | Tick
-    | Interrupt | Command | Enqueued | Workers | TrialRequested | Resumed
+    | Interrupt | Command | Enqueued | WorkersChanged | TrialRequested | Resumed
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """Replays recorded events, to resume a search or to check that it is deterministic.
 
-In a live search, other events may occur between a request and the searcher's answer. So a replay applies the recorded
-answers. It also calls the searcher at each request, to restore its state and to compare its answers. Rows are read
-ahead only up to the recorded answer, so a long record needs little memory.
+In a live search, other events may occur between a request and the answer. A replay therefore applies each answer at its
+recorded position, not when the searcher returns it. It also calls the searcher at each request, to restore its state
+and to compare its answers. Rows are read ahead only up to the recorded answer, so a long record needs little memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,17 +20,20 @@ from .suggestions import call_searcher
 _MAX_DIFFERENCES = 20
 
 
-class Recorded(Protocol):
+class RowActions(Protocol):
     """The recorded actions of a row, decoded lazily."""
 
     def matches(self, actions: Sequence[Action]) -> bool:
-        """Return True if these actions would be recorded in the same way."""
+        """Return True if recording these actions would give the same row, apart from message texts."""
 
     def actions(self) -> list[Action]:
-        """Return the actions as far as they are recorded."""
+        """Return the recorded actions.
+
+        `Suggest` actions are not recorded, nor is the configuration of a retried or resumed trial.
+        """
 
 
-Row: TypeAlias = tuple[int, Event, Recorded]  # (sequence number, event, recorded actions)
+Row: TypeAlias = tuple[int, Event, RowActions]  # (sequence number, event, recorded actions)
 
 
 @final
@@ -47,24 +50,24 @@ class Difference:
 @final
 @dataclass(slots=True)
 class ReplayResult:
-    """The result of a replay, with the numbers of compared events, decisions and suggestions.
+    """The result of a replay, with the numbers of compared events, actions and suggestions.
 
     Args:
-        num_different: number of all differences.
+        num_differences: number of differences, including those not listed.
         differences: the first 20 differences.
-        other_versions: recorded and installed version of each library of the searcher whose versions differ. If there
-            are any, suggestions were not compared.
+        version_changes: library -> (recorded version, installed version), for the searcher's libraries whose version
+            has changed. Set by `replay_experiment`, which then does not compare suggestions.
     """
 
     num_events: int = 0
-    num_decisions: int = 0
+    num_actions: int = 0
     num_suggestions: int = 0
-    num_different: int = 0
+    num_differences: int = 0
     differences: list[Difference] = field(default_factory=list)
-    other_versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    version_changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def add_difference(self, seq: int, event: Event, recorded: object, replayed: object) -> None:
-        self.num_different += 1
+        self.num_differences += 1
         if len(self.differences) < _MAX_DIFFERENCES:
             self.differences.append(Difference(seq, event, recorded, replayed))
 
@@ -81,7 +84,7 @@ def replay(
     """
     result = ReplayResult()
     suggestions: dict[int, object] = {}
-    (rows,) = tee(rows, 1)  # an iterator that `tee` can copy, to read ahead
+    (rows,) = tee(rows, 1)  # makes `rows` copyable: `tee(rows)[1]` below reads ahead without advancing `rows`
     for seq, event, recorded in rows:
         result.num_events += 1
         if type(event) is Suggested and event.number in suggestions:
@@ -95,7 +98,7 @@ def replay(
             result.add_difference(seq, event, recorded.actions(), replayed)
         for action in actions:
             if type(action) is not Suggest:
-                result.num_decisions += 1
+                result.num_actions += 1
                 continue
             if searcher is not None and (answer := _answer_to(action.number, tee(rows)[1])) is not None:
                 if compares_suggestions:
@@ -103,7 +106,8 @@ def replay(
                 elif answer.error is None:
                     searcher.replay_suggestion(action.context, answer.config)
                 else:
-                    with suppress(Exception):  # as in the recorded call, which ended that run
+                    # the recorded call raised, which ended that run; the replayed call may raise too
+                    with suppress(Exception):
                         searcher.replay_suggestion(action.context, None)
     return result
 

@@ -146,8 +146,8 @@ class SearchCore:
             events.EarlierTrial: self._on_earlier, events.Begin: self._on_begin, events.Suggested: self._on_suggested,
             events.Ready: self._trials.on_ready, events.Reported: self._on_reported, events.Ended: self._on_ended,
             events.Free: self._on_free, events.Tick: self._on_tick, events.Interrupt: self._on_interrupt,
-            events.Command: self._on_command, events.Enqueued: self._on_enqueued, events.Workers: self._on_workers,
-            events.TrialRequested: self._on_trial_requested, events.Resumed: self._on_resumed,
+            events.Command: self._on_command, events.Enqueued: self._on_enqueued, events.Resumed: self._on_resumed,
+            events.WorkersChanged: self._on_workers_changed, events.TrialRequested: self._on_trial_requested,
         }  # fmt: skip
 
     def handle(self, event: Event) -> list[Action]:
@@ -216,7 +216,7 @@ class SearchCore:
         if event.error is not None:
             self._fail("searcher", "the searcher failed", event.error, event.now_s)
         self._fill(event.now_s)
-        self._slots.has_offer &= self._suggestions.is_awaited  # the offer expires unless a trial awaits a suggestion
+        self._slots.has_request &= self._suggestions.is_awaited  # dropped unless a trial awaits a suggestion
 
     def _on_enqueued(self, event: events.Enqueued) -> None:
         if self._stage == "open":
@@ -224,11 +224,11 @@ class SearchCore:
             self._fill(event.now_s)
 
     def _on_trial_requested(self, event: events.TrialRequested) -> None:
-        self._slots.has_offer = True
+        self._slots.has_request = True
         self._fill(event.now_s)
-        self._slots.has_offer &= self._suggestions.is_awaited  # the offer expires unless a trial awaits a suggestion
+        self._slots.has_request &= self._suggestions.is_awaited  # dropped unless a trial awaits a suggestion
 
-    def _on_workers(self, event: events.Workers) -> None:
+    def _on_workers_changed(self, event: events.WorkersChanged) -> None:
         self._slots.resize(event.n_workers)
         self._fill(event.now_s)
 
@@ -265,11 +265,10 @@ class SearchCore:
         # Some suspended trials were counted as stopped, but will run again.
         self.counts.num_trials_stopped -= self._trials.suspend_lost()
         active = list(self._trials.active.values())
+        outcome = Outcome("lost", "the tuner exited before it recorded how the trial ended")
         for trial in active:
             if trial.state in ("stopping", "killed"):
-                self._end_attempt(
-                    trial, Outcome("lost", "the tuner exited before it recorded how the trial ended"), now_s
-                )
+                self._end_attempt(trial, outcome, now_s)
         for trial in active:
             self._release(trial, now_s)
         for trial in self._trials.suspended.values():
@@ -486,10 +485,10 @@ class SearchCore:
 
     def _check_names(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
         """Fail the search if a value is missing before any report was valid, as its name is probably misspelled."""
-        invalid = next((item for item in self._required if not is_number(values.get(item.name))), None)
-        if not self.counts.num_evaluations and invalid is not None and invalid.name not in values:
+        invalid_value = next((item for item in self._required if not is_number(values.get(item.name))), None)
+        if not self.counts.num_evaluations and invalid_value is not None and invalid_value.name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
-            self._fail("no-metric", f"the {invalid.role} {invalid.name!r} was not reported", problem, now_s)
+            self._fail("no-metric", f"the {invalid_value.role} {invalid_value.name!r} was not reported", problem, now_s)
 
     def _observation(
         self, trial_id: int, config: Mapping[str, object], iter: int, values: Mapping[str, Any]

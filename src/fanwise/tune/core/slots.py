@@ -1,8 +1,8 @@
 """Slots of a search: places for running trials, numbered from 0. The smallest free slot is taken first.
 
 A trial uses its slot until its process has exited. More than `n_workers` slots can be in use, because `n_workers` was
-lowered or because trials used offers (`has_offer`). With asynchronous=False, trials start in batches. A batch opens
-when no slot is used. It closes when a slot is released, or when the number of slots changes while all are used.
+lowered or because programs requested trials (`has_request`). With asynchronous=False, trials start in batches. A batch
+opens when no slot is used. It closes when a slot is released, or when the number of slots changes while all are used.
 """
 
 import heapq
@@ -15,13 +15,13 @@ class Slots:
 
     Attributes:
         num_used: number of slots that are used or reserved (`Trial.reserved_slot`).
-        has_offer: a program offers to run one trial, which may start even if `n_workers` slots are used.
+        has_request: a program has requested one trial, which may start even if `n_workers` slots are used.
     """
 
     def __init__(self, n_workers: int, *, asynchronous: bool) -> None:
         self.n_workers = n_workers
         self.num_used = 0
-        self.has_offer = False
+        self.has_request = False
         self._asynchronous = asynchronous
         self._free: list[int] = []  # a heap; free and used slots together are 0, 1, 2, ...
         self._is_batch_open = False
@@ -29,7 +29,7 @@ class Slots:
     @property
     def has_room(self) -> bool:
         """True if a trial may start now."""
-        return self.num_used < self.n_workers or self.has_offer
+        return self.num_used < self.n_workers or self.has_request
 
     def open_batch(self) -> bool:
         """Open a batch if no slot is used. Return True if free slots may be filled now."""
@@ -37,9 +37,9 @@ class Slots:
         return self._asynchronous or self._is_batch_open
 
     def take(self) -> int:
-        """Take the smallest free slot. Use up the offer if all `n_workers` slots are used."""
+        """Take the smallest free slot. Use up the request if all `n_workers` slots are used."""
         if self.num_used >= self.n_workers:
-            self.has_offer = False
+            self.has_request = False
         slot = heapq.heappop(self._free) if self._free else self.num_used
         self.num_used += 1
         return slot

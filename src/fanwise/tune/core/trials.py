@@ -211,9 +211,8 @@ class Trials:
         trial.attempt += 1
         trial.iter = trial.from_iter
         name = None if trial.checkpoint is None else trial.checkpoint.name
-        self._actions.append(
-            Start(trial_id, trial.attempt, trial.config, slot, trial.iter, name, source, fallback, trial.alone)
-        )
+        start = trial_id, trial.attempt, trial.config, slot, trial.iter, name, source, fallback, trial.alone
+        self._actions.append(Start(*start))
 
     def on_ready(self, event: Ready) -> None:
         trial = self.find(event.trial_id, event.attempt)

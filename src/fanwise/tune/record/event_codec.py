@@ -3,8 +3,8 @@
     event, actions  --to_row-->  kind, trial id, body (JSON)  --event_of, RecordedActions-->  event, actions
 
 The body has the fields of the event and the list `actions`. The actions are recorded so that readers need not compute
-them, and so that a replay can compare them. The fields of the answer to a report are keys of the body itself. Of an
-exception of the scheduler, only the text is recorded.
+them, and so that a replay can compare them. The fields of the answer to a report are keys of the body itself. An
+exception of the scheduler is recorded as text.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ _EVENTS: Final[Mapping[str, type[Event]]] = {
     "interrupt": events.Interrupt,
     "command": events.Command,
     "enqueued": events.Enqueued,
-    "workers": events.Workers,
+    "workers": events.WorkersChanged,
     "requested": events.TrialRequested,
     "resumed": events.Resumed,
 }
@@ -104,13 +104,13 @@ def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
             for name in ("traceback", "last_output", "threads", "retry_alone")
             if (value := getattr(outcome, name))
         }
-    if recorded := _action_bodies(actions):
-        body["actions"] = recorded
+    if bodies := _action_bodies(actions):
+        body["actions"] = bodies
     return _KINDS[type(event)], getattr(event, "trial_id", None), body
 
 
 def _report_body(event: events.Reported, actions: list[Action]) -> Body:
-    body: Body = {"attempt": event.attempt, "values": event.values, "worker_time": event.worker_time_s}
+    body: Body = {"attempt": event.attempt, "values": event.values, "worker_time": event.objective_s}
     if event.checkpoint is not None:
         body["checkpoint"] = event.checkpoint
     answer = actions[0]
@@ -123,8 +123,8 @@ def _report_body(event: events.Reported, actions: list[Action]) -> Body:
     else:
         assert isinstance(answer, Reject), "the first action after a report is Answer or Reject"
         body["rejected"] = answer.message
-    if len(actions) > 1 and (recorded := _action_bodies(actions[1:])):
-        body["actions"] = recorded
+    if len(actions) > 1 and (bodies := _action_bodies(actions[1:])):
+        body["actions"] = bodies
     return body
 
 
@@ -132,8 +132,8 @@ def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any
     """Return the event of a row. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
     if kind == "report":
         trial_id = -1 if trial_id is None else trial_id
-        values, seconds = body["values"], body["worker_time"]
-        return events.Reported(t_s, trial_id, body["attempt"], values, seconds, body.get("checkpoint"))
+        values, objective_s = body["values"], body["worker_time"]
+        return events.Reported(t_s, trial_id, body["attempt"], values, objective_s, body.get("checkpoint"))
     event = _EVENTS[kind]
     fields: Body = {name: body[name] for name in _EVENT_FIELDS[event] if name in body}
     if event is events.Ended:
@@ -160,13 +160,13 @@ class RecordedActions:
         self._body = body
 
     def matches(self, actions: Sequence[Action]) -> bool:
-        """Return True if these actions would be recorded in the same way."""
+        """Return True if recording these actions would give the same row, apart from texts."""
         if self._is_report:
             if not actions or not _is_answer(actions[0], self._body):
                 return False
             actions = actions[1:]
-        recorded = self._body.get("actions", _NO_ACTIONS)
-        return list(map(_without_texts, _action_bodies(actions))) == list(map(_without_texts, recorded))
+        bodies = self._body.get("actions", _NO_ACTIONS)
+        return list(map(_without_texts, _action_bodies(actions))) == list(map(_without_texts, bodies))
 
     def actions(self) -> list[Action]:
         """Return the actions. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
@@ -196,10 +196,10 @@ def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
 
 def _without_texts(action: Mapping[str, Any]) -> Body:
     """Return a recorded action without its texts, and with only the kind of the reason why a trial failed."""
-    recorded = {key: value for key, value in action.items() if key not in _TEXTS}
+    body = {key: value for key, value in action.items() if key not in _TEXTS}
     if action["action"] == "judged" and "reason" in action:
-        recorded["reason_kind"] = action["reason"][0]
-    return recorded
+        body["reason_kind"] = action["reason"][0]
+    return body
 
 
 def _action_bodies(actions: Sequence[Action]) -> list[Body]:

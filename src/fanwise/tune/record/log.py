@@ -217,10 +217,8 @@ class Record:
             raise self._error(self._sync.failure) from self._sync.failure
 
     def _error(self, error: BaseException) -> RecordError:
-        last = self.next_seq - len(self._lines) - 1
-        return RecordError(
-            f"{self.folder / FILE_NAME} cannot be written: {_explanation(error)} Committed up to event {last}."
-        )
+        last_seq, file = self.next_seq - len(self._lines) - 1, self.folder / FILE_NAME
+        return RecordError(f"{file} cannot be written: {_explanation(error)} Committed up to event {last_seq}.")
 
     def _end(self, reason: str) -> None:
         """Close the descriptors. In the child of a fork, this does not release the lock of the parent."""

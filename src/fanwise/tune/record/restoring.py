@@ -24,10 +24,10 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
     replayed = replay(core, searcher, rows_of(folder, state), compares_suggestions=False)
     state.news.take()
     if replayed.differences:
-        first = replayed.differences[0]
+        difference = replayed.differences[0]
         raise RecordError(
-            f"{folder.name} cannot be resumed: from event {first.seq} on, its scheduler makes other decisions than "
-            f"when the record was written.\n  then: {first.recorded!r}\n  now:  {first.replayed!r}\n"
+            f"{folder.name} cannot be resumed: from event {difference.seq} on, its scheduler makes other decisions "
+            f"than when the record was written.\n  then: {difference.recorded!r}\n  now:  {difference.replayed!r}\n"
             f"Has its code changed, or does it use random numbers or a clock of its own? "
             f"`fanwise tune replay {folder.name}` lists the differences. Resume with the code of the original search."
         )

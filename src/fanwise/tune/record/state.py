@@ -401,6 +401,5 @@ class SearchState:
 
 
 def _row(trial: Trial, status: str) -> TrialRow:
-    return TrialRow(
-        trial.trial_id, status, trial.num_reports or None, trial.config, trial.values or {}, trial.worker_time_s
-    )
+    iter, values = trial.num_reports or None, trial.values or {}
+    return TrialRow(trial.trial_id, status, iter, trial.config, values, trial.worker_time_s)

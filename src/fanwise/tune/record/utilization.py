@@ -21,12 +21,13 @@ class Utilization:
         self._window_workers = n_workers  # of the open window; may exceed n_workers while removed workers are busy
         self._stop_s: float | None = None
         self._busy_s = 0.0
-        self._ready: dict[tuple[int, int], float] = {}  # (trial, attempt) -> start of its running objective
+        # (trial, attempt) -> start of the objective that is running
+        self._objective_start_s: dict[tuple[int, int], float] = {}
         self.first_ready_s: float | None = None
 
     def on_ready(self, trial_id: int, attempt: int, now_s: float) -> None:
         """Handle the start of an objective."""
-        self._ready[trial_id, attempt] = now_s
+        self._objective_start_s[trial_id, attempt] = now_s
         self._update_window(now_s)
         if self._window_begin_s is None:
             self._window_begin_s = now_s
@@ -35,12 +36,13 @@ class Utilization:
 
     def on_end(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
         """Handle the end of an attempt. Return its seconds in the objective, as measured by its worker if possible."""
-        ready_s = self._ready.pop((trial_id, attempt), None)
+        ready_s = self._objective_start_s.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
         self._update_window(now_s)
         duration_s = now_s - ready_s if objective_s is None else objective_s
-        # The objective begins a moment before the message arrives, so the worker may measure slightly more.
+        # `objective_s` may exceed now_s - ready_s, because the objective starts before its Ready message arrives. Time
+        # after `_stop_s` is not counted.
         self._busy_s += max(0.0, duration_s if self._stop_s is None else min(duration_s, self._stop_s - ready_s))
         return max(0.0, duration_s)
 
@@ -55,18 +57,22 @@ class Utilization:
         self._update_window(now_s)
 
     def _update_window(self, now_s: float) -> None:
-        n_workers = max(self._n_workers, len(self._ready)) if self._n_workers else 0
-        if n_workers != self._window_workers:
+        # an ask-and-tell search has 0 workers and no utilization
+        window_workers = max(self._n_workers, len(self._objective_start_s)) if self._n_workers else 0
+        if window_workers != self._window_workers:
             windows = self.windows(now_s)
             if self._window_begin_s is not None:
                 self._windows, self._window_begin_s = windows, now_s
-            self._window_workers = n_workers
+            self._window_workers = window_workers
 
-    def on_resume(self, last_s: float) -> dict[int, float]:
-        """Handle a resume after a run that ended at `last_s`. Return the seconds in the objective per lost trial."""
-        lost = list(self._ready)
-        durations_s = {trial_id: self.on_end(trial_id, attempt, last_s, None) for trial_id, attempt in lost}
-        self._windows = self.windows(last_s)
+    def on_resume(self, run_end_s: float) -> dict[int, float]:
+        """Close the previous run, which ended at `run_end_s`.
+
+        Return {trial_id: seconds in the objective} of the trials that were running then.
+        """
+        running = list(self._objective_start_s)
+        durations_s = {trial_id: self.on_end(trial_id, attempt, run_end_s, None) for trial_id, attempt in running}
+        self._windows = self.windows(run_end_s)
         self._window_begin_s = self._stop_s = None
         return durations_s
 
@@ -80,6 +86,6 @@ class Utilization:
     def share(self, now_s: float) -> float | None:
         """Return busy time / available time, between 0 and 1, or None before the first objective began."""
         until_s = now_s if self._stop_s is None else self._stop_s
-        capacity_s = sum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in self.windows(now_s))
-        busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())
+        capacity_s = sum(window_workers * (end_s - begin_s) for begin_s, end_s, window_workers in self.windows(now_s))
+        busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._objective_start_s.values())
         return min(1.0, busy_s / capacity_s) if capacity_s > 0 else None

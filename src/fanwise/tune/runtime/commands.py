@@ -38,10 +38,8 @@ def command_for(
     match command, list(args):
         case "stop", []:
             effect = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
-            answer = (
-                f"{effect}: running trials are asked to stop. A second stop kills these trials. All results are kept."
-            )
-            return lambda now_s: events.Interrupt(now_s, "stopped by hand"), answer
+            answer = "running trials are asked to stop. A second stop kills these trials. All results are kept."
+            return lambda now_s: events.Interrupt(now_s, "stopped by hand"), f"{effect}: {answer}"
         case "stop_trial" | "pause" | "unpause", [trial_id]:
             return _trial_command(command, trial_id, state)
         case "enqueue", [config]:
@@ -53,7 +51,7 @@ def command_for(
             _check_starts_trials("the number of workers", state)
             limit = counted(number, "trial")
             answer = f"at most {limit} at a time from now on; running trials are not interrupted"
-            return lambda now_s: events.Workers(now_s, number), answer
+            return lambda now_s: events.WorkersChanged(now_s, number), answer
     raise ValueError(
         f"unknown command {command!r} with {counted(len(args), 'argument')}. "
         f"Do both processes run the same version of fanwise?"
@@ -69,9 +67,8 @@ def complete_enqueued(config: Any, state: SearchState, space: Space, seed: int) 
     _check_starts_trials("the configuration", state)
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    return space.complete(
-        config, KeyedRandom(f"{seed}/enqueued/{sorted(check_part(space, config).items(), key=str)!r}")
-    )
+    values = sorted(check_part(space, config).items(), key=str)
+    return space.complete(config, KeyedRandom(f"{seed}/enqueued/{values!r}"))
 
 
 def check_is_trial(trial_id: int, num_trials: int) -> None:

@@ -132,7 +132,7 @@ class SearchRunner:
         return self._suggester.failure
 
     def now_s(self) -> float:
-        """Return the seconds since the search began, without the time between runs. Can be called from any thread."""
+        """Return the seconds since the search began (see `events`). Can be called from any thread."""
         return self._loop.now_s() - self._zero_s
 
     @_end_search_on_error
@@ -179,16 +179,13 @@ class SearchRunner:
                 self._send_answers()
             self._close()
 
-    # -- events of the engine --------------------------------------------------------------------------------------
-
     @_end_search_on_error
     def on_ready(self, job: Job, ready: Ready) -> None:
         attempt = self._attempts.get(job.id)
         if attempt is not None and self.failure is None:
             attempt.ready_s = now_s = self.now_s()
-            self._apply(
-                events.Ready(now_s, attempt.trial_id, attempt.number, ready.pid or 0, ready.started_s, ready.how)
-            )
+            trial_id, pid = attempt.trial_id, ready.pid or 0
+            self._apply(events.Ready(now_s, trial_id, attempt.number, pid, ready.started_s, ready.how))
 
     def on_report(self, report: Report) -> None:
         try:  # same as `_end_search_on_error`, inlined because reports are by far the most frequent event
@@ -202,8 +199,8 @@ class SearchRunner:
             else:
                 self._report = report
                 now_s = self._loop.now_s() - self._zero_s
-                values, worker_time_s, checkpoint = report.values, report.worker_time_s, report.checkpoint
-                self._apply(events.Reported(now_s, attempt.trial_id, attempt.number, values, worker_time_s, checkpoint))
+                values, objective_s, checkpoint = report.values, report.worker_time_s, report.checkpoint
+                self._apply(events.Reported(now_s, attempt.trial_id, attempt.number, values, objective_s, checkpoint))
         except BaseException as error:
             self._fail(error)
 
@@ -213,9 +210,9 @@ class SearchRunner:
         if attempt is None or self.failure is not None:
             return
         now_s = self.now_s()
-        seconds = outcome.objective_s
-        if seconds is None and attempt.ready_s is not None:
-            seconds = now_s - attempt.ready_s
+        objective_s = outcome.objective_s
+        if objective_s is None and attempt.ready_s is not None:
+            objective_s = now_s - attempt.ready_s
         result = events.Outcome(
             outcome.kind,
             outcome.text,
@@ -224,7 +221,7 @@ class SearchRunner:
             outcome.threads,
             outcome.retry_alone,
         )
-        self._apply(events.Ended(now_s, attempt.trial_id, attempt.number, result, seconds), job)
+        self._apply(events.Ended(now_s, attempt.trial_id, attempt.number, result, objective_s), job)
 
     @_end_search_on_error
     def on_free(self, job: Job) -> None:
@@ -253,8 +250,6 @@ class SearchRunner:
     def _apply_suggestion(self, event: events.Suggested) -> None:
         if self.failure is None and not self.finished.is_set():
             self._apply(replace(event, now_s=self.now_s()))
-
-    # -- from events to actions --------------------------------------------------------------------------------------
 
     def _apply(self, event: Event, job: Job | None = None) -> None:
         """Handle the event and the suggestions that an inline searcher returns. Record them and execute their actions.
@@ -325,14 +320,12 @@ class SearchRunner:
 
     def _with_last_output(self, event: events.Ended, actions: list[Action], job: Job) -> events.Ended:
         """Return the event. Add the last output of the job if the attempt failed and the event has no output."""
-        failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
-        if not failed or event.outcome.last_output:
+        has_failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
+        if not has_failed or event.outcome.last_output:
             return event
         output = self._engine.output(job)
-        last = output.err or output.out
-        return replace(event, outcome=replace(event.outcome, last_output=last)) if last else event
-
-    # -- the record and the clock ----------------------------------------------------------------------------------
+        text = output.err or output.out
+        return replace(event, outcome=replace(event.outcome, last_output=text)) if text else event
 
     def _on_turn_end(self) -> None:
         """Commit the rows of this turn, then send the held answers."""
@@ -366,9 +359,8 @@ class SearchRunner:
         answers, self._answers = self._answers, []
         for report, action in answers:
             if self.failure is not None:
-                report.refuse(
-                    RecordError(f"this report was not kept: {getattr(self.failure, 'message', self.failure)}")
-                )
+                message = getattr(self.failure, "message", self.failure)
+                report.refuse(RecordError(f"this report was not kept: {message}"))
             elif type(action) is Answer:
                 report.answer(_REPLIES[action.decision])
             else:
@@ -386,8 +378,6 @@ class SearchRunner:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_at(when_s, self._tick)
-
-    # -- the end ---------------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
         """Fail the search with this error and kill its jobs."""
@@ -408,8 +398,6 @@ class SearchRunner:
             self._loop.call_soon(lambda: self._loop.not_at_turn_end(self._on_turn_end))
         self._is_over = True
         self.finished.set()
-
-    # -- display ---------------------------------------------------------------------------------------------------
 
     def take_frame(self) -> tuple[list[str], SearchSnapshot]:
         """Return the lines of text since the last call, and a snapshot. Must be called on the loop's thread."""

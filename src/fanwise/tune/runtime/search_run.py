@@ -105,8 +105,6 @@ class SearchRun:
         self.scheduler = self.settings.copy_scheduler()
         self._checkpoint_root = checkpoint_root(self.path, self.name, self.settings.checkpoints)
 
-    # -- running and finishing -------------------------------------------------------------------------------------
-
     def run(self, on_begin: Callable[[], None]) -> Experiment:
         """Run the search in this thread. Call `on_begin` when the search accepts commands. Raises as `Tuner.run`."""
         if self._search is not None:
@@ -206,8 +204,6 @@ class SearchRun:
         if finish.error is not None:
             raise SearchFailedError(f"{finish.error}\n{results}", reason=finish.error, kind=finish.kind)
 
-    # -- commands, callable from any thread ------------------------------------------------------------------------
-
     def apply(self, make_event: Callable[[float], Event]) -> None:
         """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
         search, hub = self._running_search()
@@ -248,15 +244,10 @@ class SearchRun:
             raise ClosedError(f"the search {self.name!r} is not running.")
         return search, hub
 
-    # -- the record ------------------------------------------------------------------------------------------------
-
     def _create(self) -> tuple[Record, SearchState, SearchCore]:
         """Create the record of a new experiment."""
         root, settings = self._checkpoint_root, self.settings
-        meta = {
-            **settings.new_metadata(self.name, name_of(self.objective)),
-            "warm_start": self.summaries,
-        }
+        meta = {**settings.new_metadata(self.name, name_of(self.objective)), "warm_start": self.summaries}
         claim(root, str(meta["id"]), self.path)
         try:
             record = Record.create(self.path, meta)
@@ -291,8 +282,6 @@ class SearchRun:
         settings = self.settings
         return events.Resumed(now_s, settings.n_workers, limits_of(settings.stop), settings.versions())
 
-    # -- trials ----------------------------------------------------------------------------------------------------
-
     def _pack_objective(self) -> Packed:
         """Wrap the objective so that its return value is reported, and pack it for the workers."""
         pack(self.objective, caller="Tuner")  # if this fails, the error names the objective and not the wrapper
@@ -307,8 +296,6 @@ class SearchRun:
         # The pool gets enough CPUs for all workers. `_first_lines` warns if the machine has fewer.
         num_cpus = max(self.settings.n_workers * self._resources.cpus, self.capacity.cpus)
         return Pool(seed=self.settings.seed, cpus=num_cpus)
-
-    # -- callback events and screen messages -----------------------------------------------------------------------
 
     def _end_event(self, search: SearchRunner) -> SearchEnded:
         finish = search.finish

@@ -132,8 +132,8 @@ class PBT(ResourceScheduler):
             if answer.trial_id not in self._at_maximum or self._scratch_clone_id is not None:
                 self._members[trial_id] = _Member(is_clone=True)
                 return answer
-            if best := self._clone_sources():
-                self._waiting.appendleft(self._clone(KeyedRandom(f"{self._seed}/again/{trial_id}"), best))
+            if source_ids := self._clone_sources():
+                self._waiting.appendleft(self._clone(KeyedRandom(f"{self._seed}/again/{trial_id}"), source_ids))
         return Wait() if self._members else Done()
 
     def _next_resume(self) -> NextTrial:
@@ -158,24 +158,24 @@ class PBT(ResourceScheduler):
         if resource >= self._maximum:
             self._at_maximum.setdefault(trial_id, observation.iter)
             return self._decide_at_maximum(resource)
-        last = member.interval_ends[-1].resource if member.interval_ends else member.start_resource
-        if resource < round_resource(last + self._interval):
+        last_resource = member.interval_ends[-1].resource if member.interval_ends else member.start_resource
+        if resource < round_resource(last_resource + self._interval):
             return Decision.CONTINUE
         rank = (observation.infeasibility, observation.loss)
         member.interval_ends.append(_IntervalEnd(observation.iter, resource, rank))
         return self._exploit(trial_id, member)
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
-        ranked = self._rank_members()
-        num_replaced = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
-        if trial_id in [worst_id for _, worst_id in ranked[len(ranked) - num_replaced :]]:
+        ranking = self._rank_members()
+        num_replaced = min(math.ceil(self._fraction * len(ranking)), len(ranking) // 2)
+        if trial_id in [worst_id for _, worst_id in ranking[len(ranking) - num_replaced :]]:
             rank = member.interval_ends[-1].rank
-            better = [best_id for best_rank, best_id in ranked[:num_replaced] if best_rank < rank]
-            better = [best_id for best_id in better if best_id not in self._at_maximum]
-            if better:
+            better_ids = [best_id for best_rank, best_id in ranking[:num_replaced] if best_rank < rank]
+            better_ids = [best_id for best_id in better_ids if best_id not in self._at_maximum]
+            if better_ids:
                 del self._members[trial_id]
                 rng = KeyedRandom(f"{self._seed}/exploit/{trial_id}/{member.interval_ends[-1].iter}")
-                self._waiting.append(self._clone(rng, better))
+                self._waiting.append(self._clone(rng, better_ids))
                 return Decision.STOP
         if self._must_share_workers():
             member.is_paused = True
@@ -224,14 +224,14 @@ class PBT(ResourceScheduler):
             self._waiting.remove(Resume(trial_id))
         if status is not Status.FAILED:
             return
-        if best := self._clone_sources():
-            self._waiting.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), best))
+        if source_ids := self._clone_sources():
+            self._waiting.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), source_ids))
         else:
             self._num_unstarted += 1
 
     def _clone_sources(self) -> list[int]:
-        ranked = self._rank_members()
-        best = ranked[: math.ceil(self._fraction * len(ranked))]
+        ranking = self._rank_members()
+        best = ranking[: math.ceil(self._fraction * len(ranking))]
         return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]
 
     def describe(self) -> dict[str, object]:

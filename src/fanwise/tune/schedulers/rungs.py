@@ -153,12 +153,13 @@ class ParetoRung:
         entries = self._entries
         entries.append(key)
         top_size = max(1, int(len(entries) // self._eta))
-        feasible = [index for index, (infeasibility, *_) in enumerate(entries) if not infeasibility]
-        top = [feasible[i] for i in best_of([entries[index][1:-2] for index in feasible], top_size)] if feasible else []
-        infeasible = sorted((entry[0], index) for index, entry in enumerate(entries) if entry[0])
-        top += [index for _, index in infeasible[: top_size - len(top)]]
-        is_tie = any(entries[index][:-2] == key[:-2] for index in top)
-        continues = len(entries) - 1 in top or (is_tie and self._num_continued < top_size)
+        indices = [index for index, (infeasibility, *_) in enumerate(entries) if not infeasibility]
+        losses = [entries[index][1:-2] for index in indices]
+        top_indices = [indices[i] for i in best_of(losses, top_size)] if losses else []
+        infeasible_entries = sorted((entry[0], index) for index, entry in enumerate(entries) if entry[0])
+        top_indices += [index for _, index in infeasible_entries[: top_size - len(top_indices)]]
+        is_tie = any(entries[index][:-2] == key[:-2] for index in top_indices)
+        continues = len(entries) - 1 in top_indices or (is_tie and self._num_continued < top_size)
         self._num_continued += continues
         return CONTINUE if continues else STOP
 

@@ -92,11 +92,11 @@ class SynchronousHalving(RungScheduler):
         if self._unconfirmed_trial_id == context.trial_id:  # the searcher had no suggestion for it
             self._remove_unstarted(context.trial_id)
         self._unconfirmed_trial_id = None
-        incomplete = self._incomplete_round
-        if context.no_new_configs and incomplete is not None and incomplete.num_started and not incomplete.running:
+        round_ = self._incomplete_round
+        if context.no_new_configs and round_ is not None and round_.num_started and not round_.running:
             self._incomplete_round = None
-            incomplete.is_complete = True
-            self._close_rung_if_all_arrived(incomplete)
+            round_.is_complete = True
+            self._close_rung_if_all_arrived(round_)
         if self._eliminated:
             trial_id = next(iter(self._eliminated))
             del self._eliminated[trial_id]

@@ -1,8 +1,9 @@
 """Encoding of configurations as rows of numbers, vectorized with NumPy.
 
-A row has one number in [0, 1) per hyperparameter, its `Domain.to_unit`, in the order of `Space.domains`. So log-scaled
-domains are log-scaled in the row, and `Space.sample` is uniform in the unit cube. Values of finite domains
-are encoded as the middle of their share of [0, 1). NaN marks hyperparameters that do not exist. Constants are omitted.
+A row holds `domain.to_unit(value)`, a number in [0, 1) called a unit, for each hyperparameter, in the order of
+`Space.domains`. `Space.sample` is uniform in the unit cube. A value of a finite domain has the middle of its share of
+[0, 1) as its unit. A log-scaled multiple has its position on the log scale. NaN marks hyperparameters that do not exist
+in a configuration. Constants are omitted.
 """
 
 # N: rows, D: hyperparameters, K: values of a finite domain, F: features of a model
@@ -24,7 +25,7 @@ Rows: TypeAlias = npt.NDArray[np.float64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-_RESOLUTION = 2**40  # real numbers that round to the same 2**-40 of their domain have equal keys
+_RESOLUTION = 2**40  # units of real-valued domains are rounded to multiples of 2**-40 in keys
 _MAX_ENUMERATED = 2**16  # spaces with at most this many configurations are enumerated
 _NUM_DRAWS = 64  # random draws to find an untried configuration
 _INITIAL_DESIGN_SIZE = 256
@@ -49,7 +50,7 @@ class Encoder:
     ... }))
     >>> encoder.encode({"learning_rate": 0.1, "optimizer": "adam", "max_epochs": 10}).tolist()
     [0.5, 0.75, nan]
-    >>> encoder.config(np.array([0.5, 0.75, np.nan]))
+    >>> encoder.decode(np.array([0.5, 0.75, np.nan]))
     {'learning_rate': 0.1, 'optimizer': 'adam', 'max_epochs': 10}
     >>> encoder.sample(1000, np.random.default_rng(0)).shape
     (1000, 3)
@@ -61,21 +62,21 @@ class Encoder:
         self.domains = tuple(space.domains.values())
         self.num_dims = len(self.names)
         self._shares = [_shares_of(domain) for domain in self.domains]
-        index = {name: column for column, name in enumerate(self.names)}
+        columns = {name: column for column, name in enumerate(self.names)}
         # (column of the hyperparameter, [(column of a parent, ranks of the parent's allowed values)])
         self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []
         for name in parents_first(space.names, space.conditions):
-            if name in index and (when := space.conditions.get(name)):
+            if name in columns and (when := space.conditions.get(name)):
                 parents = []
                 for parent, values in when.items():
                     units = np.array([space.domains[parent].to_unit(value) for value in values])
-                    parents.append((index[parent], self._rank(index[parent], units)))
-                self._conditions.append((index[name], parents))
-        self.priors = {index[name]: prior for name, prior in space_priors(space).items()}
+                    parents.append((columns[parent], self._rank(columns[parent], units)))
+                self._conditions.append((columns[name], parents))
+        self.priors = {columns[name]: prior for name, prior in space_priors(space).items()}
         self._all_rows: dict[bytes, Floats] | None = None  # all rows of a small space, by key
 
     def _rank(self, dim: int, units_N: Floats) -> Ints:
-        """Return the index of the value at each unit. For real numbers, return the nearest multiple of 2**-40."""
+        """Return the index of the value at each unit. For real-valued domains, return round(unit * 2**40)."""
         shares = self._shares[dim]
         return np.rint(units_N * _RESOLUTION).astype(np.int64) if shares is None else shares.rank(units_N)
 
@@ -84,11 +85,11 @@ class Encoder:
         pairs = zip(self.names, self.domains, strict=True)
         return np.array([domain.to_unit(config[name]) if name in config else math.nan for name, domain in pairs])
 
-    def rows(self, configs: Sequence[Mapping[str, object]]) -> Rows:
+    def encode_all(self, configs: Sequence[Mapping[str, object]]) -> Rows:
         """Return the rows of configurations, (N, D)."""
         return np.array([self.encode(config) for config in configs]).reshape(len(configs), self.num_dims)
 
-    def config(self, row: Floats) -> dict[str, object]:
+    def decode(self, row: Floats) -> dict[str, object]:
         """Return the configuration of a row, with constants, in plain Python values."""
         units = np.clip(np.where(np.isnan(row), 0.5, row), 0.0, _BELOW_ONE)
         return self.space.from_units(units.tolist())
@@ -96,13 +97,13 @@ class Encoder:
     def snap(self, units_ND: Rows) -> Rows:
         """Convert points of the unit cube to rows. Round to values of the domains. Absent hyperparameters become NaN.
 
-        NaN in the input means the middle of the domain.
+        NaN in the input means 0.5.
         """
         rows = np.empty(units_ND.shape)
         units_ND = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _BELOW_ONE)
         for d, shares in enumerate(self._shares):
             units_N = units_ND[:, d]
-            rows[:, d] = units_N if shares is None else shares.middle(shares.rank(units_N))
+            rows[:, d] = units_N if shares is None else shares.unit_of(shares.rank(units_N))
         for d, parents in self._conditions:
             for parent, allowed in parents:
                 units = rows[:, parent]
@@ -139,27 +140,31 @@ class Encoder:
     def ranks(self, rows: Rows) -> Ints:
         """Return the `_rank` of each value, (N, D), and -1 for absent hyperparameters."""
         ranks = np.empty(rows.shape, np.int64)
-        filled = np.nan_to_num(rows, nan=0.0)
+        rows_without_nan = np.nan_to_num(rows, nan=0.0)
         for d in range(self.num_dims):
-            ranks[:, d] = self._rank(d, filled[:, d])
+            ranks[:, d] = self._rank(d, rows_without_nan[:, d])
         ranks[np.isnan(rows)] = -1
         return ranks
 
-    def middles(self, dim: int) -> Floats:
+    def value_units(self, dim: int) -> Floats:
         """Return the units of all K values of a finite domain, (K,)."""
         shares = self._shares[dim]
         assert shares is not None, "the domain is finite"
-        return shares.middle(np.arange(self.domains[dim].num_values or 0))
+        return shares.unit_of(np.arange(self.domains[dim].num_values or 0))
 
     def keys(self, rows: Rows) -> list[bytes]:
-        """Return a key for each row. Rows whose values differ by less than 2**-40 have equal keys."""
+        """Return a key for each row.
+
+        Rows have equal keys if their finite values are equal and their real units
+        round to the same multiples of 2**-40.
+        """
         return [ranks.tobytes() for ranks in self.ranks(rows)]
 
     def features(self, rows: Rows) -> Floats:
         """Return the features of a model, (N, F), without NaN.
 
-        An ordered hyperparameter is one column. A choice is one-hot encoded. Absent hyperparameters are replaced by the
-        middle of the domain, or by zeros. Each conditional hyperparameter adds an indicator column.
+        An ordered hyperparameter is one column. A choice is one-hot encoded. An absent hyperparameter is 0.5 if
+        ordered, and all zeros if one-hot encoded. Each conditional hyperparameter adds an indicator column.
         """
         columns: list[Floats] = []
         ranks = self.ranks(rows)
@@ -172,7 +177,10 @@ class Encoder:
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
     def untried_row(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
-        """Return a row whose key is not excluded, or None if there is none. The row is random if it is easy to find."""
+        """Return a row whose key is not excluded. Try random rows first, then enumerate a finite space.
+
+        Return None if all rows are excluded or, in an infinite space, if all 64 draws are.
+        """
         rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
             if key not in excluded:
@@ -184,28 +192,28 @@ class Encoder:
                 row = self.encode(config)
                 if self.keys(row[None])[0] not in excluded:
                     return row
-        elif size:  # otherwise there are infinitely many configurations
+        elif size:  # size is 0 if a domain is real-valued, so the space cannot be enumerated
             all_rows = self._all_rows = self._all_rows or self._enumerate_rows(sizes)
             keys = list(all_rows)
-            first = int(rng.integers(len(keys)))
-            return next((all_rows[key] for key in (*keys[first:], *keys[:first]) if key not in excluded), None)
+            start = int(rng.integers(len(keys)))
+            return next((all_rows[key] for key in (*keys[start:], *keys[:start]) if key not in excluded), None)
         return None
 
     def _enumerate_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:
         """Return all rows by key."""
         ranks_DN = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
-        units = [self.middles(d)[ranks_N] for d, ranks_N in enumerate(ranks_DN)]
+        units = [self.value_units(d)[ranks_N] for d, ranks_N in enumerate(ranks_DN)]
         rows = self.snap(np.array(units).reshape(ranks_DN.shape).T)
         return dict(zip(self.keys(rows), rows, strict=True))
 
 
 class _Shares(Protocol):
-    """The shares of the values of a finite domain in [0, 1), vectorized."""
+    """Partition of [0, 1) into one interval (share) per value of a finite domain. Methods are vectorized."""
 
     def rank(self, units_N: Floats) -> Ints:
         """Return the index of the value at each unit."""
 
-    def middle(self, ranks_N: Ints) -> Floats:
+    def unit_of(self, ranks_N: Ints) -> Floats:
         """Return the unit of the value at each index, up to rounding of logarithms."""
 
 
@@ -217,7 +225,7 @@ class _EqualShares:
     def rank(self, units_N: Floats) -> Ints:
         return np.minimum((units_N * self._size).astype(np.int64), self._size - 1)
 
-    def middle(self, ranks_N: Ints) -> Floats:
+    def unit_of(self, ranks_N: Ints) -> Floats:
         return (2 * ranks_N + 1) / (2 * self._size)
 
 
@@ -230,13 +238,17 @@ class _UnequalShares:
     def rank(self, units_N: Floats) -> Ints:
         return np.searchsorted(self._edges, units_N, side="right")
 
-    def middle(self, ranks_N: Ints) -> Floats:
+    def unit_of(self, ranks_N: Ints) -> Floats:
         return np.asarray((self._bounds[ranks_N] + self._bounds[ranks_N + 1]) / 2)
 
 
 @final
 class _LogShares:
-    """Shares of log-scaled multiples of q. The share of k * q is [k - 1/2, k + 1/2] on the log scale, k >= `first`."""
+    """Shares of log-scaled multiples of q.
+
+    The value k * q, for k = first, first + 1, ..., owns the interval from log2(k - 1/2) to log2(k + 1/2), rescaled to
+    [0, 1).
+    """
 
     def __init__(self, first: int, size: int) -> None:
         self._first, self._size = first, size
@@ -247,7 +259,7 @@ class _LogShares:
         multiples = np.floor(np.exp2(self._lower + units_N * self._width) + 0.5).astype(np.int64)
         return np.clip(multiples - self._first, 0, self._size - 1)
 
-    def middle(self, ranks_N: Ints) -> Floats:
+    def unit_of(self, ranks_N: Ints) -> Floats:
         return np.clip((np.log2(self._first + ranks_N) - self._lower) / self._width, 0.0, _BELOW_ONE)
 
 

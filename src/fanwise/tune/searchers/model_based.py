@@ -91,7 +91,7 @@ class ModelBasedSearcher(Searcher):
         row = self._first_untried(rows, rng)
         if row is None:
             return None
-        config = self.encoder.config(row)
+        config = self.encoder.decode(row)
         self._add_outstanding(context.trial_id, config)
         return config
 

@@ -151,9 +151,8 @@ class OptunaSearcher(Searcher):
             self.suggest(context)  # changes the state of the sampler
         else:
             self._sync_pending(context.pending)
-        if (
-            self._open_suggestion is not None and self._open_suggestion.config != config
-        ):  # another version of Optuna wrote the record
+        # The configurations differ if another version of Optuna wrote the record.
+        if self._open_suggestion is not None and self._open_suggestion.config != config:
             self._study.end(self._open_suggestion.number, "Failed", None)
             self._open_suggestion = None
         if self._open_suggestion is not None:
@@ -169,7 +168,7 @@ class OptunaSearcher(Searcher):
         study = self._study
         study.reseed(KeyedRandom(f"{self._seed}/optuna/{context.number}").getrandbits(32))
         tries = _MAX_TRIES
-        if study.is_exhaustive:  # the sampler may repeat configurations that it did not suggest
+        if study.suggests_each_config_once:  # the sampler may repeat configurations that it did not suggest
             tries += self._num_added
         while tries and len(self._tried_keys) != self._num_configurations and not study.is_exhausted:
             number, config = study.suggest()
@@ -177,19 +176,19 @@ class OptunaSearcher(Searcher):
                 return _OpenSuggestion(number, context.trial_id, config)
             study.end(number, "Failed", None)
             tries -= 1
-        if study.is_exhaustive or study.is_exhausted:
+        if study.suggests_each_config_once or study.is_exhausted:
             return None
         row = self._encoder.untried_row(self._tried_keys, seeded_rng(context.random.getrandbits(128)))
         if row is None:
             return None
-        config = self._encoder.config(row)
+        config = self._encoder.decode(row)
         self._add_tried(config)
         return _OpenSuggestion(study.add(config), context.trial_id, config)
 
     def _add_tried(self, config: Mapping[str, object]) -> bool:
         """Record a configuration as tried. Return False if it was tried before."""
         num_tried = len(self._tried_keys)
-        self._tried_keys.update(self._encoder.keys(self._encoder.rows([config])))
+        self._tried_keys.update(self._encoder.keys(self._encoder.encode_all([config])))
         return len(self._tried_keys) > num_tried
 
     def observe(self, observation: Observation) -> None:
@@ -207,7 +206,7 @@ class OptunaSearcher(Searcher):
 
     def on_end(self, trial_id: int, status: str) -> None:
         trial = self._trials.pop(trial_id, None)
-        if trial_id < 0 and self._study.is_exhaustive:
+        if trial_id < 0 and self._study.suggests_each_config_once:
             return  # the results of a warm start do not affect a grid
         with self._error_note():
             if trial is None:
@@ -216,9 +215,8 @@ class OptunaSearcher(Searcher):
                     self._open_suggestion = None
                 return
             if trial.number is None:
-                if not trial.reports and (
-                    self._open_suggestion is None or self._open_suggestion.config != trial.config
-                ):
+                suggestion = self._open_suggestion
+                if not trial.reports and (suggestion is None or suggestion.config != trial.config):
                     return  # the trial is not in the study and has no result
                 trial.number = self._start(trial.config)
             if trial.is_paused:

@@ -63,20 +63,20 @@ class _Tables:
     `probabilities` has a row for the trials with each value, and a last row for the prior.
     """
 
-    def __init__(self, ranks_N: Ints, probabilities: Floats, shares_K: Floats, middles_K: Floats) -> None:
+    def __init__(self, ranks_N: Ints, probabilities: Floats, shares_K: Floats, units_K: Floats) -> None:
         # Rank -1 means that the hyperparameter does not exist in the trial. It selects the last row, the prior.
         self._rows = np.append(ranks_N, -1)
         # Log densities relative to the shares. The last column is 0, for points without the hyperparameter.
         self._logs = np.pad(np.log(np.maximum(probabilities / shares_K, _MIN_PROBABILITY)), ((0, 0), (0, 1)))
         self._sums = probabilities.cumsum(axis=1)
-        self._middles_K = middles_K
+        self._units_K = units_K
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
         return np.asarray(self._logs[self._rows[None, :], ranks_C[:, None]])
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
         ranks_C = (self._sums[self._rows[kernel_C]] <= u_C[:, None]).sum(axis=1)
-        return np.asarray(self._middles_K[np.minimum(ranks_C, len(self._middles_K) - 1)])
+        return np.asarray(self._units_K[np.minimum(ranks_C, len(self._units_K) - 1)])
 
 
 @final
@@ -138,17 +138,17 @@ def _make_kernels(
             prior_row = np.full(num_values, (1.0 - probability) / max(1, num_values - 1))
             prior_row[int(center * num_values)] = probability
         rows = np.vstack(((1.0 - smoothing) * identity + smoothing * uniform, prior_row))
-        return _Tables(ranks_N, rows, uniform, encoder.middles(d))
+        return _Tables(ranks_N, rows, uniform, encoder.value_units(d))
     std = scott_factor * _standard_deviation(units_N, center, prior_std)
     std = min(1.0, max(std, _MIN_STD, _MIN_STD_SHARES / num_values if num_values else 0.0))
     if num_values is None or num_values > _MAX_TABLE_SIZE:
         return _TruncatedNormals(units_N, std, center, prior_std)
-    middles_K = encoder.middles(d)
-    shares_K = np.diff(np.concatenate(([0.0], (middles_K[1:] + middles_K[:-1]) / 2, [1.0])))
+    units_K = encoder.value_units(d)
+    shares_K = np.diff(np.concatenate(([0.0], (units_K[1:] + units_K[:-1]) / 2, [1.0])))
     stds = np.append(np.full(num_values, std), prior_std)
-    z = (middles_K - np.append(middles_K, center)[:, None]) / stds[:, None]
+    z = (units_K - np.append(units_K, center)[:, None]) / stds[:, None]
     weights = np.exp(-0.5 * z * z) * shares_K
-    return _Tables(ranks_N, weights / weights.sum(axis=1, keepdims=True), shares_K, middles_K)
+    return _Tables(ranks_N, weights / weights.sum(axis=1, keepdims=True), shares_K, units_K)
 
 
 def _standard_deviation(units_N: Floats, center: float, prior_std: float) -> float:

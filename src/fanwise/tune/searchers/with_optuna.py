@@ -2,13 +2,12 @@
 
 Domains are converted to these distributions:
 
-    uniform, loguniform, quniform, finrange with an exact step          FloatDistribution
-    randint, lograndint, qrandint, finrange with cast_int, exact step   IntDistribution
-    choice; a constant is a single category                             CategoricalDistribution
+    uniform, loguniform; quniform and finrange if their step is an exact decimal             FloatDistribution
+    randint, lograndint, qrandint; finrange with cast_int if its step is an integer          IntDistribution
+    choice; a constant is a single category                                                  CategoricalDistribution
 
-The study represents values of other domains by their index, or by a number in [0, 1).
-The study minimizes losses. Trials are RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or the last report
-is not finite).
+The study represents values of other domains by their index, or by a number in [0, 1). It minimizes losses. Trials are
+RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or the last report is not finite).
 """
 
 import inspect
@@ -45,7 +44,7 @@ _STATELESS = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return the distribution of every hyperparameter and constant of the space.
 
-    Raises ValueError if a domain or constant has no counterpart in Optuna. Priors are omitted.
+    Raises ValueError if a domain or constant cannot be converted. Priors are omitted.
 
     >>> from fanwise.tune import loguniform
     >>> distributions(Space({"lr": loguniform(0.01, 1), "epochs": 10}))["lr"]
@@ -55,12 +54,12 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     for name, value in space.constants.items():
         if isinstance(value, list | dict):
             problem = f"{value!r} is neither a string, a number nor None"
-            raise ValueError(f"the constant {name!r} cannot be converted: {problem}")
+            raise ValueError(f"the constant {name!r} cannot be converted to an Optuna distribution: {problem}")
         result[name] = CategoricalDistribution((value,))
     for name, domain in space.domains.items():
         distribution = distribution_of(domain)
         if distribution is None:
-            raise ValueError(f"{name!r} cannot be converted: {domain!r} has no counterpart in Optuna")
+            raise ValueError(f"{name!r} = {domain!r} cannot be converted to an Optuna distribution")
         result[name] = distribution
     return result
 
@@ -107,7 +106,11 @@ class ParameterMapping:
 
 
 def parameter_mapping(domain: Domain) -> ParameterMapping:
-    """Map a domain to an equal distribution, or else to a distribution of value indices or of numbers in [0, 1)."""
+    """Return the mapping of a domain.
+
+    If Optuna has no distribution with the same values, its parameter is the index of the value or, for real-valued
+    domains, a number in [0, 1).
+    """
     distribution = distribution_of(domain)
     if isinstance(distribution, CategoricalDistribution):
         if len(set(distribution.choices)) == len(distribution.choices):
@@ -146,16 +149,16 @@ class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optun
 
 @final
 class OptunaStudy:
-    """The study of one search. `make` constructs the sampler from a seed.
+    """The study of one search. `sampler_factory` constructs the sampler from a seed.
 
     A stateless sampler is recreated with a new seed before each suggestion, so that suggestions depend only on the
     study.
     """
 
-    def __init__(self, space: Space, make: "Callable[[int], optuna.samplers.BaseSampler]", seed: int) -> None:
+    def __init__(self, space: Space, sampler_factory: Callable[[int], Any], seed: int) -> None:
         self._space = space
-        self._make = make
-        self._sampler = make(seed)
+        self._sampler_factory = sampler_factory
+        self._sampler = sampler_factory(seed)
         self._mappings = {name: parameter_mapping(domain) for name, domain in space.domains.items()}
         self._names = [name for name in parents_first(space.names, space.conditions) if name in space.domains]
         self._create_study(1)
@@ -180,8 +183,8 @@ class OptunaStudy:
         return self._study.is_stopped or (is_grid and self._sampler.is_exhausted(self._study))
 
     @property
-    def is_exhaustive(self) -> bool:
-        """True for samplers that try each configuration once."""
+    def suggests_each_config_once(self) -> bool:
+        """True for samplers that suggest each configuration once."""
         return isinstance(self._sampler, _EXHAUSTIVE)
 
     @property
@@ -192,7 +195,7 @@ class OptunaStudy:
     def reseed(self, seed: int) -> None:
         """Replace a stateless sampler by one with this seed."""
         if not self.has_state:
-            self._sampler = self._study.sampler = self._make(seed)
+            self._sampler = self._study.sampler = self._sampler_factory(seed)
 
     def suggest(self) -> tuple[int, dict[str, object]]:
         """Start a trial. Return its number and the configuration that the sampler chose."""
@@ -226,30 +229,33 @@ class OptunaStudy:
         for state in (TrialState.WAITING, TrialState.RUNNING):  # Optuna accepts RUNNING only after WAITING
             self._storage.set_trial_state_values(self._storage_id(number), state)
 
-    def end(self, number: int, status: str, last: Observation | None) -> None:
-        """End a trial. `last`: its last report, or None if there is none or it is not finite."""
-        if last is None or status == "Failed":
+    def end(self, number: int, status: str, last_report: Observation | None) -> None:
+        """End a trial. `last_report` is None if the trial has no report, or if its last report is not finite."""
+        if last_report is None or status == "Failed":
             self._study.tell(number, state=TrialState.FAIL)
             return
-        if len(last.losses) != self._num_objectives:
-            self._set_num_objectives(len(last.losses))
-        if last.violations:
-            self._storage.set_trial_system_attr(self._storage_id(number), _CONSTRAINTS, list(last.violations))
-            self._storage.set_trial_user_attr(self._storage_id(number), _CONSTRAINTS, list(last.violations))
+        if len(last_report.losses) != self._num_objectives:
+            self._set_num_objectives(len(last_report.losses))
+        if last_report.violations:
+            self._storage.set_trial_system_attr(self._storage_id(number), _CONSTRAINTS, list(last_report.violations))
+            self._storage.set_trial_user_attr(self._storage_id(number), _CONSTRAINTS, list(last_report.violations))
         if status == "Completed":
-            self._study.tell(number, list(last.losses), state=TrialState.COMPLETE)
+            self._study.tell(number, list(last_report.losses), state=TrialState.COMPLETE)
             return
-        if len(last.losses) == 1:  # Optuna has no intermediate values of several objectives
-            step = max(0, int(last.resource))
-            self._storage.set_trial_intermediate_value(self._storage_id(number), step, last.losses[0])
+        if len(last_report.losses) == 1:  # Optuna has no intermediate values of several objectives
+            step = max(0, int(last_report.resource))
+            self._storage.set_trial_intermediate_value(self._storage_id(number), step, last_report.losses[0])
         self._study.tell(number, state=TrialState.PRUNED)
 
     def _set_num_objectives(self, num_objectives: int) -> None:
-        """Recreate the study when the first result shows the number of objectives. All earlier trials have failed."""
-        trials, previous = self._storage.get_all_trials(self._study_id), self._study
+        """Recreate the study with the number of objectives, which the first result shows.
+
+        The other trials can be copied: they have failed or still run, so none has values yet.
+        """
+        trials, previous_study = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)
         self._create_study(num_objectives)
-        self._study.is_stopped = previous.is_stopped
+        self._study.is_stopped = previous_study.is_stopped
         for key, value in attrs.items():
             self._storage.set_study_system_attr(self._study_id, key, value)
         for trial in trials:
@@ -268,16 +274,18 @@ def make_sampler(
         TypeError: the factory does not accept a seed or the options, or does not return a sampler.
         ValueError: Optuna has no sampler of this name.
     """
-    make = _sampler_class(factory) if isinstance(factory, str) else factory
+    factory_function = _sampler_class(factory) if isinstance(factory, str) else factory
     keywords = dict(options)
-    # Samplers of Optuna 5 and later, which has `set_constraint`, read constraints without `constraints_func`.
-    if "constraints_func" in inspect.signature(make).parameters and not hasattr(optuna.trial.Trial, "set_constraint"):
+    parameters = inspect.signature(factory_function).parameters
+    # Optuna 5 added `Trial.set_constraint`. Its samplers find the constraints by themselves. Earlier samplers need
+    # `constraints_func`.
+    if "constraints_func" in parameters and not hasattr(optuna.trial.Trial, "set_constraint"):
         keywords.setdefault("constraints_func", _violations)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = make(seed=seed, **keywords)
+        sampler = factory_function(seed=seed, **keywords)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise TypeError(f"{make!r} must return an Optuna sampler, but returned {sampler!r}")
+        raise TypeError(f"{factory_function!r} must return an Optuna sampler, but returned {sampler!r}")
     return sampler
 
 

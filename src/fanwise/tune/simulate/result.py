@@ -37,8 +37,8 @@ class SimulatedSearch:
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
         num_attempts: number of times a trial was started, resumed or restarted.
         num_reports: number of reports that count, without repeated and late ones.
+        decisions: {decision: number of reports that received it}, without repeated reports.
         num_events: number of events passed to the state machine.
-        decisions: number of these reports by decision.
         training_s: total seconds of training on all workers, including work that was lost or repeated.
         utilization: share of worker time spent in training, as in `Experiment.utilization`.
     """
@@ -55,12 +55,12 @@ class SimulatedSearch:
     num_trials_failed: int
     num_attempts: int
     num_reports: int
-    num_events: int
     decisions: Mapping[Decision, int]
+    num_events: int
     training_s: float
     utilization: float
 
-    def incumbent_at(self, time_s: float) -> float | None:
-        """Return the best value up to this virtual time, or None."""
+    def best_value_at(self, time_s: float) -> float | None:
+        """Return the best feasible value up to this virtual time, or None before the first feasible report."""
         index = bisect_right(self.incumbents, time_s, key=lambda incumbent: incumbent.time_s)
         return self.incumbents[index - 1].value if index else None

@@ -1,6 +1,6 @@
-"""Learning curves for simulated trials, computed by a function or measured and stored in arrays or a data frame.
+"""Learning curves for simulated trials. They are computed by a function, or read from measured values.
 
-    Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (report, seconds since the previous report)
+    Table.curve(config) -> curve;   curve(1), curve(2), ... -> (report, seconds of training since the previous report)
 
 `CurveTable` has measured curves of some configurations and returns the curve of the nearest one. `FunctionTable`
 computes curves. Curves are deterministic, so a retried trial repeats its reports.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = tuple[Mapping[str, object], float]
 Curve: TypeAlias = Callable[[int], Step | None]
-"""Maps iteration 1, 2, ... to its report and its training time in seconds, or to None after the end of training."""
+"""Maps iteration 1, 2, ... to its report and its seconds of training, or to None after the end of training."""
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -86,11 +86,11 @@ class FunctionTable:
         max_resource: int = config[self._max_resource_attr]  # type: ignore[assignment]  # a number
         objective_config = with_objects(config, self._objects)
 
-        def step(iter: int) -> Step | None:
-            if iter > max_resource:
+        def step(resource: int) -> Step | None:
+            if resource > max_resource:
                 return None
-            values, step_s = objective(objective_config, iter)
-            return plain_metrics({**values, resource_attr: iter}), step_s
+            values, step_s = objective(objective_config, resource)
+            return plain_metrics({**values, resource_attr: resource}), step_s
 
         return step
 
@@ -106,7 +106,8 @@ class CurveTable:
         space: the search space. A constant `max_resource_attr` is added if missing.
         configs: hyperparameter -> its C values.
         values: reported value -> array (C, R).
-        elapsed_s: array (C, R) with the seconds of training so far. The running maximum is used. A NaN ends the curve.
+        elapsed_s: array (C, R) with the seconds of training so far. A time below an earlier one is raised
+            to it. The curve ends before the first NaN.
         resources: the R values of `resource_attr`. None: 1, 2, ..., R.
         resource_attr: name of the resource in reports.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
@@ -127,18 +128,18 @@ class CurveTable:
         max_resource_attr: str = "max_epochs",
     ) -> None:
         self._elapsed_CR = np.maximum.accumulate(np.asarray(elapsed_s, np.float64), axis=1)
-        num_configs, num_reports = self._elapsed_CR.shape
-        self._values_CR = {name: np.asarray(table, np.float64) for name, table in values.items()}
+        num_configs, num_reports = shape_CR = self._elapsed_CR.shape
+        self._values_CR = {name: np.asarray(array, np.float64) for name, array in values.items()}
         self._resources = list(range(1, num_reports + 1) if resources is None else resources)
-        for name, shape in [
-            *((name, table.shape) for name, table in self._values_CR.items()),
-            *((name, (len(column), num_reports)) for name, column in configs.items()),
-            (resource_attr, (num_configs, len(self._resources))),
+        for argument, shape, expected in [
+            *((f"values[{name!r}]", array.shape, shape_CR) for name, array in self._values_CR.items()),
+            *((f"configs[{name!r}]", (len(column),), (num_configs,)) for name, column in configs.items()),
+            ("resources", (len(self._resources),), (num_reports,)),
         ]:
-            if shape != (num_configs, num_reports):
+            if shape != expected:
                 raise ValueError(
-                    f"{name!r} has {shape[0]} configurations and {shape[-1]} reports, "
-                    f"but elapsed_s has {num_configs} and {num_reports}"
+                    f"{argument} has shape {shape}, but elapsed_s has shape {shape_CR}, "
+                    f"so the shape of {argument} must be {expected}"
                 )
         space = space if isinstance(space, Space) else Space(space)
         if max_resource_attr not in space.names:
@@ -147,10 +148,10 @@ class CurveTable:
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
         self._domains = {name: domain for name, domain in space.domains.items() if name != max_resource_attr}
-        missing = [name for name in self._domains if name not in configs]
-        if missing:
+        missing_names = [name for name in self._domains if name not in configs]
+        if missing_names:
             raise ValueError(
-                f"the space has {', '.join(map(repr, missing))}, but the configurations of the table have only "
+                f"the space has {', '.join(map(repr, missing_names))}, but `configs` has only "
                 f"{', '.join(map(repr, configs)) or 'nothing'}"
             )
         self._columns = [
@@ -158,21 +159,21 @@ class CurveTable:
             for name, domain in self._domains.items()
         ]
         # A space of constants has one configuration.
-        self._rows: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
-        for row, config in enumerate(zip(*self._columns, strict=True)):
-            self._rows.setdefault(config, row)
-        self._units_C: list[_Floats] = []  # one array per domain, made on first use
+        self._indices: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
+        for index, config in enumerate(zip(*self._columns, strict=True)):
+            self._indices.setdefault(config, index)
+        self._units_C: list[_Floats] = []  # one array per domain, created on first use
 
     def __len__(self) -> int:
         """Number of configurations."""
         return len(self._elapsed_CR)
 
     def curve(self, config: Mapping[str, object]) -> Curve:
-        row = self._nearest_row(config)
+        index = self._nearest_index(config)
         max_resource: float = config[self._max_resource_attr]  # type: ignore[assignment]  # a number
         names, resource_attr, resources = list(self._values_CR), self._resource_attr, self._resources
-        columns = [self._values_CR[name][row].tolist() for name in names]
-        elapsed_s = [0.0, *self._elapsed_CR[row].tolist()]
+        columns = [self._values_CR[name][index].tolist() for name in names]
+        elapsed_s = [0.0, *self._elapsed_CR[index].tolist()]
 
         def step(iter: int) -> Step | None:
             if iter >= len(elapsed_s) or resources[iter - 1] > max_resource or math.isnan(elapsed_s[iter]):
@@ -183,11 +184,11 @@ class CurveTable:
 
         return step
 
-    def _nearest_row(self, config: Mapping[str, object]) -> int:
+    def _nearest_index(self, config: Mapping[str, object]) -> int:
         values = [config[name] for name in self._domains]
-        row = self._rows.get(tuple(values))
-        if row is not None:
-            return row
+        index = self._indices.get(tuple(values))
+        if index is not None:
+            return index
         if not self._units_C:
             self._units_C = list(map(self._units, self._domains, self._columns))
         # The order of the sum is fixed, so that results are bit-identical.
@@ -201,7 +202,7 @@ class CurveTable:
         domain = self._domains[name]
         invalid_values = [value for value in column if not domain.contains(value)]
         if invalid_values:
-            raise ValueError(f"the table has {name} = {invalid_values[0]!r}, which is not in the space's {domain!r}")
+            raise ValueError(f"configs[{name!r}] has {invalid_values[0]!r}, which is not in the space's {domain!r}")
         units = {value: domain.to_unit(value) for value in dict.fromkeys(column)}
         return np.array([units[value] for value in column])
 
@@ -235,26 +236,27 @@ def from_frame(
     space = space if isinstance(space, Space) else Space(space)
     hyperparameters = [name for name in space.domains if name != max_resource_attr]
     names = [metrics] if isinstance(metrics, str) else list(metrics)
-    missing = [name for name in (*hyperparameters, *names, resource_attr, elapsed_attr) if name not in frame.columns]
-    if missing or frame.empty:
+    required_names = (*hyperparameters, *names, resource_attr, elapsed_attr)
+    missing_names = [name for name in required_names if name not in frame.columns]
+    if missing_names or frame.empty:
         columns_text = ", ".join(map(repr, frame.columns)) or "none"
-        missing_text = f"has no column {', '.join(map(repr, missing))}; its columns are {columns_text}"
-        raise ValueError(f"the data frame {missing_text if missing else 'has no rows'}")
-    resources, column_of = np.unique(frame[resource_attr].to_numpy(), return_inverse=True)
+        missing_text = f"has no column {', '.join(map(repr, missing_names))}; its columns are {columns_text}"
+        raise ValueError(f"the data frame {missing_text if missing_names else 'has no rows'}")
+    resources, column_indices = np.unique(frame[resource_attr].to_numpy(), return_inverse=True)
     rows: dict[tuple[object, ...], int] = {}
     configs = list(zip(*(frame[name].tolist() for name in hyperparameters), strict=True))
-    row_of = [rows.setdefault(config, len(rows)) for config in configs]
-    tables = {}
+    row_indices = [rows.setdefault(config, len(rows)) for config in configs]
+    arrays = {}
     for name in [*names, elapsed_attr]:
-        tables[name] = np.full((len(rows), len(resources)), np.nan)
-        tables[name][row_of, column_of] = frame[name].to_numpy(np.float64)
-    has_first_report = ~np.isnan(tables[elapsed_attr][:, 0])
+        arrays[name] = np.full((len(rows), len(resources)), np.nan)
+        arrays[name][row_indices, column_indices] = frame[name].to_numpy(np.float64)
+    has_first_report = ~np.isnan(arrays[elapsed_attr][:, 0])
     valid_configs = [config for config, is_valid in zip(rows, has_first_report, strict=True) if is_valid]
     return CurveTable(
         space,
         {name: [config[i] for config in valid_configs] for i, name in enumerate(hyperparameters)},
-        {name: tables[name][has_first_report] for name in names},
-        tables[elapsed_attr][has_first_report],
+        {name: arrays[name][has_first_report] for name in names},
+        arrays[elapsed_attr][has_first_report],
         resources=resources.tolist(),
         resource_attr=resource_attr,
         max_resource_attr=max_resource_attr,

@@ -32,28 +32,28 @@ class Categories(FiniteDomain):
         categories: values, or names of objects.
         kind: distribution. "equal": uniform. "nn": the nearest neighbor of a uniform number. The interval of the number
             exceeds the first and last category by half of their mean distance. "nn-log": the same for logarithms.
-        object_positions: indices of the categories that are names of objects.
+        object_indices: indices of the categories that are names of objects.
         objects: the objects at these indices, or None if the domain was restored from JSON.
     """
 
     domain_type: Literal["choice", "ordinal"]
     categories: tuple[Value, ...]
     kind: OrdinalKind = "equal"
-    object_positions: tuple[int, ...] = ()
+    object_indices: tuple[int, ...] = ()
     objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
-    _positions: dict[object, int] = field(init=False, repr=False, compare=False)
+    _index_by_key: dict[object, int] = field(init=False, repr=False, compare=False)
     # Inner bounds of the shares of [0, 1). Empty if the shares are equal.
     edges: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values = tuple(plain_json(f"a category of {self.domain_type}", category) for category in self.categories)
-        positions: dict[object, int] = {}
+        index_by_key: dict[object, int] = {}
         for index, value in enumerate(values):
-            if positions.setdefault(_key(value), index) != index:
+            if index_by_key.setdefault(_key(value), index) != index:
                 raise ValueError(f"{self.domain_type} has {value!r} twice; list each category once")
         if self.kind not in _KINDS:
             raise ValueError(f"ordinal: {self.kind!r} is not a kind{did_you_mean(self.kind, _KINDS)}")
-        set_fields(self, categories=values, _positions=positions)
+        set_fields(self, categories=values, _index_by_key=index_by_key)
         set_fields(self, edges=() if self.kind == "equal" else self._make_edges(values))
 
     def _make_edges(self, values: Sequence[object]) -> tuple[float, ...]:
@@ -74,14 +74,14 @@ class Categories(FiniteDomain):
         return edges
 
     def __repr__(self) -> str:
-        positions = self.object_positions
-        names = ", ".join(str(name) if i in positions else repr(name) for i, name in enumerate(self.categories))
+        indices = self.object_indices
+        names = ", ".join(str(name) if i in indices else repr(name) for i, name in enumerate(self.categories))
         return f"{self.domain_type}([{names}]{f', kind={self.kind!r}' if self.ordered else ''})"
 
     def settings(self) -> dict[str, object]:
         settings: dict[str, object] = {"categories": list(self.categories)}
         settings |= {"kind": self.kind} if self.ordered else {}
-        return settings | ({"objects": list(self.object_positions)} if self.object_positions else {})
+        return settings | ({"objects": list(self.object_indices)} if self.object_indices else {})
 
     @property
     def ordered(self) -> bool:
@@ -97,11 +97,11 @@ class Categories(FiniteDomain):
     def find(self, value: object) -> int | None:
         """Return the index of the category with this name or with an equal object, or None."""
         if _is_plain(value):
-            return self._positions.get(_key(value))
+            return self._index_by_key.get(_key(value))
         if self.objects is None:  # restored from JSON, so only names can be compared
-            index = self._positions.get((str, name_of(value))) if self.object_positions else None
-            return index if index in self.object_positions else None
-        pairs = zip(self.object_positions, self.objects, strict=True)
+            index = self._index_by_key.get((str, name_of(value))) if self.object_indices else None
+            return index if index in self.object_indices else None
+        pairs = zip(self.object_indices, self.objects, strict=True)
         return next((index for index, category in pairs if _is_same(category, value)), None)
 
     def from_unit(self, u: float) -> Value:
@@ -135,17 +135,17 @@ def make_categories(domain_type: Literal["choice", "ordinal"], values: object, k
             )
     if kind is None:
         kind = "nn" if len(values) > 1 and is_increasing(values) else "equal"
-    positions = tuple(index for index, value in enumerate(values) if not _is_plain(value))
-    objects = tuple(copy_containers(values[index]) for index in positions)
+    indices = tuple(index for index, value in enumerate(values) if not _is_plain(value))
+    objects = tuple(copy_containers(values[index]) for index in indices)
     names = [name_of(value) for value in objects]
     for (a, name), (b, name_b) in itertools.combinations(zip(objects, names, strict=True), 2):
         if name == name_b and _is_same(a, b):
             raise ValueError(f"{domain_type} has {name} twice; list each category once")
     categories = list(values)
-    all_names = [*names, *(value for index, value in enumerate(values) if index not in positions)]
-    for index, name in zip(positions, names, strict=True):
+    all_names = [*names, *(value for index, value in enumerate(values) if index not in indices)]
+    for index, name in zip(indices, names, strict=True):
         categories[index] = name if all_names.count(name) == 1 else f"{name}#{index}"
-    return Categories(domain_type, tuple(categories), kind, positions, objects)
+    return Categories(domain_type, tuple(categories), kind, indices, objects)
 
 
 def _is_plain(value: object) -> bool:

@@ -123,7 +123,7 @@ def choice(categories: Sequence[Any]) -> Categories:
 
     A category is text, a number, a boolean, None, or any other Python object, such as a list, function or class. The
     objective receives the object, or a new copy of a list, tuple or dict. Records, tables and `Space.sample` contain
-    the name of the object instead. The name is `__name__` or the repr, with the position appended if two names are
+    the name of the object instead. The name is `__name__` or the repr, with the index appended if two names are
     equal ("<lambda>#1"). Configurations, e.g. in `points_to_evaluate`, may contain the object or its name.
 
     Raises TypeError if categories is not a list or tuple, ValueError if it is empty or has a duplicate or NaN.
@@ -216,7 +216,7 @@ def domain_from_json(body: Mapping[str, object]) -> Domain:
     try:
         domain = DOMAIN_TYPES[str(domain_type)](**settings)
         if objects and isinstance(domain, Categories):
-            return replace(domain, object_positions=tuple(objects), objects=None)
+            return replace(domain, object_indices=tuple(objects), objects=None)
         return domain
     except TypeError as error:
         raise ValueError(f"{dict(body)!r} is not the JSON form of a domain: {error}") from error

@@ -11,8 +11,8 @@ children do not exist either.
 On an ordered domain the prior is a normal distribution, truncated to the domain, on the scale of the domain. Its
 standard deviation is (1 - confidence) times the width of the domain (PriorBand, Mallik et al. 2023, arXiv 2306.12370,
 as implemented in NePS). On a choice the center has probability `confidence`, and the other categories share the rest.
-The normal distribution is approximated by a histogram of 256 integer columns, so that draws are bit-identical on every
-machine and monotone in u.
+The normal distribution is approximated by a histogram with 256 bins of integer weight, so that draws are bit-identical
+on every machine and monotone in u.
 """
 
 import functools
@@ -29,7 +29,7 @@ from .scales import FRACTION_BITS, ONE, below_one, check_unit, exp2
 
 Confidence: TypeAlias = Literal["low", "medium", "high"] | float
 _CONFIDENCES = {"low": 0.5, "medium": 0.75, "high": 0.9}
-_COLUMNS = 256  # columns of the histogram
+_NUM_BINS = 256  # of the histogram
 _HALF_LOG2_E = 0.7213475204444817
 _MAX_Z_SQUARED = 64.0  # keeps the probability of every value above 0
 
@@ -76,8 +76,8 @@ def make_prior(domain: Domain, center: object, confidence: object) -> Prior:
 def _cumulative_weights(center: float, deviation: float) -> tuple[int, ...]:
     """Return the cumulative weights of the histogram that approximates the normal distribution."""
     weights = []
-    for column in range(_COLUMNS):
-        z = ((column + 0.5) / _COLUMNS - center) / deviation
+    for bin_index in range(_NUM_BINS):
+        z = ((bin_index + 0.5) / _NUM_BINS - center) / deviation
         m, e = exp2(int(-min(z * z, _MAX_Z_SQUARED) * _HALF_LOG2_E * ONE))
         weights.append(m >> -e)
     return tuple(accumulate(weights))
@@ -87,9 +87,9 @@ def _normal_quantile(u: float, center: float, deviation: float) -> float:
     """Map a u in [0, 1) to the quantile of the truncated normal distribution."""
     sums = _cumulative_weights(center, deviation)
     target = int(u * ONE) * sums[-1] >> FRACTION_BITS
-    column = bisect_right(sums, target)
-    lower = sums[column - 1] if column else 0
-    return below_one((column + (target - lower) / (sums[column] - lower)) / _COLUMNS)
+    index = bisect_right(sums, target)
+    lower = sums[index - 1] if index else 0
+    return below_one((index + (target - lower) / (sums[index] - lower)) / _NUM_BINS)
 
 
 When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> values that it may have; all parents must match
@@ -209,9 +209,8 @@ def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple
 
 def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, When]) -> bool:
     """Return True if the hyperparameter exists given the values of its parents in `config`."""
-    return all(
-        parent in config and is_one_of(config[parent], values) for parent, values in conditions.get(name, {}).items()
-    )
+    parents = conditions.get(name, {}).items()
+    return all(parent in config and is_one_of(config[parent], values) for parent, values in parents)
 
 
 def is_one_of(value: object, values: Iterable[Value]) -> bool:

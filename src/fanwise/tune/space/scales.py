@@ -1,16 +1,17 @@
 """Logarithmic scales between two bounds, with bit-identical results on every machine.
 
-    log            0.5 is mapped to 10 between 1 and 100         (loguniform)
-    reverse log    0.5 is mapped to 0.99 between 0.9 and 0.999   (reverseloguniform; 1 - x is on a log scale)
+    log            the scale from 1 to 100 maps 0.5 to 10         (loguniform)
+    reverse log    the scale from 0.9 to 0.999 maps 0.5 to 0.99   (reverseloguniform; 1 - x is on a log scale)
 
 Scales are monotone and never leave their bounds. They do not use exp and log of the C library, which differ between
 machines in the last bit, because a replay must be bit-identical.
 
-Logarithms are integers in units of 2**-80 (fixed point). 2**t is computed as 2**whole * 2**(i/256) * 2**(j/65536) *
-2**x, where x is below 2**-16. Tables contain the second and third factor. The last factor is the exponential series up
-to the cube of x. `exp2` rounds down with a relative error below 2**-70, so its floats are off by at most 0.50002 units
-in the last place. It is monotone within a table step, because all factors are. It is monotone between steps, because
-the missing term of the series (more than 2**-71) exceeds the rounding error (less than 2**-77).
+Logarithms are integers in units of 2**-80 (fixed point). Write t = n + i/256 + j/65536 + r with r < 2**-16. Then
+2**t = 2**n * 2**(i/256) * 2**(j/65536) * e**x with x = r ln 2. Two tables hold the second and third factors. e**x is
+computed by its series up to x**3. `exp2` rounds down with a relative error below 2**-70, so its floats are off by at
+most 0.50002 units in the last place. It is monotone within a table entry, because all factors are. It is also monotone
+across table entries: just below the next entry, the omitted x**4 / 24 is more than 2**-71, so the result is too low by
+more than the rounding error (below 2**-77).
 """
 
 import math
@@ -22,7 +23,7 @@ ONE = 1 << FRACTION_BITS
 
 _FLOAT_ONE = float(ONE)
 _BELOW_ONE = math.nextafter(1.0, 0.0)
-_STEPS = 256  # number of entries of each table
+_TABLE_SIZE = 256  # entries of each table
 _X_BITS = FRACTION_BITS - 16
 _X_MASK = (1 << _X_BITS) - 1
 _THREE = 3 * ONE
@@ -39,34 +40,34 @@ def _powers_of_root(degree: int) -> tuple[int, ...]:
     for _ in range(degree.bit_length() - 1):
         root = math.isqrt(root * scale)
     powers = [scale]
-    for _ in range(_STEPS - 1):
+    for _ in range(_TABLE_SIZE - 1):
         powers.append(powers[-1] * root // scale)
     return tuple(power >> guard_bits for power in powers)
 
 
-_COARSE = _powers_of_root(_STEPS)
-_FINE = _powers_of_root(_STEPS * _STEPS)
+_COARSE = _powers_of_root(_TABLE_SIZE)
+_FINE = _powers_of_root(_TABLE_SIZE * _TABLE_SIZE)
 
 
-def exp2(t: int) -> tuple[int, int]:
-    """Return 2**t as (m, e), which means m * 2**(e - 80) with 2**80 <= m < 2**81.
+def exp2(log: int) -> tuple[int, int]:
+    """Return 2**(log / 2**80) as (m, e) = m * 2**(e - 80), with 2**80 <= m < 2**81.
 
     >>> exp2(3 * ONE) == (ONE, 3)
     True
     """
-    x = ((t & _X_MASK) * _LN2) >> FRACTION_BITS
+    x = ((log & _X_MASK) * _LN2) >> FRACTION_BITS
     series = ONE + x + (((x * x) >> FRACTION_BITS) * (_THREE + x) // 6 >> FRACTION_BITS)
-    table = (_COARSE[(t >> 72) & 255] * _FINE[(t >> 64) & 255]) >> FRACTION_BITS
-    return (table * series) >> FRACTION_BITS, t >> FRACTION_BITS
+    table = (_COARSE[(log >> 72) & 255] * _FINE[(log >> 64) & 255]) >> FRACTION_BITS
+    return (table * series) >> FRACTION_BITS, log >> FRACTION_BITS
 
 
-def exp2_float(t: int) -> float:
-    """Return 2**t as a float.
+def exp2_float(log: int) -> float:
+    """Return 2**(log / 2**80) as a float.
 
     >>> exp2_float(ONE // 2), exp2_float(-3 * ONE)
     (1.4142135623730951, 0.125)
     """
-    m, e = exp2(t)
+    m, e = exp2(log)
     if e > _MIN_LDEXP_EXPONENT:
         return math.ldexp(m, e - FRACTION_BITS)
     return m / (1 << (FRACTION_BITS - e))
@@ -132,7 +133,7 @@ class LogScale:
         return decimal if abs(decimal - value) <= 2 * math.ulp(value) else value
 
     def position(self, value: float) -> float:
-        """Return the u of a value between the bounds."""
+        """Return the u in [0, 1) at which the scale has this value, which is between the bounds."""
         return below_one((log2(value) - self._log_lower) / self._log_width)
 
 
@@ -140,18 +141,18 @@ class LogScale:
 class ReverseLogScale:
     """A log scale of the distances of values to 1. `upper` must be below 1. The methods are as in LogScale."""
 
-    __slots__ = ("_log_first", "_log_width", "_lower", "_upper")
+    __slots__ = ("_log_max_distance", "_log_width", "_lower", "_upper")
 
     def __init__(self, lower: float, upper: float) -> None:
         self._lower, self._upper = lower, upper
-        self._log_first = log2(1.0 - lower)
-        self._log_width = self._log_first - log2(1.0 - upper)
+        self._log_max_distance = log2(1.0 - lower)
+        self._log_width = self._log_max_distance - log2(1.0 - upper)
 
     def at(self, u: float) -> float:
         if u == 0.0:
             return self._lower  # 1 - (1 - lower) may differ
-        distance = exp2_float(self._log_first - (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS))
+        distance = exp2_float(self._log_max_distance - (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS))
         return min(max(1.0 - distance, self._lower), self._upper)
 
     def position(self, value: float) -> float:
-        return below_one((self._log_first - log2(1.0 - value)) / self._log_width)
+        return below_one((self._log_max_distance - log2(1.0 - value)) / self._log_width)

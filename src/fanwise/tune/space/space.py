@@ -92,11 +92,11 @@ class Space:
                 raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
             if not name:
                 raise ValueError("a hyperparameter's name must not be empty")
-            inner = entry.domain if isinstance(entry, Parameter) else entry
-            if isinstance(inner, Domain):
-                self._domains[name] = inner
+            domain_or_constant = entry.domain if isinstance(entry, Parameter) else entry
+            if isinstance(domain_or_constant, Domain):
+                self._domains[name] = domain_or_constant
             else:
-                self._constants[name] = _checked_constant(name, inner)
+                self._constants[name] = _checked_constant(name, domain_or_constant)
         self._template: dict[str, object] = {name: self._constants.get(name) for name in self._names}
         self._mutable_constants = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
         parameters = {name: entry for name, entry in mapping.items() if isinstance(entry, Parameter)}
@@ -176,17 +176,17 @@ class Space:
         if name not in self._domains:
             reason = "is a constant of the space" if name in self._constants else "is not in the space"
             raise ValueError(f"{name!r} {reason}{did_you_mean(name, self._domains)}")
-        old = self.check(config)
-        if name not in old:
+        checked_config = self.check(config)
+        if name not in checked_config:
             condition = format_condition(self._conditions[name])
             raise ValueError(f"{name!r} does not exist in this configuration; it exists only when {condition}")
-        new = {**old, name: self._domains[name].from_unit(rng.random())}
+        new_config = {**checked_config, name: self._domains[name].from_unit(rng.random())}
         for dependent in self._parents_first if self._conditions else ():
-            if not exists(dependent, new, self._conditions):
-                new.pop(dependent, None)
-            elif dependent not in new and dependent in self._domains:
-                new[dependent] = self._domains[dependent].from_unit(rng.random())
-        return self._make_config(new)
+            if not exists(dependent, new_config, self._conditions):
+                new_config.pop(dependent, None)
+            elif dependent not in new_config and dependent in self._domains:
+                new_config[dependent] = self._domains[dependent].from_unit(rng.random())
+        return self._make_config(new_config)
 
     def complete(self, partial: Mapping[str, object], rng: RandomSource) -> dict[str, object]:
         """Return a configuration with the values of `partial`. Other values are sampled as in `sample`.
@@ -194,13 +194,13 @@ class Space:
         Parents are sampled such that the conditional hyperparameters in `partial` exist. Raises ValueError as `check`,
         and if hyperparameters cannot exist together.
         """
-        fixed = self._plain_values(partial, [])
+        given_values = self._plain_values(partial, [])
         units = {name: rng.random() for name in self._domains}
         values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
         for name, allowed in required_parents(partial, self._conditions).items():
-            if name not in fixed and not is_one_of(values[name], allowed):
+            if name not in given_values and not is_one_of(values[name], allowed):
                 values[name] = allowed[int(units[name] * len(allowed))]
-        return self._make_config({**values, **fixed})
+        return self._make_config({**values, **given_values})
 
     def grid(self, num_points: int | Mapping[str, int]) -> Iterator[dict[str, object]]:
         """Iterate over a grid of evenly spaced values. The last name changes fastest.
@@ -245,8 +245,8 @@ class Space:
 
         Raises ValueError with a list of all problems, such as missing or unknown names.
         """
-        missing = (name for name in self._domains if name not in config)
-        problems = [f"{name!r} is missing" for name in missing if exists(name, config, self._conditions)]
+        missing_names = (name for name in self._domains if name not in config)
+        problems = [f"{name!r} is missing" for name in missing_names if exists(name, config, self._conditions)]
         return self._make_config(self._plain_values(config, problems))
 
     def _plain_values(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
@@ -318,13 +318,13 @@ def space_objects(space: Space) -> Mapping[str, Mapping[Value, Any]]:
     """
     objects = {}
     for name, domain in space.domains.items():
-        if isinstance(domain, Categories) and domain.object_positions:
+        if isinstance(domain, Categories) and domain.object_indices:
             if domain.objects is None:
                 raise ValueError(
                     f"{name}: {domain!r} was restored from a record, which has only the names of its objects. "
                     f"Pass the original space."
                 )
-            names = [domain.categories[index] for index in domain.object_positions]
+            names = [domain.categories[index] for index in domain.object_indices]
             objects[name] = dict(zip(names, domain.objects, strict=True))
     return objects
 

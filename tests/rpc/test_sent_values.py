@@ -1,13 +1,20 @@
-"""Values that are hard to send from process to process, and whether what arrived is the same."""
+"""Tensors of every type and parametrized modules arrive unchanged, whichever way they leave the process."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+import torch._dynamo  # loaded by the first optimizer, which sets an environment variable
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
+
+from fanwise.links.codec import dumps_by_value, loads
+from fanwise.pool.functions import pack, unpack_arguments, unpack_function
+from fanwise.rpc.messages.messages import dumps as rpc_dumps
+from fanwise.rpc.messages.messages import loads as rpc_loads
+from fanwise.rpc.messages.serializer import Serializer
 
 Make = Callable[[], Any]  # Any: a value of any type
 
@@ -146,14 +153,6 @@ MODULES: dict[str, Make] = {
 }
 
 
-def make(makers: dict[str, Make]) -> dict[str, Any]:  # Any: values of any type
-    """All of them; torch warns of what is experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.manual_seed(1)
-        return {name: each() for name, each in makers.items()}
-
-
 def difference(a: Any, b: Any) -> str:
     """What of a value is not as it was; empty if nothing."""
     if isinstance(a, list):
@@ -236,3 +235,54 @@ def _trained(module: nn.Module) -> list[Any]:  # Any: nested lists of numbers
 
 def _width(module: nn.Module) -> int:
     return 4 if isinstance(module, nn.Sequential) else 3
+
+
+def identity(value: object) -> object:
+    return value
+
+
+def as_argument(value: object) -> Any:
+    (received,), _ = unpack_arguments(pack(identity, (value,)).arguments)
+    return received
+
+
+def in_a_closure(value: object) -> Any:
+    return unpack_function(pack(lambda: value).function)()
+
+
+def as_result(value: object) -> Any:
+    head, buffers = dumps_by_value(value)
+    return loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
+
+
+def _through_rpc(value: object, call: str | None) -> Any:
+    head, buffers = rpc_dumps(Serializer().serialize(value, 1, call=call))
+    message = rpc_loads(memoryview(bytes(head)), [memoryview(bytearray(buffer)) for buffer in buffers])
+    return Serializer().deserialize(message if call is None else message[0], 0).value
+
+
+def as_rpc_argument(value: object) -> Any:
+    _, (received,), _ = _through_rpc((identity, (value,), {}), "identity")
+    return received
+
+
+def as_rpc_result(value: object) -> Any:
+    return _through_rpc(value, None)
+
+
+PATHS: list[Callable[[object], Any]] = [as_argument, in_a_closure, as_result, as_rpc_argument, as_rpc_result]
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about experimental types
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
+@pytest.mark.parametrize("makers", [TENSORS, MODULES], ids=["tensors", "modules"])
+def test_values_arrive_unchanged(path: Callable[[object], Any], makers: dict[str, Make]) -> None:
+    torch.manual_seed(1)
+    differences = {}
+    for name, make in makers.items():
+        value = make()
+        try:
+            differences[name] = difference(value, path(value))
+        except Exception as error:
+            differences[name] = repr(error)
+    assert {name: text for name, text in differences.items() if text} == {}

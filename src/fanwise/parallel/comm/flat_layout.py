@@ -45,21 +45,21 @@ class Layout:
     """See the module. `size_bytes`: from the first element to the last.
 
     Args:
-        places: indices of the parameters that have memory in it; None: all.
+        indices: of the parameters that have memory in it; None: all.
     """
 
-    def __init__(self, params: Sequence[nn.Parameter], places: Iterable[int] | None = None) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], indices: Iterable[int] | None = None) -> None:
         self.params = list(params)
         self._starts: dict[int, int] = {}
         end = 0
-        for place in range(len(self.params)) if places is None else places:
-            self._starts[place] = end
-            end += _aligned(self._bytes_of(place))
+        for index in range(len(self.params)) if indices is None else indices:
+            self._starts[index] = end
+            end += _aligned(self._bytes_of(index))
         self.size_bytes = end
         self._owned: dict[tuple[int, int], list[Bucket]] = {}
 
-    def _bytes_of(self, place: int) -> int:
-        return self.params[place].numel() * self.params[place].element_size()
+    def _bytes_of(self, index: int) -> int:
+        return self.params[index].numel() * self.params[index].element_size()
 
     def slice_bytes(self, owners: int) -> int:
         """Return the size of a slice. The last owners may have less, or nothing."""
@@ -73,27 +73,27 @@ class Layout:
         return self._owned[owner, owners]
 
     def _buckets(self, begin: int, end: int) -> Iterator[Bucket]:
-        for place, at in self._starts.items():
-            dtype = self.params[place].dtype
-            first, last = max(begin, at), min(end, at + self._bytes_of(place))
+        for index, at in self._starts.items():
+            dtype = self.params[index].dtype
+            first, last = max(begin, at), min(end, at + self._bytes_of(index))
             while first < last:
                 stop = min(first + _BUCKET_BYTES, last)
-                yield Bucket(place, (first - at) // dtype.itemsize, first, stop, dtype)
+                yield Bucket(index, (first - at) // dtype.itemsize, first, stop, dtype)
                 first = stop
 
-    def whole(self, memory: Tensor, place: int) -> Tensor:
+    def whole(self, memory: Tensor, index: int) -> Tensor:
         """Return the values of a parameter in flat memory, in its shape."""
-        param, flat = self.params[place], self.flat(memory, place)
+        param, flat = self.params[index], self.flat(memory, index)
         return flat.as_strided(param.shape, param.stride()) if is_dense(param) else flat.view(param.shape)
 
-    def flat(self, memory: Tensor, place: int) -> Tensor:
+    def flat(self, memory: Tensor, index: int) -> Tensor:
         """Return the values of a parameter in flat memory, in their order there."""
-        start = self._starts[place]
-        return memory[start : start + self._bytes_of(place)].view(self.params[place].dtype)
+        start = self._starts[index]
+        return memory[start : start + self._bytes_of(index)].view(self.params[index].dtype)
 
     def shaped(self, memory: Tensor) -> list[Tensor | None]:
         """Return all parameters in their shapes, None for those without memory in the layout."""
-        return [self.whole(memory, place) if place in self._starts else None for place in range(len(self.params))]
+        return [self.whole(memory, index) if index in self._starts else None for index in range(len(self.params))]
 
 
 def joined(buckets: Iterable[Bucket], flags: Sequence[Sequence[int]], max_bytes: int = _BUCKET_BYTES) -> list[Bucket]:

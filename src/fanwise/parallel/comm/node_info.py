@@ -43,7 +43,6 @@ class NodeInfo:
     sparse: Sequence[tuple[int, Tensor, Tensor, tuple[int, ...], bool]] = ()
 
     def node(self) -> Node[Partial]:
-        """Return the node without gradients."""
         if not self.has_grad:
             return Node(self.start, self.stop, None)
         loss = torch.tensor(self.loss, dtype=getattr(torch, self.loss_type))

@@ -109,11 +109,11 @@ class Areas:
     def whole_node(self, rank: int, number: int, version: int = 0) -> Tensor:
         return self._area(_NODES + rank * self._areas_per_rank + version * _MAX_NODES + number)[1]
 
-    def whole_state(self, key: int, version: int, place: int) -> Tensor:
-        return self.layout.whole(self._area(_STATE + 2 * key + version)[1], place)
+    def whole_state(self, key: int, version: int, index: int) -> Tensor:
+        return self.layout.whole(self._area(_STATE + 2 * key + version)[1], index)
 
-    def whole_param(self, place: int) -> Tensor:
-        return self.layout.whole(self._area(_NEW)[1], place)
+    def whole_param(self, index: int) -> Tensor:
+        return self.layout.whole(self._area(_NEW)[1], index)
 
     def private_sum(self) -> FileMap:
         """Map the sum so that writes stay in this process."""

@@ -120,7 +120,6 @@ class TorchTeam:
         return TeamSums(self, self.all_reduce(params), step_optimizer, self.device, by_process=self._reduce == "fast")
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
-        """Return what adds the gradients of these parameters."""
         if self._reduce == "fast":
             return FastAllReduce(self._group, params, self.device)
         return TwoShot(GroupTransport(self._group, params, self.device))

@@ -305,7 +305,6 @@ class _Inputs:
         torch._foreach_copy_(self._tensors, inputs._tensors)
 
     def shard(self, index: int) -> Content | None:
-        """Return the content of a shard."""
         if self._rows is None:
             return self._contents[index]
         start = sum(self._sizes[:index])

@@ -35,7 +35,7 @@ from .optim.step_optimizer import StepOptimizer, StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
-from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
+from .step.cuda_graph import GRAPHS, LaunchProbe, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
 from .step.replicas import LossFn, Replica
@@ -303,7 +303,10 @@ class Run:
             is_global = batch_norm == "global"
             execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
-            made = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else None)
+            if captures:
+                made = Step(stages, StepGraphs(stages, execution, optimizers[0]))
+            else:
+                made = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
         self._steps.append(made)
         self._replicas.append(replica)
         self._state.register("step", made)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.batch import Batch
 from ..validation.arguments import check_no_gradients
 from .batch_execution import AccumulatedGradients, TrainStages
-from .cuda_graph import StepGraphs
+from .cuda_graph import LaunchProbe, StepGraphs
 from .replicas import add_shard_note
 
 
@@ -27,11 +27,11 @@ class Step:
         executions: number of executed shards in all processes: one per shard with samples and batch.
     """
 
-    def __init__(self, stages: TrainStages, graphs: StepGraphs | None = None) -> None:
+    def __init__(self, stages: TrainStages, trainer: TrainStages | StepGraphs | LaunchProbe) -> None:
         self._stages = stages
         self._execution = stages.execution
         self._replica = stages.execution.replica
-        self._graphs = graphs
+        self._trainer = trainer
 
     @property
     def batches(self) -> int:
@@ -81,7 +81,7 @@ class Step:
         prepared = execution.prepare(batch)
         if execution.take_repeat_check():
             self._check_repeats(prepared)
-        total = (self._graphs or self._stages).train(prepared)
+        total = self._trainer.train(prepared)
         loss = execution.finish(prepared, total)
         execution.team.step_ends()
         return loss

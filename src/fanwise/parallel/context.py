@@ -250,7 +250,7 @@ class Run:
                 "  right:  run.step([encoder, head], [sgd, adam])          # and a loop over step.shards(batch)\n"
                 "  right:  run.step(nn.ModuleList([encoder, head]), optimizer, loss_fn)"
             )
-        # Several are for loops of the program's own; what is no model or optimizer is refused below.
+        # Only a step without loss_fn takes several. The checks below reject other types.
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
@@ -258,8 +258,8 @@ class Run:
             check_manual_step(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
-        for each in optimizers:
-            check_optimizer(each, list(whole.parameters()), has_closure=loss_fn is None)
+        for opt in optimizers:
+            check_optimizer(opt, list(whole.parameters()), has_closure=loss_fn is None)
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
@@ -269,17 +269,17 @@ class Run:
             check_capturable(loss_fn, optimizers[0], self.device, accumulate=accumulate, batch_norm=batch_norm)
         for part in models:
             self._state.register("model", part)
-        for each in optimizers:
-            self._state.register("optimizer", each)
+        for opt in optimizers:
+            self._state.register("optimizer", opt)
         replica = Replica(whole, loss_fn, also=also, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
         number = len(self._steps)
-        for other, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
+        for known_number, known in enumerate(self._replicas):  # a GAN has two steps, whose losses call both models
             known.add_modules({f"the model of step {number}": whole})
-            replica.add_modules({f"the model of step {other}": known.model})
+            replica.add_modules({f"the model of step {known_number}": known.model})
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
-        step_optimizers = [self._step_optimizers.of(replica.params, each, in_parts=in_parts) for each in optimizers]
+        step_optimizers = [self._step_optimizers.of(replica.params, opt, in_parts=in_parts) for opt in optimizers]
         if step_optimizers[0] not in self._step_sums:
             self._step_sums[step_optimizers[0]] = self._team.sums(replica.params, step_optimizers[0])
         execution = BatchExecution(
@@ -296,21 +296,21 @@ class Run:
             guard=self._loop,
             loss_scale=scale,
         )
-        made: Step | ManualStep
+        step: Step | ManualStep
         if loss_fn is None:
-            made = ManualStep(execution, step_optimizers)
+            step = ManualStep(execution, step_optimizers)
         else:
             is_global = batch_norm == "global"
             execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
             if captures:
-                made = Step(stages, StepGraphs(stages, execution, optimizers[0]))
+                step = Step(stages, StepGraphs(stages, execution, optimizers[0]))
             else:
-                made = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
-        self._steps.append(made)
+                step = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
+        self._steps.append(step)
         self._replicas.append(replica)
-        self._state.register("step", made)
-        return made
+        self._state.register("step", step)
+        return step
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run. Raises ValueError if negative."""

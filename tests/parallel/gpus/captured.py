@@ -7,11 +7,12 @@ again. Branches are replayed in reverse order, so that a branch that needs anoth
 import functools
 import importlib
 import json
+import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import stand_in
 import torch
@@ -136,6 +137,10 @@ def adamw(params: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(params, 0.01, capturable=True)
 
 
+def adamw_with_a_tensor_as_rate(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, Far(torch.tensor(0.01)), capturable=True)
+
+
 def sgd(params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, 0.05, momentum=0.9)
 
@@ -153,7 +158,7 @@ def train(
     *,
     loss_fn: Callable[..., Any] = losses,
     is_resident: bool = False,
-    schedule: bool = False,
+    schedule: Literal["none", "epochs", "batches"] = "none",
     scale: float | None = None,
 ) -> dict[str, Any]:
     model = onto(make(), run)
@@ -161,7 +166,8 @@ def train(
     if scale is not None:  # gradients of some batches are not finite
         options = {**options, "loss_scale": LossScale(init_scale=scale, growth_interval=2)}
     step = run.step(model, made, loss_fn, **options)
-    scheduler = torch.optim.lr_scheduler.StepLR(made, 2, 0.5) if schedule else None
+    halving = torch.optim.lr_scheduler.StepLR(made, 2, 0.5) if schedule == "epochs" else None
+    decay = torch.optim.lr_scheduler.ExponentialLR(made, 0.9) if schedule == "batches" else None
     data: Any = (Far(X), Far(Y)) if is_resident else (X, Y)
     seen, norms = [], []
     for _ in run.epochs(3):
@@ -169,8 +175,10 @@ def train(
             seen.append(step(batch))
             if options.get("clip_norm"):
                 norms.append(step.grad_norm)
-        if scheduler is not None:
-            scheduler.step()
+            if decay is not None:
+                decay.step()
+        if halving is not None:
+            halving.step()
     state = [value for values in made.state.values() for value in values.values() if isinstance(value, Tensor)]
     found = [*model.parameters(), *model.buffers(), *seen, *norms, *state]
     counts = [step.batches, step.updates, step.executions]
@@ -192,6 +200,15 @@ def counts_calls(model: nn.Module, x: Tensor, y: Tensor, calls: list[int]) -> Te
     return losses(model, x, y) * (1 if calls[0] < 24 else 2)
 
 
+class Warnings(logging.Handler):
+    """Counts warnings of too many kinds of steps."""
+
+    number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.number += "combinations of batch shapes" in record.getMessage()
+
+
 def error_of(training: Callable[[Run], Any]) -> str:
     try:
         in_this_process(training)
@@ -206,13 +223,17 @@ CASES: dict[str, tuple[Make, Optimizer, dict[str, Any], dict[str, Any]]] = {
     "clipped": (network, adamw, {"clip_norm": 0.1}, {}),
     "counts on the device": (plain, sgd, {}, {"loss_fn": weighted}),
     "data on the device": (network, adamw, {}, {"is_resident": True}),
-    "learning rate schedule": (plain, sgd, {}, {"schedule": True}),
+    "learning rate schedule": (plain, sgd, {}, {"schedule": "epochs"}),
+    "a new rate for each batch": (plain, sgd, {}, {"schedule": "batches"}),
+    "a new rate for each batch, as a tensor": (plain, adamw_with_a_tensor_as_rate, {}, {"schedule": "batches"}),
     "scaled losses": (plain, sgd, {"autocast": torch.float16}, {"loss_fn": large, "scale": 2.0**127}),
 }
 
 
 def main() -> None:
     register()
+    warnings = Warnings()
+    logging.getLogger(cuda_graph.__name__).addHandler(warnings)
     equal, counts, replays = {}, {}, {}
     for name, (make, optimizer, options, more) in CASES.items():
         expected = in_this_process(functools.partial(train, make, optimizer, options, **more))
@@ -233,7 +254,11 @@ def main() -> None:
         name: error_of(functools.partial(train, plain, optimizer, {**captured, **options}, loss_fn=loss_fn))
         for name, (optimizer, options, loss_fn) in wrong.items()
     }
-    print(json.dumps({"equal": equal, "counts": counts, "replays": replays, "errors": errors}))
+    print(
+        json.dumps(
+            {"equal": equal, "counts": counts, "replays": replays, "warnings": warnings.number, "errors": errors}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def report(torch_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFac
 
 def test_captured_steps_have_the_bits_of_other_steps(report: Any) -> None:
     assert report["equal"] == dict.fromkeys(report["equal"], True)
-    assert len(report["equal"]) == 7
+    assert len(report["equal"]) == 9
 
 
 def test_a_graph_is_captured_for_each_size_of_batch_and_replayed_for_all_batches_but_the_first(report: Any) -> None:
@@ -34,6 +34,12 @@ def test_a_graph_is_captured_for_each_size_of_batch_and_replayed_for_all_batches
 def test_a_new_learning_rate_is_captured_anew(report: Any) -> None:
     # It is halved after two of three epochs. Batches of 2 samples come once with the new one, so without a graph.
     assert report["replays"]["learning rate schedule"] == [5, 1, 2]
+
+
+def test_a_rate_that_is_new_for_each_batch_needs_a_tensor(report: Any) -> None:
+    assert report["replays"]["a new rate for each batch"] == []
+    assert report["replays"]["a new rate for each batch, as a tensor"] == REPLAYS
+    assert report["warnings"] == 1
 
 
 def test_a_scaled_loss_skips_updates_whose_gradients_are_not_finite(report: Any) -> None:

@@ -120,7 +120,8 @@ class StepGraphs:
         self._execution = execution
         self._optimizer = optimizer
         self._graphs: dict[Hashable, _CapturedStep] = {}
-        self._seen: dict[Hashable, int] = {}
+        self._uses: dict[Hashable, int] = {}
+        self._has_warned = False
         replica = execution.replica
         self._params = replica.params
         self._modules = [part for module in replica.modules.values() for part in module.modules()]
@@ -134,22 +135,19 @@ class StepGraphs:
             ValueError: the step cannot be captured; or its graph gave other bits than the step without it.
             TypeError: the batch holds values that are no tensors.
         """
-        inputs = _Inputs.of(batch)
+        inputs = _Inputs.of(batch, self._execution.own_shards(batch))
         kind = (inputs.kind, self._settings())
-        captured = self._graphs.get(kind)
-        if captured is not None:
-            captured.uses += 1
-            if captured.uses & (captured.uses - 1):
-                return captured.train(batch, inputs)
-            return self._compared(kind, captured, batch, inputs)
-        self._seen[kind] = self._seen.get(kind, 0) + 1
-        if self._seen[kind] == 1:
-            if len(self._seen) > _MAX_GRAPHS:
-                self._forget_oldest()
+        uses = self._uses[kind] = self._uses.pop(kind, 0) + 1  # the last key is the latest
+        if uses == 1:
+            if len(self._uses) > _MAX_GRAPHS:
+                self._forget_least_recent()
             total = self._stages.train(batch)
             self._execution.replica.buffers.note_changes()
             return total
-        return self._compared(kind, None, batch, inputs)
+        captured = self._graphs.get(kind)
+        if captured is None or uses & (uses - 1) == 0:
+            return self._compared(kind, captured, batch, inputs)
+        return captured.train(batch, inputs)
 
     def _settings(self) -> Hashable:
         """Return the values that are constants in a graph. A tensor, such as a learning rate, may change its value."""
@@ -164,12 +162,15 @@ class StepGraphs:
 
     def _forget_all(self) -> None:
         self._graphs.clear()
-        self._seen.clear()
+        self._uses.clear()
 
-    def _forget_oldest(self) -> None:
-        oldest = next(iter(self._seen))
-        del self._seen[oldest]
-        self._graphs.pop(oldest, None)
+    def _forget_least_recent(self) -> None:
+        kind = next(iter(self._uses))
+        del self._uses[kind]
+        self._graphs.pop(kind, None)
+        if self._has_warned:
+            return
+        self._has_warned = True
         _log.warning(
             "capture=True: this step has seen more than %d combinations of batch shapes and optimizer settings, so "
             "most of its steps run without a graph. Use batches of one size. If the learning rate changes at every "
@@ -188,7 +189,6 @@ class StepGraphs:
         state.restore(before)
         if captured is None:
             captured = _CapturedStep(self._stages, self._execution, self._optimizer, batch, inputs)
-            captured.uses = 2
             self._graphs[kind] = captured
         result = captured.train(batch, inputs)
         different = state.first_difference(expected)
@@ -288,13 +288,14 @@ class _Inputs:
             self.kind = (sizes, tuple(tensor.data_ptr() for tensor in rows.tensors))
 
     @classmethod
-    def of(cls, batch: Batch) -> "_Inputs":
-        """Return the inputs that a batch gives.
+    def of(cls, batch: Batch, own_shards: range) -> "_Inputs":
+        """Return the inputs of the shards of this process.
 
         Raises:
             TypeError: it holds values that are no tensors.
         """
-        contents = () if batch.rows is not None else [batch.shard(index) for index in range(len(batch.sizes))]
+        indices = range(len(batch.sizes)) if batch.rows is None else ()
+        contents = [batch.shard(index) if index in own_shards else None for index in indices]
         return cls(batch.sizes, batch.rows, contents)
 
     def copy(self) -> "_Inputs":
@@ -314,11 +315,7 @@ class _Inputs:
 
 
 class _CapturedStep:
-    """A step that was captured.
-
-    Attributes:
-        uses: how often a step of its kind was due.
-    """
+    """A step that was captured."""
 
     def __init__(
         self,
@@ -328,7 +325,6 @@ class _CapturedStep:
         batch: Batch,
         inputs: _Inputs,
     ) -> None:
-        self.uses = 0
         # The graph reads them, even if the program puts others in their place.
         self._options = [value for group in optimizer.param_groups for value in group.values() if is_tensor(value)]
         self._stages = stages

@@ -3,7 +3,7 @@
 import pytest
 
 from fanwise.parallel.comm.shm_team import Again, SharedMemoryTeam
-from fanwise.parallel.launch.membership import Membership
+from fanwise.parallel.launch.membership import Membership, Order
 from fanwise.testing.played_members import PlayedRun
 
 TRANSACTIONS = 8
@@ -77,3 +77,22 @@ class Hopeful(SharedMemoryTeam):
 def test_broken_members_are_caught(broken: type[SharedMemoryTeam]) -> None:
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
         all(played(seed, member=broken) for seed in range(2000))
+
+
+class Hasty(Membership):
+    """Does not wait until all members have acknowledged that a view ends."""
+
+    def _pause(self) -> list[Order]:
+        orders = super()._pause()
+        self._agreed = set(self.living)
+        return orders + self._decided()
+
+
+def test_a_membership_that_does_not_wait_is_caught() -> None:
+    with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
+        all(played(seed, views=Hasty) for seed in range(2000))
+
+
+def test_nodes_that_are_written_while_others_read_them_are_caught() -> None:
+    with pytest.raises(AssertionError, match=r"transaction \d saw"):
+        all(played(seed, versions=1) for seed in range(2000))

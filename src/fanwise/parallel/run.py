@@ -306,9 +306,9 @@ def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:
     if warns and default > DEFAULT_SHARDS and default not in _warned:
         _warned.add(default)
         _log.warning(
-            "fanwise.run on %d devices cuts each batch into %d shards, and on 1 to %d devices into %d: other bits.\n"
-            "Say shards=%d, here and there, for the same bits on any number of devices; shards='devices' if they do "
-            "not matter.",
+            "fanwise.run on %d devices cuts each batch into %d shards, but on 1 to %d devices into %d, so the results "
+            "differ in their bits.\nSet shards=%d in all runs for the same bits on any number of devices, or "
+            "shards='devices' if equal bits do not matter.",
             devices,
             default,
             DEFAULT_SHARDS,

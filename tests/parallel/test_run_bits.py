@@ -91,9 +91,9 @@ def test_more_devices_than_default_shards_give_one_warning(caplog: pytest.LogCap
     fanwise.run(plan, devices=22, processes=1, shards="devices")
     (warning,) = [each.getMessage() for each in caplog.records if "shards" in each.getMessage()]
     assert warning == (
-        "fanwise.run on 23 devices cuts each batch into 23 shards, and on 1 to 4 devices into 4: other bits.\n"
-        "Say shards=23, here and there, for the same bits on any number of devices; shards='devices' if they do "
-        "not matter."
+        "fanwise.run on 23 devices cuts each batch into 23 shards, but on 1 to 4 devices into 4, so the results differ "
+        "in their bits.\nSet shards=23 in all runs for the same bits on any number of devices, or shards='devices' if "
+        "equal bits do not matter."
     )
 
 

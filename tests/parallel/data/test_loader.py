@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import fanwise
 from fanwise.parallel import Batch, Run
@@ -225,6 +226,26 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, workers: Callable[[], set[int]
         train_epochs(data=Noisy(slow), num_workers=2)
     presses.join()
     assert not workers()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_ctrl_c_while_the_workers_start_leaves_no_process(
+    persistent: bool, workers: Callable[[], set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = _MultiProcessingDataLoaderIter._try_put_index
+    calls: list[int] = []
+
+    def put_and_press(self: Any) -> None:
+        put(self)
+        calls.append(self._send_idx)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_put_index", put_and_press)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        train_epochs(num_workers=2, persistent_workers=persistent)
+    assert not workers()
+    assert raised.traceback[-1].name == "put_and_press"
 
 
 def test_nested_loops_do_not_share_workers() -> None:

@@ -9,6 +9,7 @@ lost or the program reads the whole batch, is read in the step.
 
 import signal
 import sys
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -307,7 +308,12 @@ def _start(loader: "DataLoader[Any]") -> Iterator[Any]:
     with warnings.catch_warnings():
         # Python warns about a fork of a process with several threads. Workers do not use these threads.
         warnings.filterwarnings("ignore", message=".*fork")
-        return iter(loader)
+        try:
+            return iter(loader)
+        except BaseException as error:  # such as Ctrl-C
+            # Its iterator ends the workers that it started when the last reference to it, in these frames, is gone.
+            traceback.clear_frames(error.__traceback__)
+            raise
 
 
 def _end(iterator: Any) -> None:

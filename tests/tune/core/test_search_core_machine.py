@@ -708,12 +708,13 @@ def grows_a_full_batch(original: Any, self: Any, n_workers: int) -> None:
 
 
 # The machine needs about a hundred examples for these, which takes seconds. Examples in test_search_core.py,
-# test_suggestions.py, test_pbt.py and test_worked_examples.py fail for the same mistakes.
+# test_slots.py, test_suggestions.py, test_pbt.py and test_worked_examples.py fail for the same mistakes.
 FOUND_LATE = (
     *("takes_late_events_for_current_ones", "retries_forever", "passes_on_repeated_reports", "never_holds_a_trial"),
     *("keeps_the_best_of_void_reports", "forgets_the_rollback_of_the_scheduler"),
     *("forgets_the_rollback_of_the_searcher", "extends_the_wait_for_a_suggestion", "clones_when_no_more_may_start"),
-    "resumes_no_trials_when_no_more_may_start",
+    *("resumes_no_trials_when_no_more_may_start", "starts_from_scratch_despite_a_checkpoint"),
+    *("discards_a_checkpoint_that_a_clone_needs", "grows_a_full_batch"),
 )
 
 

@@ -373,7 +373,7 @@ def test_nobody_wakes_up_while_nothing_comes(hub: Hub, runners: RunnerThreads) -
     done = threading.Event()
     runners.outside(done.set)
     wait_for(done)
-    within(5.0, lambda: runners._watch_sleeps, "the watch sleeps")
+    within(30.0, lambda: runners._watch_sleeps, "the watch sleeps")
 
 
 def test_close_does_not_wait_for_a_job_that_goes_on(hub: Hub) -> None:

@@ -217,7 +217,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, workers: Callable[[], set[int]
         threading.Event().wait()
 
     def press() -> None:
-        within(5.0, (tmp_path / "reading").exists, "a worker reads")
+        within(30.0, (tmp_path / "reading").exists, "a worker reads")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     presses = threading.Thread(target=press)

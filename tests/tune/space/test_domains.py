@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import values
-from fanwise.tune.space import domains, parameters
 from fanwise.tune.space.domains import (
     Domain,
     FiniteDomain,
@@ -370,8 +368,3 @@ def test_an_unknown_kind_of_domain_is_refused() -> None:
         domain_from_json({"domain": "unifrom", "lower": 0, "upper": 1})
     with pytest.raises(ValueError, match="not the JSON form of a domain"):
         domain_from_json({"domain": "uniform", "low": 0, "high": 1})
-
-
-@pytest.mark.parametrize("module", [parameters, domains, values])
-def test_the_examples_run(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

@@ -145,12 +145,6 @@ def frees_with_the_first_fork(self: Any, rref_id: GlobalId, fork_id: GlobalId) -
         self._orders.append(FreeValue(rref_id))
 
 
-def lets_a_parent_go_before_its_child_is_known(self: Any, *args: Any) -> list[Any]:
-    orders = RefTable.forked(self, *args)
-    self._accepted(args[1].fork_id)
-    return [*orders, *self._done()]
-
-
 def takes_one_answer_for_all(self: Any, peer: WorkerKey, up_to: int) -> list[Any]:
     return RefTable.on_answer(self, peer, up_to + 1000)
 
@@ -166,23 +160,12 @@ def says_nothing_of_calls_that_were_not_sent(self: Any, fork_id: GlobalId, *, ti
 BROKEN = {
     "not_sent": says_nothing_of_calls_that_were_not_sent,
     "_drop_fork": frees_with_the_first_fork,
-    "forked": lets_a_parent_go_before_its_child_is_known,
     "on_answer": takes_one_answer_for_all,
     "_holds_something": forgets_who_died_with_a_fork,
 }
 
 
-# The machine needs seconds to find this one. Ten tests of test_refs_simulated.py fail for the same mistake.
-FOUND_LATE = {"forked"}
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(method, id=function.__name__, marks=pytest.mark.soak if method in FOUND_LATE else ())
-        for method, function in BROKEN.items()
-    ],
-)
+@pytest.mark.parametrize("method", BROKEN, ids=lambda method: BROKEN[method].__name__)
 def test_the_machine_catches_a_table_that(method: str) -> None:
     broken = type("Broken", (RefTable,), {method: BROKEN[method]})
     # Most faults show only where messages get lost. What Hypothesis draws depends on the modules that are loaded,

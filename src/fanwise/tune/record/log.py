@@ -158,9 +158,8 @@ class Record:
                 synced, and all further commits raise as well.
             ClosedError: as for `append`.
         """
-        if self._closed_reason is not None or self._sync.failure is not None:
-            self._check_usable()
-            self._check_synced()
+        self._check_usable()
+        self._check_synced()
         if not self._lines:
             return
         data = b"".join(self._lines)

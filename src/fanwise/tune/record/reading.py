@@ -34,16 +34,13 @@ SUMMARY_NAME: Final = "summary.json"
 _CHUNK_BYTES = 4 << 20
 _HEAD: Final = re.compile(rb'\{"seq":(\d+),"t":[^,]+,"kind":"(\w+)"')
 _CRC_BYTES: Final = len(b',"crc":"1c291ca3"}')
-# The encoder that `JSONEncoder.encode` creates in every call, created once. It returns a tuple of strings.
-_dump: Any = json.encoder.c_make_encoder(  # type: ignore[attr-defined]  # not in the type stubs
-    None, json.JSONEncoder().default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
-)
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
 
 
 def line_of(seq: int, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> bytes:
     """Return the line of an event, with its line break. Raises TypeError if `body` is not JSON."""
     trial = "null" if trial_id is None else trial_id
-    text = f'{{"seq":{seq},"t":{float(t_s)!r},"kind":"{kind}","trial":{trial},"body":{"".join(_dump(body, 0))}'.encode()
+    text = f'{{"seq":{seq},"t":{float(t_s)!r},"kind":"{kind}","trial":{trial},"body":{_encode(body)}'.encode()
     return b'%b,"crc":"%08x"}\n' % (text, zlib.crc32(text))
 
 

@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from .measuring import metrics as metrics
     from .measuring import metrics_text as metrics_text
     from .membership.worker_events import Subscription as Subscription
-    from .services.registry import lookup as lookup
-    from .services.registry import register as register
-    from .services.registry import unregister as unregister
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown

@@ -71,7 +71,6 @@ class Agent:
         self._group: Group | None = None
         self.worker_events: WorkerEvents
         self.actors: Any  # Any, here and below: of parts that know this
-        self.services: Any
         self.publisher: Any = None
         self._infos: dict[str | int, WorkerInfo] = {}
         self.lending: Lending

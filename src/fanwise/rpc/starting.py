@@ -34,7 +34,6 @@ from .publishing import Publisher
 from .rendezvous.addresses import parse
 from .rendezvous.choosing import meeting_at
 from .rendezvous.entrance import Meeting
-from .services.registry import Services
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -155,7 +154,6 @@ def _start(
     try:
         address = meeting.listen(hub, agent.connections.accept)
         agent.actors = Actors(agent)
-        agent.services = Services(agent)
         autograd.attach(agent)
         runners.start()
         group = Group.join(
@@ -170,7 +168,6 @@ def _start(
         )
         _become(agent)  # before the calls that came early are run: their functions may make calls of their own
         agent.joined(group)
-        agent.services.joined()
         _check_devices(agent)
         agent.publisher = Publisher(agent, meeting.where.name)
     except BaseException:
@@ -199,7 +196,6 @@ def _leave(agent: _agent.Agent) -> None:
     autograd.detach()
     if agent.has_joined:
         agent.group.shutdown(graceful=False, within_s=None)
-        agent.services.close()
         agent.references.destroy()
     agent.close()
 
@@ -246,7 +242,6 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     finally:
         is_over.set()
         try:
-            agent.services.close()
             agent.references.destroy(ignore_leak=steps.ignores_leaks())
         finally:
             autograd.detach()

@@ -80,8 +80,6 @@ QUIET = [
     "rpc/membership/failure_detector.py",
     "rpc/actors/address.py",
     "rpc/actors/turns.py",
-    "rpc/prometheus.py",
-    "rpc/rates.py",
     "rpc/allow_list/hints.py",
     "rpc/autograd/passes.py",
     "rpc/membership/members.py",

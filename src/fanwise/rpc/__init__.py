@@ -52,9 +52,8 @@ from .worker_info import WorkerInfo as WorkerInfo
 
 if TYPE_CHECKING:
     from . import autograd as autograd
-    from .measuring import metrics as metrics
-    from .measuring import metrics_text as metrics_text
     from .membership.worker_events import Subscription as Subscription
+    from .metrics_report import metrics as metrics
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown

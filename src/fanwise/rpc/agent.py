@@ -71,7 +71,6 @@ class Agent:
         self._group: Group | None = None
         self.worker_events: WorkerEvents
         self.actors: Any  # Any, here and below: of parts that know this
-        self.publisher: Any = None
         self._infos: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
         self.connections = Connections(
@@ -306,8 +305,6 @@ class Agent:
 
         The links first: then the threads, before they go, tell all who wait for an answer that none will come.
         """
-        if self.publisher is not None:
-            self.publisher.close()
         if self.has_joined:
             self.worker_events.close()
         self.connections.close()

@@ -30,7 +30,6 @@ from .calling import coroutines, serving, torch_futures
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
-from .publishing import Publisher
 from .rendezvous.addresses import parse
 from .rendezvous.choosing import meeting_at
 from .rendezvous.entrance import Meeting
@@ -169,7 +168,6 @@ def _start(
         _become(agent)  # before the calls that came early are run: their functions may make calls of their own
         agent.joined(group)
         _check_devices(agent)
-        agent.publisher = Publisher(agent, meeting.where.name)
     except BaseException:
         _leave(agent)
         raise

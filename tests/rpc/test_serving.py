@@ -87,7 +87,6 @@ def server_with(jobs: Jobs, references: Expecting) -> Server:
         references=references,
         take_turn=take_no_turn,
         is_leaving=lambda message, link: True,
-        later=lambda delay_s, job: job(),
     )
 
 

@@ -97,6 +97,5 @@ def __dir__() -> list[str]:
 __torch_rpc_aliases__ = {
     "torch.distributed.rpc.api": "fanwise.rpc.torch_compat",
     "torch.distributed.rpc.internal": "fanwise.rpc.torch_compat",
-    "torch.distributed.rpc._testing": "fanwise.rpc.faulty",
     "torch.distributed.rpc.rref_proxy": "fanwise.rpc.references.proxy",
 }

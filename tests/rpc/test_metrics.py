@@ -7,7 +7,7 @@ import torch
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, WireError
-from fanwise.links import LinkCounts
+from fanwise.links.counts import LinkCounts
 from fanwise.rpc.connections.traffic import GONE_MAX, Traffic
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave

@@ -20,9 +20,9 @@ import torch
 from torch.futures import Future
 
 from ..base.errors import FanwiseError
-from ..links import Hub, Link, Request
 from ..links.codec import load_error
-from ..links.link import may_wait_for
+from ..links.hub import Hub
+from ..links.link import Link, Request, may_wait_for
 from ..links.runner_threads import RunnerThreads
 from . import current as process
 from .actors.queues import Queues

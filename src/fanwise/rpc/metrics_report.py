@@ -5,8 +5,8 @@ The counters are kept by the links (`connections.traffic`), the group and the qu
 
 from typing import Any
 
-from ..links import Link, LinkCounts
-from ..links.counts import LATENCY_BOUNDS_S, Latencies
+from ..links.counts import LATENCY_BOUNDS_S, Latencies, LinkCounts
+from ..links.link import Link
 from . import agent as _agent
 from .membership.members import Joined, Left, Lost
 

@@ -20,7 +20,7 @@ import torch
 
 from ..base.errors import WorkerLostError
 from ..base.text import counted
-from ..links import Hub
+from ..links.hub import Hub
 from ..links.runner_threads import RunnerThreads
 from . import agent as _agent
 from . import autograd, backend_registry, constants

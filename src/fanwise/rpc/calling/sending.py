@@ -18,8 +18,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
-from ...links import Link, NeverSent, Reply
-from ...links.link import was_never_sent
+from ...links.link import Link, NeverSent, Reply, was_never_sent
 from .. import current as process
 from ..actors.address import Address
 from ..connections.connections import Connections

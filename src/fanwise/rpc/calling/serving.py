@@ -20,7 +20,7 @@ import torch
 from torch.futures import Future
 
 from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, WireError, WorkerLostError
-from ...links import Link, Request
+from ...links.link import Link, Request
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address
 from ..messages.messages import BARE_CALL, Message, made_by

@@ -22,6 +22,9 @@ from fanwise.parallel import Batch, Run
 from fanwise.parallel.data.batch import discard_contents
 from fanwise.testing import within
 
+# A machine with one core is no reason to skip these.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")
+
 N, B = 46, 8
 
 

@@ -50,7 +50,7 @@ from ..schedulers.scheduler import (
 )  # fmt: skip
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
-from ..stopping import Counts, StoppingCriterion, Verdict, reference_losses, verdict
+from ..stopping import Counts, ReachedLimit, StoppingCriterion, reached_limit, reference_losses
 from ..values import is_number, round_resource
 from . import events
 from .actions import Action, Answer, BestReport, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
@@ -58,7 +58,7 @@ from .equal_failures import Failures
 from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, call_searcher
-from .trials import RankedReport, Trial, Trials
+from .trials import RankedBestReport, Trial, Trials
 from .validation import InvalidAnswer, checked_config, checked_decision, problem_with, required_values
 
 
@@ -516,7 +516,7 @@ class SearchCore:
         rank = (infeasibility, losses[0], self.counts.num_evaluations)
         if math.isfinite(losses[0]) and math.isfinite(infeasibility) and (trial.best is None or rank < trial.best):
             best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, infeasibility)
-            trial.best = RankedReport(*rank, best)
+            trial.best = RankedBestReport(*rank, best)
         callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
@@ -550,7 +550,7 @@ class SearchCore:
             return
         if trial.state == "done":
             self._finish_trial(trial, status, now_s)
-            problem = self.counts.missing_metric() if status is Status.COMPLETED else None
+            problem = self.counts.missing_metric_message() if status is Status.COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
         if not trial.is_counted:  # trials count once, when they first pause or finish
@@ -595,12 +595,12 @@ class SearchCore:
 
     # Limits and the end of the search.
 
-    def _reached_limit(self, now_s: float) -> Verdict | None:
+    def _reached_limit(self, now_s: float) -> ReachedLimit | None:
         """Update the wall-clock time of the counts. Return the limit that was reached, or None."""
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
         self.counts.wallclock_s = now_s
-        return verdict(self._criterion, self.counts, is_draining=self._stage != "open")
+        return reached_limit(self._criterion, self.counts, is_draining=self._stage != "open")
 
     def _check_limits(self, now_s: float) -> None:
         limit = self._reached_limit(now_s)

@@ -52,7 +52,7 @@ _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", 
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
-class RankedReport(NamedTuple):
+class RankedBestReport(NamedTuple):
     """A report with its sort key. The smallest is the best. `number` is unique, so the earliest report wins ties."""
 
     infeasibility: float
@@ -66,7 +66,7 @@ class Checkpoint(NamedTuple):
 
     name: str
     iter: int
-    best: RankedReport | None
+    best: RankedBestReport | None
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Trial:
     iter: int = 0
     reached: int = 0
     checkpoint: Checkpoint | None = None
-    best: RankedReport | None = None
+    best: RankedBestReport | None = None
     hold: bool = False
     is_stopped_by_user: bool = False
     is_counted: bool = False
@@ -157,7 +157,7 @@ class Trials:
         self.deadlines = Deadlines()
         self.checkpoints: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
-        self._finished_best: RankedReport | None = None
+        self._finished_best: RankedBestReport | None = None
 
     @property
     def best(self) -> BestReport | None:

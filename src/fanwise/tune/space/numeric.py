@@ -4,9 +4,9 @@
     Multiples   randint, lograndint, quniform, qloguniform, qrandint, qlograndint
     FinRange    finrange, logfinrange
 
-Bounds and steps are taken as the decimal numbers in the user's code. The third multiple of 0.1 is 0.3, not
-0.30000000000000004, and the third point of logfinrange(0.0001, 0.1, 4) is 0.01. A step such as 1/3 is taken as the
-fraction.
+A bound or step stands for the decimal number in the user's code, not for its binary approximation. So the third
+multiple of 0.1 is 0.3, not 0.30000000000000004, and the third point of logfinrange(0.0001, 0.1, 4) is 0.01. A step such
+as 1/3 stands for the fraction.
 """
 
 import math
@@ -24,7 +24,7 @@ IntervalType = Literal["uniform", "loguniform", "reverseloguniform"]
 MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qrandint", "qlograndint"]
 
 _MAX_FLOAT = math.nextafter(math.inf, 0.0)
-_MAX_VALUES = 2**52  # with more values, the midpoint of a bin of [0, 1) rounds to its edge
+_MAX_VALUES = 2**52  # with more values, `to_unit`, the middle of a value's share of [0, 1), could round to its edge
 _MAX_LOG_MULTIPLE = 2**45  # keeps the exponent in `from_unit` below 46
 _TOLERANCE = Fraction(1, 10**6)  # maximum rounding error of a float, as a fraction of the step
 
@@ -115,7 +115,7 @@ class Multiples(FiniteDomain):
         set_fields(self, lower=self._value(first), upper=self._value(last), _scale=self._make_scale(first, last))
 
     def _multiple(self, bound: str, value: float, step: Fraction) -> int:
-        """Return k if the bound is k * step. Raises ValueError if the bound is not a multiple."""
+        """Return k such that the bound is k * step. Raises ValueError if the bound is not a multiple of the step."""
         ratio = (Fraction(value) if self._is_int else Fraction(repr(value))) / step
         nearest = round(ratio)
         if abs(ratio - nearest) > (0 if self._is_int else _TOLERANCE):
@@ -262,7 +262,7 @@ class FinRange(FiniteDomain):
             return math.floor(value + 0.5) if self.cast_int else value
         lower, upper, denominator = self._exact
         numerator, denominator = lower * (steps - index) + upper * index, denominator * steps
-        # Integer arithmetic, so that each point is rounded once.
+        # Integer arithmetic, because floats would be rounded more than once.
         return (2 * numerator + denominator) // (2 * denominator) if self.cast_int else numerator / denominator
 
     def find(self, value: object) -> int | None:
@@ -287,7 +287,6 @@ class FinRange(FiniteDomain):
 def _checked_bounds(
     domain_type: str, lower: object, upper: object, convert: Callable[[str, object], float]
 ) -> tuple[float, float]:
-    """Return the bounds, converted by `convert`. Raises TypeError, ValueError."""
     low, high = convert(f"{domain_type}: lower", lower), convert(f"{domain_type}: upper", upper)
     if low > high:
         raise ValueError(

@@ -1,8 +1,9 @@
 """Rungs of asynchronous successive halving: the rules that decide which trials continue.
 
-When a trial reaches the level of a rung, it is entered in the rung, and the rung decides about it. Entries are sorted
-by their keys. A key is a tuple of the infeasibility, the losses, a unique and increasing number, and the trial id. So
-infeasible entries rank behind all feasible ones, and of equal entries the first ranks first.
+When a trial reaches the level of a rung, an entry for the trial is added to the rung, and the rung decides whether the
+trial continues. Entries are sorted by their keys. A key is a tuple of the infeasibility, the losses, the number of the
+entry, and the trial id. So infeasible entries rank behind all feasible ones, and of equal entries the first one ranks
+first.
 """
 
 from bisect import bisect_left, insort
@@ -21,15 +22,15 @@ class Rung(Protocol):
         """Add an entry. Return the decision about its trial."""
 
     def remove(self, key: Key, *, continued: bool) -> None:
-        """Remove an entry. `continued`: whether `enter` returned CONTINUE."""
+        """Remove an entry. `continued`: True if `enter` returned CONTINUE."""
 
 
 @final
 class StoppingRung:
     """A rung whose trials continue if they are in the top. The top is the best floor(n / eta) entries, at least one.
 
-    Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
-    later ones would be stopped. So a trial that equals the worst entry of the top also continues if the number of
+    Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first ties would fill the top, and all
+    later ties would be stopped. So a trial that equals the worst entry of the top also continues if the number of
     trials that have continued is below the size of the top.
 
     >>> rung = StoppingRung(3.0)
@@ -61,8 +62,8 @@ class StoppingRung:
 class QuantileRung:
     """A rung whose trials continue if they equal or beat the 1/eta quantile of all n entries, including their own.
 
-    This is the rule of Syne Tune, which uses `numpy.quantile`. Its result lies between entry floor((n - 1) / eta) and
-    the next one, so it suffices to compare with entry floor((n - 1) / eta).
+    This is the rule of Syne Tune, which uses `numpy.quantile`. The quantile lies between the sorted entries with the
+    indices floor((n - 1) / eta) and floor((n - 1) / eta) + 1, so it suffices to compare with the first of the two.
 
     >>> rung = QuantileRung(3.0)
     >>> [str(rung.enter((0.0, loss, number, 0))) for number, loss in enumerate([0.5, 0.9, 0.6, 0.4])]
@@ -86,7 +87,7 @@ class QuantileRung:
 
 @final
 class PromotionRung:
-    """A rung whose trials pause until they are among the best floor(n / eta); each is promoted once.
+    """A rung whose trials pause until they are among the best floor(n / eta) entries. Each trial is promoted once.
 
     >>> rung = PromotionRung(2.0)
     >>> str(rung.enter((0.0, 0.5, 0, 7))), rung.promotable
@@ -103,7 +104,7 @@ class PromotionRung:
         self._eta = eta
         self._entries: list[Key] = []  # sorted
         self._waiting: list[Key] = []  # entries whose trials are paused, sorted
-        self.promotable: int | None = None  # the best waiting trial if it is among the best floor(n / eta)
+        self.promotable: int | None = None  # id of the best waiting trial if that is among the best floor(n / eta)
 
     def _update(self) -> None:
         top_size = int(len(self._entries) // self._eta)
@@ -123,7 +124,7 @@ class PromotionRung:
         return trial_id
 
     def withdraw(self, key: Key) -> None:
-        """Remove a trial that has ended from the waiting trials. Its entry remains."""
+        """Remove a trial that has ended from the waiting trials. Its entry still counts."""
         index = bisect_left(self._waiting, key)
         if self._waiting[index : index + 1] == [key]:
             del self._waiting[index]
@@ -146,7 +147,7 @@ class ParetoRung:
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
-        self._entries: list[Key] = []  # in the order in which they were added
+        self._entries: list[Key] = []  # oldest first
         self._num_continued = 0
 
     def enter(self, key: Key) -> Decision:

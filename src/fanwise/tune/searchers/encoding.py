@@ -1,8 +1,8 @@
 """Encoding of configurations as rows of numbers, vectorized with NumPy.
 
-A row holds `domain.to_unit(value)`, a number in [0, 1) called a unit, for each hyperparameter, in the order of
-`Space.domains`. `Space.sample` is uniform in the unit cube. A value of a finite domain has the middle of its share of
-[0, 1) as its unit. A log-scaled multiple has its position on the log scale. NaN marks hyperparameters that do not exist
+A row holds `domain.to_unit(value)`, a number in [0, 1) called the value's unit, for each hyperparameter, in the order
+of `Space.domains`. `Space.sample` is uniform in the unit cube. The unit of a value in a finite domain is the middle of
+its share of [0, 1), or the point on the log scale for log-scaled multiples. NaN marks hyperparameters that do not exist
 in a configuration. Constants are omitted.
 """
 
@@ -33,7 +33,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def seeded_rng(seed: int) -> np.random.Generator:
-    """Return a generator that uses PCG64, even if a later NumPy has another default."""
+    """Return a PCG64 generator, because a later NumPy may have another default."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
@@ -95,9 +95,9 @@ class Encoder:
         return self.space.from_units(units.tolist())
 
     def snap(self, units_ND: Rows) -> Rows:
-        """Convert points of the unit cube to rows. Round to values of the domains. Absent hyperparameters become NaN.
+        """Convert points of the unit cube to rows by rounding to values of the domains.
 
-        NaN in the input means 0.5.
+        NaN in a point counts as 0.5. Hyperparameters that do not exist become NaN.
         """
         rows = np.empty(units_ND.shape)
         units_ND = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _BELOW_ONE)
@@ -111,22 +111,22 @@ class Encoder:
                 rows[~np.isin(ranks, allowed) | np.isnan(units), d] = np.nan
         return rows
 
-    def sample(self, n: int, rng: np.random.Generator, *, prior: bool = False) -> Rows:
-        """Sample n rows uniformly, or from the priors of the space."""
+    def sample(self, n: int, rng: np.random.Generator, *, use_priors: bool = False) -> Rows:
+        """Sample n rows uniformly or, for hyperparameters with a prior and if `use_priors`, from the prior."""
         units = rng.random((n, self.num_dims))
-        if prior:
-            for d, distribution in self.priors.items():
+        if use_priors:
+            for d, prior in self.priors.items():
                 domain = self.domains[d]
-                units[:, d] = [domain.to_unit(distribution.value_at(domain, u)) for u in units[:, d].tolist()]
+                units[:, d] = [domain.to_unit(prior.value_at(domain, u)) for u in units[:, d].tolist()]
         return self.snap(units)
 
     def candidates(self, n: int, rng: np.random.Generator) -> Rows:
-        """Sample n rows uniformly. If the space has priors, sample half of the rows from them."""
+        """Sample n rows uniformly. If the space has priors, sample half of the rows with the priors."""
         num_prior = n // 2 if self.priors else 0
-        return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, prior=True)])
+        return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, use_priors=True)])
 
     def initial_design(self, seed: int) -> Rows:
-        """Return 256 rows of a scrambled Sobol sequence. If the space has priors, sample every second row from them."""
+        """Return 256 rows of a scrambled Sobol sequence. Every second row is sampled from the priors, if any."""
         from scipy.stats import qmc
 
         rng = seeded_rng(KeyedRandom(f"{seed}/start").getrandbits(128))
@@ -134,7 +134,7 @@ class Encoder:
         sequence = qmc.Sobol(max(self.num_dims, 1), scramble=True, rng=rng)
         rows = self.snap(sequence.random(_INITIAL_DESIGN_SIZE)[:, : self.num_dims])
         if self.priors:
-            rows[::2] = self.sample(_INITIAL_DESIGN_SIZE // 2, rng, prior=True)
+            rows[::2] = self.sample(_INITIAL_DESIGN_SIZE // 2, rng, use_priors=True)
         return rows
 
     def ranks(self, rows: Rows) -> Ints:
@@ -147,24 +147,20 @@ class Encoder:
         return ranks
 
     def value_units(self, dim: int) -> Floats:
-        """Return the units of all K values of a finite domain, (K,)."""
+        """Return the units of all values of a finite domain, (K,)."""
         shares = self._shares[dim]
         assert shares is not None, "the domain is finite"
         return shares.unit_of(np.arange(self.domains[dim].num_values or 0))
 
     def keys(self, rows: Rows) -> list[bytes]:
-        """Return a key for each row.
-
-        Rows have equal keys if their finite values are equal and their real units
-        round to the same multiples of 2**-40.
-        """
+        """Return a key for each row. Keys are equal if all values are, up to 2**-40 in the units of real numbers."""
         return [ranks.tobytes() for ranks in self.ranks(rows)]
 
     def features(self, rows: Rows) -> Floats:
         """Return the features of a model, (N, F), without NaN.
 
-        An ordered hyperparameter is one column. A choice is one-hot encoded. An absent hyperparameter is 0.5 if
-        ordered, and all zeros if one-hot encoded. Each conditional hyperparameter adds an indicator column.
+        An ordered hyperparameter is one column, 0.5 if it does not exist. A choice is one-hot encoded, all zeros if it
+        does not exist. Each conditional hyperparameter adds an indicator column, 1 if it exists.
         """
         columns: list[Floats] = []
         ranks = self.ranks(rows)
@@ -177,9 +173,9 @@ class Encoder:
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
     def untried_row(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
-        """Return a row whose key is not excluded. Try random rows first, then enumerate a finite space.
+        """Return a row whose key is not excluded. Try 64 random rows first, then enumerate a finite space.
 
-        Return None if all rows are excluded or, in an infinite space, if all 64 draws are.
+        Return None if all rows of a finite space, or all random rows of an infinite one, are excluded.
         """
         rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
@@ -200,7 +196,6 @@ class Encoder:
         return None
 
     def _enumerate_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:
-        """Return all rows by key."""
         ranks_DN = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
         units = [self.value_units(d)[ranks_N] for d, ranks_N in enumerate(ranks_DN)]
         rows = self.snap(np.array(units).reshape(ranks_DN.shape).T)
@@ -246,8 +241,8 @@ class _UnequalShares:
 class _LogShares:
     """Shares of log-scaled multiples of q.
 
-    The value k * q, for k = first, first + 1, ..., owns the interval from log2(k - 1/2) to log2(k + 1/2), rescaled to
-    [0, 1).
+    The share of k * q, for k = first, first + 1, ..., is the interval from log2(k - 1/2) to log2(k + 1/2), rescaled
+    such that all shares together are [0, 1).
     """
 
     def __init__(self, first: int, size: int) -> None:

@@ -6,8 +6,8 @@ highest level that enough trials have reached (BOHB, Falkner et al., arXiv 1807.
 Failed trials and reports with infinite values have no result. Their losses are +inf, so that models can avoid their
 configurations. Reports that violate constraints are results.
 
-A finished trial takes one row. A trial that may still report also keeps its reports (each 24 bytes plus 8 per objective
-and constraint), because a rollback may discard any of them.
+A trial has one slot, an index into all arrays. While a trial may report, its reports are kept, too (each 24 bytes plus
+8 per objective and constraint), because a rollback may discard any of them.
 """
 
 # N: trials, D: hyperparameters, M: objectives, C: constraints, U: distinct losses
@@ -34,7 +34,7 @@ _INITIAL_CAPACITY = 64
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
-    """Training data of a model, ordered by trial id. The arrays are copies.
+    """Training data of a model: one element of each array per trial, ordered by trial id. The arrays are copies.
 
     Attributes:
         rows_ND: configurations, encoded by `Encoder`.
@@ -42,7 +42,7 @@ class TrainingData:
         violations_NC: violation of each constraint, at most 0 if satisfied; +inf without a result.
         infeasibility_N: 0 if all constraints are satisfied; +inf without a result.
         is_over_N: True for trials that have ended.
-        level: resource level of the results; None for last reports.
+        level: resource level of the results. None: the results are the last reports.
     """
 
     trial_ids_N: npt.NDArray[np.int64]
@@ -77,13 +77,13 @@ class _ActiveTrial:
     slot: int
     iters: "array[int]" = field(default_factory=lambda: array("q"))
     resources: "array[float]" = field(default_factory=lambda: array("d"))
-    # Losses, infeasibility and violations of each report.
+    # Losses, infeasibility and violations of each report, one report after another.
     numbers: "array[float]" = field(default_factory=lambda: array("d"))
 
 
 @final
 class ObservationStore:
-    """The observations of one search. `levels`: resource levels in increasing order, or empty to use the last reports.
+    """The observations of one search. `levels`: resource levels in increasing order. Empty: use the last reports.
 
     >>> from fanwise.tune.space import Space, uniform
     >>> store = ObservationStore(Encoder(Space({"x": uniform(0, 1)})))
@@ -111,7 +111,7 @@ class ObservationStore:
         self._is_over = np.empty(0, bool)
 
     def __contains__(self, trial_id: object) -> bool:
-        """Return True if the trial has reported and has not ended."""
+        """Return True if the trial has reported and may report again."""
         return trial_id in self._active
 
     def num_results(self) -> int:
@@ -119,7 +119,6 @@ class ObservationStore:
         return int(np.isfinite(self._values[: self._num_slots, 0, 0]).sum())
 
     def observe(self, observation: Observation) -> None:
-        """Handle a report."""
         active = self._active.get(observation.trial_id)
         if active is None:
             slot = self._add_trial(observation.trial_id, self._encoder.encode(observation.config))
@@ -136,7 +135,7 @@ class ObservationStore:
         self._write(active.slot, observation.resource, numbers)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
-        """Discard the reports of the trial after iteration `to_iter`."""
+        """Discard the reports of the trial after number `to_iter`."""
         active = self._active.get(trial_id)
         if active is None or not active.iters or active.iters[-1] <= to_iter:
             return
@@ -148,7 +147,7 @@ class ObservationStore:
             self._write(active.slot, resource, active.numbers[index * size : (index + 1) * size])
 
     def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
-        """Handle the final end of a trial. `row`: its encoded configuration, in case it failed without a report."""
+        """Handle the final end of a trial. `row`: the encoded configuration, in case it failed without a report."""
         active = self._active.pop(trial_id, None)
         if active is not None and not active.iters:  # all of its reports were discarded
             self._free_slots.append(active.slot)
@@ -167,7 +166,7 @@ class ObservationStore:
         """Return the training data.
 
         Args:
-            min_results: number of results that a level must have to be used. The highest such level is used, or the
+            min_results: number of results that a level needs. The highest level with as many results is used, or the
                 first level if there is none.
             max_rows: maximum number of trials. A quarter are the best, the others the latest.
         """
@@ -193,7 +192,7 @@ class ObservationStore:
         )
 
     def _add_trial(self, trial_id: int, row: Floats) -> int:
-        """Allocate a slot for a trial."""
+        """Store the row of a trial in a free slot, and return the slot."""
         if self._free_slots:
             slot = self._free_slots.pop()
         else:
@@ -210,7 +209,7 @@ class ObservationStore:
         return slot
 
     def _write(self, slot: int, resource: float, numbers: Sequence[float]) -> None:
-        """Store the next report of a trial."""
+        """Store a report as the result at the levels that it is the first to reach, or else as the last report."""
         if self._levels is None:
             self._values[slot, 0] = numbers
             return

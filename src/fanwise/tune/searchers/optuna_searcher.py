@@ -4,8 +4,8 @@ Trials are copied to an in-memory study. The study is updated when a trial start
 so discarded reports never reach it. As in Optuna, the last report is the result of a trial. A trial whose last report
 is not finite has failed.
 
-A suggestion is open until its trial starts. At most one is open. A suggestion that timed out stays open and is returned
-again.
+A suggestion is open until its trial starts. At most one suggestion is open. A suggestion that timed out stays open and
+is returned again.
 """
 
 import math
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .with_optuna import OptunaStudy
 
 _GP_SAMPLER = "GPSampler"  # imports torch when it fits its first model
-_MAX_TRIES = 3  # number of suggestions to request if a sampler repeats configurations
+_MAX_TRIES = 3  # number of suggestions to request as long as the sampler repeats configurations
 
 
 @dataclass(slots=True)
@@ -38,15 +38,15 @@ class _Trial:
     reports: list[Observation] = field(default_factory=list)
 
     @property
-    def last(self) -> Observation | None:
-        """The last report, or None if there is none or it is not finite."""
+    def result(self) -> Observation | None:
+        """The last report. None if there is no report, or the last one is not finite."""
         last = self.reports[-1] if self.reports else None
         return last if last is not None and all(map(math.isfinite, (*last.losses, *last.violations))) else None
 
 
 @dataclass(slots=True)
 class _OpenSuggestion:
-    """A suggestion whose trial has not started. `number`: its number in the study."""
+    """A suggestion whose trial has not started. `number`: number of the suggestion in the study."""
 
     number: int
     trial_id: int
@@ -57,11 +57,11 @@ class _OpenSuggestion:
 class OptunaSearcher(Searcher):
     """Suggests configurations with a sampler of Optuna.
 
-    The sampler knows running, paused and failed trials, several objectives and constraints. If it repeats a
-    configuration, a random one is suggested instead. The search ends when all configurations were tried.
+    The sampler knows running, paused and failed trials, several objectives and constraints. If a sampler repeats
+    configurations, a random one is suggested instead. The search ends when all configurations were tried.
 
-    When a search is resumed, samplers with internal state repeat all earlier suggestions. The TPE and random samplers
-    need only the study.
+    When a search is resumed, samplers with internal state compute all earlier suggestions again. The TPE and random
+    samplers need only the study.
 
     Args:
         sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. It is called with
@@ -162,7 +162,7 @@ class OptunaSearcher(Searcher):
             self._open_suggestion = _OpenSuggestion(self._study.add(config), context.trial_id, dict(config))
 
     def _new_suggestion(self, context: SuggestContext) -> _OpenSuggestion | None:
-        """Return an untried suggestion, or None."""
+        """Return a suggestion that was not tried before, or None if there is none."""
         from .encoding import seeded_rng
 
         study = self._study
@@ -221,7 +221,7 @@ class OptunaSearcher(Searcher):
                 trial.number = self._start(trial.config)
             if trial.is_paused:
                 self._study.resume(trial.number)
-            self._study.end(trial.number, status, trial.last)
+            self._study.end(trial.number, status, trial.result)
 
     def _sync_pending(self, pending: Mapping[int, Mapping[str, object]]) -> None:
         """Set the states of the running and paused trials in the study."""
@@ -236,11 +236,11 @@ class OptunaSearcher(Searcher):
                 trial.is_paused = False
                 self._study.resume(trial.number)
         for trial_id, trial in self._trials.items():
-            if trial_id not in pending and trial.last is not None and not trial.is_paused:
+            if trial_id not in pending and trial.result is not None and not trial.is_paused:
                 if trial.number is None:
                     trial.number = self._start(trial.config)
                 trial.is_paused = True
-                self._study.end(trial.number, "Stopped", trial.last)
+                self._study.end(trial.number, "Stopped", trial.result)
 
     def _start(self, config: Mapping[str, object]) -> int:
         """Use the open suggestion if it has this configuration, or add a trial. Return its number in the study."""

@@ -6,8 +6,8 @@ Kernels of ordered hyperparameters are normal distributions truncated to [0, 1].
 tabulated and normalized. Kernels of choices are those of Aitchison and Aitken (1976). Densities are relative to the
 uniform distribution of `Space.sample`. The prior of the space is one more component of the mixture.
 
-If a hyperparameter does not exist in a trial, the kernel is its prior. If it does not exist in x, it is omitted from
-the product.
+If a hyperparameter does not exist in a trial, its kernel is its prior. A hyperparameter that does not exist in x is
+omitted from the product.
 
 Bandwidths follow Scott's rule: the standard deviation of the values times N^(-1 / (4 + D)).
 """
@@ -24,7 +24,7 @@ from .encoding import Encoder, Floats, Ints, Rows
 
 _MAX_TABLE_SIZE = 64
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_UNIFORM_STD = 1e3  # a normal distribution with this deviation is practically uniform on [0, 1]
+_UNIFORM_STD = 1e3  # a normal distribution with this standard deviation is almost uniform on [0, 1]
 _UNIFORM_VARIANCE = 1 / 12
 _MIN_PROBABILITY = 1e-300
 _MIN_STD = 0.02
@@ -34,7 +34,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 @final
 class _TruncatedNormals:
-    """Normal distributions on [0, 1] as kernels of a hyperparameter, one per trial and a last one for its prior."""
+    """Normal distributions on [0, 1] as kernels of one hyperparameter: one per trial, and the last for the prior."""
 
     def __init__(self, units_N: Floats, std: float, center: float, prior_std: float) -> None:
         exists_N = ~np.isnan(units_N)
@@ -44,23 +44,23 @@ class _TruncatedNormals:
         self._inside = ndtr((1.0 - self._centers) / self._stds) - self._below  # probability in [0, 1]
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        """Return the log densities, (C, N + 1). They are 0 if the hyperparameter does not exist in the point."""
+        """Return the log densities, (C, N + 1). Points without the hyperparameter have a log density of 0."""
         z = (units_C[:, None] - self._centers) / self._stds
         log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._inside) + _LOG_SQRT_2PI)
         log_density[np.isnan(units_C)] = 0.0
         return log_density
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        """Convert uniform numbers to draws from these kernels, (C,)."""
+        """Return a draw from each kernel, (C,). `kernel_C`: indices of kernels. `u_C`: uniform random numbers."""
         z_C = ndtri(self._below[kernel_C] + u_C * self._inside[kernel_C])
         return np.asarray(np.clip(self._centers[kernel_C] + z_C * self._stds[kernel_C], 0.0, _BELOW_ONE))
 
 
 @final
 class _Tables:
-    """Tables of probabilities of K values as kernels of a hyperparameter. The methods are as in `_TruncatedNormals`.
+    """Tables of the probabilities of K values as kernels of one hyperparameter. Methods as in `_TruncatedNormals`.
 
-    `probabilities` has a row for the trials with each value, and a last row for the prior.
+    `probabilities` has one row per value, for the trials with this value, and the last row for the prior.
     """
 
     def __init__(self, ranks_N: Ints, probabilities: Floats, shares_K: Floats, units_K: Floats) -> None:

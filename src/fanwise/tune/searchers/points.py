@@ -18,12 +18,12 @@ class GridSearcher(Searcher):
 
     Args:
         num_points: number of values per hyperparameter, for all or by name (default 5). Values are evenly spaced on the
-            scale of the domain, including both ends. A single point is the middle. Domains with fewer values, and every
-            choice, use all of their values.
+            scale of the domain, including both ends. A single value is the middle of the scale. Domains with fewer
+            values, and every choice, use all of their values.
 
     Raises:
-        TypeError, ValueError: a number is not an int or is below 1. `check` raises ValueError if a name is not a
-            hyperparameter.
+        TypeError, ValueError: a number is not an int or is below 1. A name that is not a hyperparameter raises
+            ValueError when the search is created.
 
     >>> from fanwise.tune.space import Space, choice, loguniform
     >>> space = Space({"learning_rate": loguniform(0.01, 1), "optimizer": choice(["sgd", "adam"])})
@@ -78,7 +78,7 @@ class GridSearcher(Searcher):
 
 @final
 class FirstPoints(Searcher):
-    """Suggests `points` in order, and then the suggestions of `searcher`. Omitted values of points are sampled.
+    """Suggests `points` in order, then the suggestions of `searcher`. Values missing in a point are sampled.
 
     Raises TypeError if `points` is not a list of dicts.
     """
@@ -135,7 +135,7 @@ class FirstPoints(Searcher):
 
 
 def _normalize_points(points: Sequence[Mapping[str, object]] | None) -> tuple[dict[str, object], ...]:
-    """Copy the points as plain Python values. Categories that are objects are replaced by their names."""
+    """Copy the points with plain Python values. Objects are replaced by their names."""
     if points is None:
         return ()
     if isinstance(points, Mapping | str) or not isinstance(points, Sequence):

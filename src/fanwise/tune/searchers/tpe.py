@@ -2,8 +2,8 @@
 
 Bergstra, Bardenet, Bengio and Kegl: Algorithms for Hyper-Parameter Optimization (NeurIPS 2011), with multivariate
 densities (Falkner et al., arXiv 1807.01774; Watanabe, arXiv 2304.11127). Candidates are sampled from the density l of
-the good trials and ranked by l(x) / g(x), where g is the density of the bad trials. Running trials count as bad. The
-weight of a running trial is num_bad / num_good, so that parallel suggestions spread out.
+the good trials and ranked by l(x) / g(x), where g is the density of the bad trials. Running trials count as bad, each
+with the weight of num_bad / num_good bad trials, so that parallel suggestions spread out.
 """
 
 import math
@@ -29,10 +29,11 @@ class TPESearcher(ModelBasedSearcher):
 
     Args:
         num_init: number of results before the model is used. Until then the space is covered evenly.
-        good_fraction: fraction of the trials that count as good, at most 25 trials.
+        good_fraction: fraction of the trials that count as good, at least 1 and at most 25 trials.
         num_candidates: number of candidates for each suggestion. With more candidates, the search is greedier.
 
-    Raises TypeError or ValueError for an invalid argument.
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or value.
     """
 
     def __init__(self, num_init: int = 10, *, good_fraction: float = 0.15, num_candidates: int = 64) -> None:
@@ -69,7 +70,7 @@ class TPESearcher(ModelBasedSearcher):
             weights,
             bandwidth_factor=_BAD_BANDWIDTH,
             # The uniform prior has a smaller share of this density than of the density of the good trials, which favors
-            # unexplored regions. User-defined priors have equal shares in both, otherwise they would never fade.
+            # unexplored regions. With equal shares, the influence of user-defined priors fades as trials are added.
             prior_weight=pending_weight if self.encoder.priors else 1.0,
         )
         candidates = self._good.sample(self.num_candidates, rng)

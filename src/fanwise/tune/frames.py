@@ -25,7 +25,7 @@ SUFFIXES = (".csv", ".json", ".parquet", ".sqlite")
 
 
 def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
-    """Return `Experiment.results`. `dead`: the tuner was killed, so running trials are lost."""
+    """Return `Experiment.results`. `dead`: the tuner was killed, so the status of its running trials is "Lost"."""
     import numpy as np
     import pandas as pd
 
@@ -58,12 +58,12 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
 
 
 def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
-    """Return `Experiment.trials`. `dead`: the tuner was killed, so running trials are lost."""
+    """Return `Experiment.trials`. `dead`: as in `results_frame`."""
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
     bests, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
-    leading: dict[str, list[Any]] = {
+    first_columns: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
@@ -71,27 +71,28 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         "source": [trial.source for trial in trials],
         **_configs(trials),
     }
-    trailing: dict[str, list[Any]] = {}
-    trailing[f"best_{history.metric}"] = [math.nan if best is None else best.value for best in bests]
+    last_columns: dict[str, list[Any]] = {}
+    last_columns[f"best_{history.metric}"] = [math.nan if best is None else best.value for best in bests]
     if history.constraints:
-        trailing["feasible"] = [None if best is None else not best.infeasibility for best in bests]
-    trailing["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
-    trailing["started_s"] = [trial.attempts[0].started_s for trial in trials]
-    trailing["ended_s"] = [
+        last_columns["feasible"] = [None if best is None else not best.infeasibility for best in bests]
+    last_columns["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
+    last_columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
+    last_columns["ended_s"] = [
         math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials
     ]
-    trailing["reason"] = [failure.kind if failure else None for failure in failures]
-    trailing["reason_text"] = [failure.text if failure else None for failure in failures]
-    last_rows = [trial.last.last_row for trial in trials]
+    last_columns["reason"] = [failure.kind if failure else None for failure in failures]
+    last_columns["reason_text"] = [failure.text if failure else None for failure in failures]
+    last_rows, reserved = [trial.last.last_row for trial in trials], {*first_columns, *last_columns}
     value_columns = {
-        _column_name(name, {*leading, *trailing}): [None if row is None else values[row] for row in last_rows]
+        _column_name(name, reserved): [None if row is None else values[row] for row in last_rows]
         for name, values in reports.values.items()
     }
-    return pd.DataFrame({name: _series(values) for name, values in {**leading, **value_columns, **trailing}.items()})
+    columns = {**first_columns, **value_columns, **last_columns}
+    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
 
 
 def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
-    """Return a column for every name in a configuration. Values are None for trials without the name."""
+    """Return a column for every name in any configuration. Its value is None for trials without the name."""
     configs = [trial.config for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     return {f"config_{name}": [config.get(name) for config in configs] for name in names}
@@ -108,15 +109,10 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
 
 
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the results to a .csv, .json or .parquet file, or the tables `results` and `trials` to an .sqlite file.
+    """Write the file of `Experiment.export`. Raises as `Experiment.export`.
 
     An existing file is replaced atomically. JSON is a list with one object per row. Missing values are `nan` in CSV and
     null in JSON. Lists and dicts are JSON text in SQLite. Columns with several types are text in Parquet.
-
-    Raises:
-        ValueError: the path has another suffix.
-        NotInstalled: Parquet needs pyarrow.
-        OSError: the folder is missing or not writable, or the disk is full.
     """
     target = Path(path)
     suffix = target.suffix.lower()

@@ -1,7 +1,7 @@
 """Pareto front and hypervolume of a recorded search.
 
-All reports that count (see `record.state`) are considered, not only the last one of each trial, because a trial could
-be stopped after any report. Infeasible reports are on no front and add no volume.
+All reports that count (see `record.state`) are considered, not only the last one of each trial, because the user could
+stop training after any report. Infeasible reports are on no front and add no volume.
 """
 
 import math
@@ -28,7 +28,7 @@ class ParetoPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class FiniteReport:
-    """A report with finite values for all objectives. `row`: its row in `SearchState.reports`."""
+    """A report with finite values for all objectives. `row`: the report's row in `SearchState.reports`."""
 
     row: int
     values: tuple[float, ...]
@@ -37,9 +37,9 @@ class FiniteReport:
 
 
 def finite_reports(history: SearchState) -> tuple[list[FiniteReport], int]:
-    """Return the reports with finite values for all objectives, and the number of reports left out.
+    """Return the reports with finite values for all objectives, and the number of those with an infinite value or NaN.
 
-    Reports that lack an objective are left out without being counted. The number counts infinite values and NaN.
+    Reports without a number for each objective are ignored.
     """
     objectives = history.objectives
     reports, num_skipped = [], 0
@@ -80,7 +80,7 @@ def pareto_points(history: SearchState) -> list[ParetoPoint]:
 
 
 def hypervolume_of(history: SearchState, reference_point: Mapping[str, float] | None) -> float:
-    """Return the hypervolume of all feasible reports; see `Experiment.hypervolume`."""
+    """Return `Experiment.hypervolume`."""
     objectives = history.objectives
     names = [objective.metric for objective in objectives]
     reports, _ = finite_reports(history)

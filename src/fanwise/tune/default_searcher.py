@@ -13,7 +13,7 @@ this rule.
 
 from dataclasses import dataclass
 
-from .searchers.with_sklearn import FOREST_NUM_INIT
+FOREST_NUM_INIT = 5  # default `num_init` of `ForestSearcher`: the number of results that its model needs
 
 
 @dataclass(frozen=True, slots=True)

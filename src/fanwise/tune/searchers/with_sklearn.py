@@ -14,6 +14,7 @@ validated on the other four (docs/guides/searchers.md).
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from ...base.extras import check_installed, is_installed
+from ..default_searcher import FOREST_NUM_INIT
 from ..values import checked_int
 from .model_based import ModelBasedSearcher
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from .encoding import Floats, Rows
     from .observations import TrainingData
-
-FOREST_NUM_INIT = 5  # default of `ForestSearcher`
 
 
 @final

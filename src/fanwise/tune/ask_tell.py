@@ -62,8 +62,8 @@ class AskedTrial:
         config: the configuration, including constants.
         attempt: number of earlier attempts of this trial.
         from_iter: number of the report after which this attempt continues. The next report has number from_iter + 1.
-        checkpoint: the `checkpoint` argument of report number `from_iter`, which this trial made, or the trial that
-            it was cloned from. None: start from scratch.
+        checkpoint: the `checkpoint` argument of report number `from_iter` of this trial, or of the trial that this one
+            was cloned from. None: start from scratch.
     """
 
     trial_id: int
@@ -86,9 +86,9 @@ class _TrialInFlight:
 class OpenSearch(AbstractContextManager["OpenSearch"]):
     """An ask-and-tell search, returned by `open_search`.
 
-    Methods can be called from any thread; concurrent calls run one at a time. All methods block until the record is
-    on disk, and `ask` until the searcher has answered. They raise ClosedError if the search is closed. A `with` block
-    closes the search at its end.
+    Methods can be called from any thread; concurrent calls run one at a time. All methods block until the record is on
+    disk, and `ask` until the searcher has answered. Methods other than `close` raise ClosedError after the search was
+    closed. A `with` block closes the search at its end.
 
     Attributes:
         name: name of the experiment.
@@ -446,9 +446,9 @@ def _recorded_scheduler(path: Path, objectives: Sequence[Objective]) -> Schedule
     """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
     _, scheduler, _ = load_program(path)
     if scheduler.objectives != tuple(objectives):
-        recorded, requested = (
+        old, new = (
             " and ".join(f"{objective.metric!r} ({objective.mode})" for objective in group)
             for group in (scheduler.objectives, objectives)
         )
-        raise ValueError(f"the experiment {path.name!r} optimizes {recorded}, so it cannot be resumed with {requested}")
+        raise ValueError(f"the experiment {path.name!r} optimizes {old}, so it cannot be resumed with {new}")
     return scheduler

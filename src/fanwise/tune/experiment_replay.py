@@ -41,11 +41,11 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         _, scheduler, _ = load_program(folder)
     settings = SearchSettings.from_json(meta, scheduler)
     scheduler = settings.copy_scheduler()
-    installed, recorded = settings.versions(), recorded_versions(folder, meta)
+    new_versions, old_versions = settings.versions(), recorded_versions(folder, meta)
     version_changes = {
-        name: (" and ".join(recorded[name]), installed.get(name, "not installed"))
+        name: (" and ".join(old_versions[name]), new_versions.get(name, "not installed"))
         for name in scheduler.searcher.libraries
-        if name in recorded and recorded[name] != [installed.get(name)]
+        if name in old_versions and old_versions[name] != [new_versions.get(name)]
     }
     core, rows = settings.new_core(scheduler), rows_of(folder)
     result = replay(core, scheduler.searcher, rows, compares_suggestions=not version_changes)

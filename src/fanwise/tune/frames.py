@@ -50,9 +50,10 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     }
     if history.constraints:
         columns["st_feasible"] = np.array(history.infeasibilities())[mask] == 0.0
-    reserved = {"trial_id", *columns}
+    other_names = {"trial_id", *columns}
     value_columns = {
-        _column_name(name, reserved): _series(list(compress(values, mask))) for name, values in reports.values.items()
+        _column_name(name, other_names): _series(list(compress(values, mask)))
+        for name, values in reports.values.items()
     }
     return pd.DataFrame({"trial_id": trial_ids, **value_columns, **columns})
 
@@ -62,7 +63,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
-    bests, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
+    best_reports, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
     first_columns: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
@@ -72,9 +73,9 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         **_configs(trials),
     }
     last_columns: dict[str, list[Any]] = {}
-    last_columns[f"best_{history.metric}"] = [math.nan if best is None else best.value for best in bests]
+    last_columns[f"best_{history.metric}"] = [math.nan if best is None else best.value for best in best_reports]
     if history.constraints:
-        last_columns["feasible"] = [None if best is None else not best.infeasibility for best in bests]
+        last_columns["feasible"] = [None if best is None else not best.infeasibility for best in best_reports]
     last_columns["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
     last_columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
     last_columns["ended_s"] = [
@@ -82,9 +83,9 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     ]
     last_columns["reason"] = [failure.kind if failure else None for failure in failures]
     last_columns["reason_text"] = [failure.text if failure else None for failure in failures]
-    last_rows, reserved = [trial.last.last_row for trial in trials], {*first_columns, *last_columns}
+    last_rows, other_names = [trial.last.last_row for trial in trials], {*first_columns, *last_columns}
     value_columns = {
-        _column_name(name, reserved): [None if row is None else values[row] for row in last_rows]
+        _column_name(name, other_names): [None if row is None else values[row] for row in last_rows]
         for name, values in reports.values.items()
     }
     columns = {**first_columns, **value_columns, **last_columns}
@@ -98,8 +99,8 @@ def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
     return {f"config_{name}": [config.get(name) for config in configs] for name in names}
 
 
-def _column_name(name: str, reserved: Container[str]) -> str:
-    return f"reported_{name}" if name in reserved else name
+def _column_name(name: str, other_names: Container[str]) -> str:
+    return f"reported_{name}" if name in other_names else name
 
 
 def _series(values: Sequence[Any]) -> "pd.Series[Any]":
@@ -118,26 +119,26 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {target.name!r}")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial_path = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.touch()  # raises an OSError with an errno, unlike pandas and SQLite
+        partial_path.touch()  # raises an OSError with an errno, unlike pandas and SQLite
         if suffix == ".csv":
-            results.to_csv(partial, index=False, na_rep="nan")
+            results.to_csv(partial_path, index=False, na_rep="nan")
         elif suffix == ".json":  # with all digits, unlike the JSON writer of pandas
-            partial.write_bytes(json_bytes(results.to_dict(orient="records")))
+            partial_path.write_bytes(json_bytes(results.to_dict(orient="records")))
         elif suffix == ".parquet":
-            partial.write_bytes(_parquet(results))
+            partial_path.write_bytes(_parquet(results))
         else:
-            with closing(sqlite3.connect(partial)) as connection:
+            with closing(sqlite3.connect(partial_path)) as connection:
                 for name, frame in {"results": results, "trials": trials}.items():
                     frame.map(_sqlite_value).to_sql(name, connection, index=False)
                 connection.commit()
-        os.replace(partial, target)
+        os.replace(partial_path, target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         with suppress(OSError):
-            partial.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)
 
 
 def _parquet(frame: "pd.DataFrame") -> bytes:

@@ -78,13 +78,13 @@ def load_cluster(folder: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, content: bytes) -> None:
-    partial = file.with_name(f".{file.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    partial_file = file.with_name(f".{file.name}.partial")
+    descriptor = os.open(partial_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(partial, file)
+    os.replace(partial_file, file)
 
 
 def _read(file: Path) -> bytes | None:

@@ -160,14 +160,14 @@ class Counts:
         """Update the best report and the fronts with the infeasibility and losses of a report."""
         front = self.hypervolume_front
         has_grown = front is not None and not infeasibility and front.add(losses)
-        loss, previous = losses[0], self.best_key
-        is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < previous
+        loss, previous_key = losses[0], self.best_key
+        is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < previous_key
         if is_better:
             self.best_key = (infeasibility, loss)
         if len(losses) > 1 and not infeasibility:
             is_new = self.pareto_front.add(losses)
             is_better = has_grown if front is not None else is_new
-            is_better |= is_new and previous[0] > 0.0  # the first feasible report
+            is_better |= is_new and previous_key[0] > 0.0  # the first feasible report
         if is_better:
             self.best_trial_id, self.num_trials_without_improvement = trial_id, 0
 

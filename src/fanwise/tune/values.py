@@ -85,7 +85,7 @@ def copy_containers(value: Any) -> Any:
     """Copy lists, tuples and dicts recursively, but no other objects."""
     if type(value) in (list, tuple):
         return type(value)(map(copy_containers, value))
-    return {key: copy_containers(inner) for key, inner in value.items()} if type(value) is dict else value
+    return {key: copy_containers(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def object_name(value: Any) -> str:

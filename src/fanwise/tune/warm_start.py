@@ -109,8 +109,8 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
     for name in space.names:
         if name in columns:
             config_columns.setdefault(name, columns[name])
-    skipped = {*config_columns.values(), *(columns.get(name) for name in _RESERVED_COLUMNS)}
-    value_columns = {name: column for name, column in columns.items() if column not in skipped}
+    non_value_columns = {*config_columns.values(), *(columns.get(name) for name in _RESERVED_COLUMNS)}
+    value_columns = {name: column for name, column in columns.items() if column not in non_value_columns}
     trials: dict[object, EarlierTrial] = {}
     reports: dict[object, list[Mapping[str, object]]] = {}
     for row_number, row in enumerate(frame.to_dict("records")):
@@ -211,8 +211,8 @@ def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, ob
 
     Raises ValueError if a value is missing or invalid.
     """
-    existing: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
-        if name in space.domains and name in config and exists(name, existing, space.conditions):
-            existing[name] = config[name]
-    return space.check(existing)
+        if name in space.domains and name in config and exists(name, values, space.conditions):
+            values[name] = config[name]
+    return space.check(values)

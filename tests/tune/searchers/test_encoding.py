@@ -57,7 +57,7 @@ def test_different_configurations_have_different_keys(name: str) -> None:
 def test_samples_are_configurations_and_as_many_as_asked_for(name: str) -> None:
     encoder = Encoder(SPACES[name])
     for prior in (False, True):
-        rows = encoder.sample(30, np.random.default_rng(0), prior=prior)
+        rows = encoder.sample(30, np.random.default_rng(0), use_priors=prior)
         assert rows.shape == (30, encoder.num_dims)
         for row in rows:
             SPACES[name].check(encoder.decode(row))

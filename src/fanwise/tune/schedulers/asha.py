@@ -44,7 +44,7 @@ class _Entry(NamedTuple):
     iter: int
     level_index: int
     key: Key
-    continued: bool
+    has_continued: bool
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class AsynchronousHalving(RungScheduler):
             return
         while trial.entries and trial.entries[-1].iter > to_iter:
             entry = trial.entries.pop()
-            self._rungs[trial.bracket, entry.level_index].remove(entry.key, continued=entry.continued)
+            self._rungs[trial.bracket, entry.level_index].remove(entry.key, has_continued=entry.has_continued)
         trial.target = self._target(trial.entries[-1].level_index + 1 if trial.entries else trial.bracket)
 
     def on_end(self, trial_id: int, status: Status) -> None:

@@ -231,8 +231,8 @@ class PBT(ResourceScheduler):
 
     def _clone_sources(self) -> list[int]:
         ranking = self._rank_members()
-        best = ranking[: math.ceil(self._fraction * len(ranking))]
-        return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]
+        best_members = ranking[: math.ceil(self._fraction * len(ranking))]
+        return [id_ for (_, loss), id_ in best_members if math.isfinite(loss) and id_ not in self._at_maximum]
 
     def describe(self) -> dict[str, object]:
         return {
@@ -258,8 +258,8 @@ def explore(
             is_zero = config[name] == 0 and not isinstance(domain, Categories)  # a factor would have no effect
             resample = u < resample_probability or is_zero
             values[name] = domain.from_unit(sample) if resample else perturb(domain, config[name], factor)
-    while absent := [name for name in values if not exists(name, values, space.conditions)]:
-        for name in absent:
+    while absent_names := [name for name in values if not exists(name, values, space.conditions)]:
+        for name in absent_names:
             del values[name]
     return space.complete(values, rng)
 
@@ -283,17 +283,17 @@ def perturb(domain: Domain, value: object, factor: float) -> Value:
     assert is_finite(domain), "all domains but intervals are finite"
     if not domain.ordered:
         return domain.normalize(value)
-    index, last = domain.index_of(value), domain.num_values - 1
+    index, last_index = domain.index_of(value), domain.num_values - 1
     if isinstance(domain, Categories):
-        return domain.value_at(min(max(index + (1 if factor > 1 else -1), 0), last))
+        return domain.value_at(min(max(index + (1 if factor > 1 else -1), 0), last_index))
 
     def number_at(index: int) -> float:
         return float(domain.value_at(index))  # type: ignore[arg-type]  # not a category
 
     target = number_at(index) * factor
-    nearest = bisect_left(range(last + 1), target, key=number_at)
-    if nearest > last or (nearest > 0 and target - number_at(nearest - 1) <= number_at(nearest) - target):
-        nearest -= 1
-    if nearest == index:
-        nearest += (target > number_at(index)) - (target < number_at(index))
-    return domain.value_at(min(max(nearest, 0), last))
+    new_index = bisect_left(range(last_index + 1), target, key=number_at)
+    if new_index > last_index or (new_index and target - number_at(new_index - 1) <= number_at(new_index) - target):
+        new_index -= 1
+    if new_index == index:
+        new_index += (target > number_at(index)) - (target < number_at(index))
+    return domain.value_at(min(max(new_index, 0), last_index))

@@ -21,7 +21,7 @@ class Rung(Protocol):
     def enter(self, key: Key) -> Decision:
         """Add an entry. Return the decision about its trial."""
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         """Remove an entry. `continued`: True if `enter` returned CONTINUE."""
 
 
@@ -48,14 +48,14 @@ class StoppingRung:
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
         top_size = max(1, int(len(self._entries) // self._eta))
-        worst = self._entries[top_size - 1]
-        continues = key <= worst or (key[:2] == worst[:2] and self._num_continued < top_size)
+        worst_key = self._entries[top_size - 1]
+        continues = key <= worst_key or (key[:2] == worst_key[:2] and self._num_continued < top_size)
         self._num_continued += continues
         return CONTINUE if continues else STOP
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]
-        self._num_continued -= continued
+        self._num_continued -= has_continued
 
 
 @final
@@ -81,7 +81,7 @@ class QuantileRung:
         threshold = self._entries[int((len(self._entries) - 1) / self._eta)]
         return CONTINUE if key[:2] <= threshold[:2] else STOP
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]
 
 
@@ -98,39 +98,39 @@ class PromotionRung:
     (7, None)
     """
 
-    __slots__ = ("_entries", "_eta", "_waiting", "promotable")
+    __slots__ = ("_entries", "_eta", "_waiting_keys", "promotable")
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
         self._entries: list[Key] = []  # sorted
-        self._waiting: list[Key] = []  # entries whose trials are paused, sorted
+        self._waiting_keys: list[Key] = []  # entries whose trials are paused, sorted
         self.promotable: int | None = None  # id of the best waiting trial if that is among the best floor(n / eta)
 
     def _update(self) -> None:
         top_size = int(len(self._entries) // self._eta)
-        is_top = bool(top_size and self._waiting) and self._waiting[0] <= self._entries[top_size - 1]
-        self.promotable = self._waiting[0][-1] if is_top else None
+        is_top = bool(top_size and self._waiting_keys) and self._waiting_keys[0] <= self._entries[top_size - 1]
+        self.promotable = self._waiting_keys[0][-1] if is_top else None
 
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
-        insort(self._waiting, key)
+        insort(self._waiting_keys, key)
         self._update()
         return PAUSE
 
     def promote(self) -> int:
         """Remove the promotable trial from the waiting trials and return its id. `promotable` must not be None."""
-        trial_id: int = self._waiting.pop(0)[-1]
+        trial_id: int = self._waiting_keys.pop(0)[-1]
         self._update()
         return trial_id
 
     def withdraw(self, key: Key) -> None:
         """Remove a trial that has ended from the waiting trials. Its entry still counts."""
-        index = bisect_left(self._waiting, key)
-        if self._waiting[index : index + 1] == [key]:
-            del self._waiting[index]
+        index = bisect_left(self._waiting_keys, key)
+        if self._waiting_keys[index : index + 1] == [key]:
+            del self._waiting_keys[index]
         self._update()
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]
         self.withdraw(key)
 
@@ -164,6 +164,6 @@ class ParetoRung:
         self._num_continued += continues
         return CONTINUE if continues else STOP
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         self._entries.remove(key)
-        self._num_continued -= continued
+        self._num_continued -= has_continued

@@ -146,8 +146,8 @@ class Scheduler(abc.ABC):
             keyword = inspect.Parameter.KEYWORD_ONLY
             _, *parameters = inspect.signature(cls.__init__).parameters.values()
             if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
-                inherited = inspect.signature(cls.__mro__[1]).parameters.values()
-                by_name = {option.name: option for option in (*inherited, *parameters) if option.kind is keyword}
+                base_options = inspect.signature(cls.__mro__[1]).parameters.values()
+                by_name = {option.name: option for option in (*base_options, *parameters) if option.kind is keyword}
                 parameters = [*(option for option in parameters[:-1] if option.kind is not keyword), *by_name.values()]
             cls.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
 

@@ -55,7 +55,7 @@ class _Round:
     rung: int = 0  # index of the current rung
     num_started: int = 0
     is_complete: bool = False  # no more trials start in this round
-    running: set[int] = field(default_factory=set)  # below the level of the current rung
+    running_ids: set[int] = field(default_factory=set)  # below the level of the current rung
     arrivals: dict[int, _Arrival] = field(default_factory=dict)  # paused at the level of the current rung
 
 
@@ -85,25 +85,25 @@ class SynchronousHalving(RungScheduler):
         self._rounds: dict[int, _Round] = {}  # by id of each trial that may still be promoted
         self._incomplete_round: _Round | None = None
         self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
-        self._promoted: dict[int, tuple[int, int]] = {}  # paused trial that continues -> (number of the round, rank)
-        self._eliminated: dict[int, None] = {}  # paused trials that do not continue, oldest first
+        self._promotions: dict[int, tuple[int, int]] = {}  # paused trial that continues -> (number of the round, rank)
+        self._eliminations: dict[int, None] = {}  # paused trials that do not continue, oldest first
 
     def next(self, context: SuggestContext) -> NextTrial:
         if self._unconfirmed_trial_id == context.trial_id:  # the searcher had no suggestion for it
             self._remove_unstarted(context.trial_id)
         self._unconfirmed_trial_id = None
         round_ = self._incomplete_round
-        if context.no_new_configs and round_ is not None and round_.num_started and not round_.running:
+        if context.no_new_configs and round_ is not None and round_.num_started and not round_.running_ids:
             self._incomplete_round = None
             round_.is_complete = True
             self._close_rung_if_all_arrived(round_)
-        if self._eliminated:
-            trial_id = next(iter(self._eliminated))
-            del self._eliminated[trial_id]
+        if self._eliminations:
+            trial_id = next(iter(self._eliminations))
+            del self._eliminations[trial_id]
             return Stop(trial_id)
-        if self._promoted:
-            trial_id = min(self._promoted, key=self._promoted.__getitem__)
-            del self._promoted[trial_id]
+        if self._promotions:
+            trial_id = min(self._promotions, key=self._promotions.__getitem__)
+            del self._promotions[trial_id]
             return Resume(trial_id)
         if context.no_new_configs:
             return Wait()
@@ -118,16 +118,16 @@ class SynchronousHalving(RungScheduler):
         round_ = self._rounds.get(trial_id)
         if round_ is None or resource < round_.bracket.levels[round_.rung]:
             return CONTINUE
-        round_.running.remove(trial_id)
+        round_.running_ids.remove(trial_id)
         arrival = _Arrival(observation.infeasibility, observation.loss, self._num_arrivals, observation.iter)
         round_.arrivals[trial_id] = arrival
         self._num_arrivals += 1
         self._close_rung_if_all_arrived(round_)
-        if trial_id in self._promoted:  # the last trial to arrive need not pause
-            del self._promoted[trial_id]
+        if trial_id in self._promotions:  # the last trial to arrive need not pause
+            del self._promotions[trial_id]
             return CONTINUE
-        if trial_id in self._eliminated:
-            del self._eliminated[trial_id]
+        if trial_id in self._eliminations:
+            del self._eliminations[trial_id]
             return STOP
         return PAUSE
 
@@ -137,13 +137,13 @@ class SynchronousHalving(RungScheduler):
         arrival = None if round_ is None else round_.arrivals.get(trial_id)
         if round_ is not None and arrival is not None and arrival.iter > to_iter:
             del round_.arrivals[trial_id]
-            round_.running.add(trial_id)
+            round_.running_ids.add(trial_id)
 
     def on_end(self, trial_id: int, status: Status) -> None:
         if trial_id == self._unconfirmed_trial_id:
             self._unconfirmed_trial_id = None
-        self._promoted.pop(trial_id, None)
-        self._eliminated.pop(trial_id, None)
+        self._promotions.pop(trial_id, None)
+        self._eliminations.pop(trial_id, None)
         self._remove(trial_id)
 
     def _add_to_round(self, trial_id: int) -> None:
@@ -153,14 +153,14 @@ class SynchronousHalving(RungScheduler):
             self._num_rounds += 1
         round_.num_started += 1
         round_.is_complete = round_.num_started == round_.bracket.sizes[0]
-        round_.running.add(trial_id)
+        round_.running_ids.add(trial_id)
         self._rounds[trial_id] = round_
         self._incomplete_round = None if round_.is_complete else round_
         self._unconfirmed_trial_id = trial_id
 
     def _remove_unstarted(self, trial_id: int) -> None:
         round_ = self._rounds.pop(trial_id)
-        round_.running.remove(trial_id)
+        round_.running_ids.remove(trial_id)
         round_.num_started -= 1
         round_.is_complete = False
         self._incomplete_round = round_
@@ -168,13 +168,13 @@ class SynchronousHalving(RungScheduler):
     def _remove(self, trial_id: int) -> None:
         round_ = self._rounds.pop(trial_id, None)
         if round_ is not None:
-            round_.running.discard(trial_id)
+            round_.running_ids.discard(trial_id)
             round_.arrivals.pop(trial_id, None)
             self._close_rung_if_all_arrived(round_)
 
     def _close_rung_if_all_arrived(self, round_: _Round) -> None:
         """If all trials have arrived at the current rung, promote the best ones and eliminate the others."""
-        if round_.running or not round_.is_complete:
+        if round_.running_ids or not round_.is_complete:
             return
         ranking = sorted(round_.arrivals, key=round_.arrivals.__getitem__)
         sizes, rung = round_.bracket.sizes, round_.rung
@@ -183,10 +183,10 @@ class SynchronousHalving(RungScheduler):
             num_promoted = max(1, len(ranking) * sizes[rung + 1] // sizes[rung])
         round_.rung += 1
         round_.arrivals = {}
-        round_.running.update(ranking[:num_promoted])
-        self._promoted |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(ranking[:num_promoted])}
+        round_.running_ids.update(ranking[:num_promoted])
+        self._promotions |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(ranking[:num_promoted])}
         for trial_id in ranking[num_promoted:]:
-            self._eliminated[trial_id] = None
+            self._eliminations[trial_id] = None
             del self._rounds[trial_id]
 
 

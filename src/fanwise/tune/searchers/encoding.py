@@ -105,10 +105,10 @@ class Encoder:
             units_N = units_ND[:, d]
             rows[:, d] = units_N if shares is None else shares.unit_of(shares.rank(units_N))
         for d, parents in self._conditions:
-            for parent, allowed in parents:
+            for parent, allowed_ranks in parents:
                 units = rows[:, parent]
                 ranks = self._rank(parent, np.nan_to_num(units, nan=0.0))
-                rows[~np.isin(ranks, allowed) | np.isnan(units), d] = np.nan
+                rows[~np.isin(ranks, allowed_ranks) | np.isnan(units), d] = np.nan
         return rows
 
     def sample(self, n: int, rng: np.random.Generator, *, use_priors: bool = False) -> Rows:
@@ -172,27 +172,27 @@ class Encoder:
         columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
-    def untried_row(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
+    def untried_row(self, excluded_keys: Container[bytes], rng: np.random.Generator) -> Floats | None:
         """Return a row whose key is not excluded. Try 64 random rows first, then enumerate a finite space.
 
         Return None if all rows of a finite space, or all random rows of an infinite one, are excluded.
         """
         rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
-            if key not in excluded:
+            if key not in excluded_keys:
                 return row  # type: ignore[no-any-return]  # numpy iteration is untyped
         sizes = [domain.num_values or 0 for domain in self.domains]
         size = math.prod(sizes)
         if size > _MAX_ENUMERATED:
             for config in self.space.grid(dict(zip(self.names, sizes, strict=True))):
                 row = self.encode(config)
-                if self.keys(row[None])[0] not in excluded:
+                if self.keys(row[None])[0] not in excluded_keys:
                     return row
         elif size:  # size is 0 if a domain is real-valued, so the space cannot be enumerated
             all_rows = self._all_rows = self._all_rows or self._enumerate_rows(sizes)
             keys = list(all_rows)
             start = int(rng.integers(len(keys)))
-            return next((all_rows[key] for key in (*keys[start:], *keys[:start]) if key not in excluded), None)
+            return next((all_rows[key] for key in (*keys[start:], *keys[:start]) if key not in excluded_keys), None)
         return None
 
     def _enumerate_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:

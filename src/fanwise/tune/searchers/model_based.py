@@ -67,7 +67,7 @@ class ModelBasedSearcher(Searcher):
         self.observations = ObservationStore(self.encoder, self.levels)
         self._seed = seed
         self._tried_keys: set[bytes] = set()
-        self._running: dict[int, Floats] = {}  # rows of the running trials at the last request, by trial id
+        self._running_rows: dict[int, Floats] = {}  # rows of the running trials at the last request, by trial id
         self._unstarted_suggestions: dict[int, tuple[Floats, bytes]] = {}  # trial id -> (row, key)
         self._initial_design: Rows | None = None
         self._num_initial = 0
@@ -112,7 +112,7 @@ class ModelBasedSearcher(Searcher):
 
     def on_end(self, trial_id: int, status: str) -> None:
         suggestion = self._unstarted_suggestions.pop(trial_id, None)
-        row = self._running.get(trial_id, None if suggestion is None else suggestion[0])
+        row = self._running_rows.get(trial_id, None if suggestion is None else suggestion[0])
         if row is not None:
             self._add_tried(row)
         self.observations.on_end(trial_id, status, row)
@@ -122,15 +122,15 @@ class ModelBasedSearcher(Searcher):
 
     def _update_data(self, context: SuggestContext) -> bool:
         """Update the running trials and, if a fit is due, the training data. Return True if the model is used."""
-        previous, self._running = self._running, {}
+        previous_rows, self._running_rows = self._running_rows, {}
         for trial_id, config in context.pending.items():
-            row = previous.get(trial_id)
+            row = previous_rows.get(trial_id)
             if row is None:
                 row = self.encoder.encode(config)
                 self._add_tried(row)
                 # The suggestion is dropped even if it timed out and the trial runs with another configuration.
                 self._unstarted_suggestions.pop(trial_id, None)
-            self._running[trial_id] = row
+            self._running_rows[trial_id] = row
         fit_seed = context.random.getrandbits(128)
         num_results = self.observations.num_results()
         if num_results < self.num_init:
@@ -148,7 +148,7 @@ class ModelBasedSearcher(Searcher):
 
         assert self._data is not None
         trial_ids = set(self._data.trial_ids_N.tolist())
-        rows = [row for trial_id, row in self._running.items() if trial_id not in trial_ids]
+        rows = [row for trial_id, row in self._running_rows.items() if trial_id not in trial_ids]
         return np.array(rows).reshape(len(rows), self.encoder.num_dims)
 
     def _add_tried(self, row: "Floats") -> None:

@@ -99,7 +99,7 @@ class ObservationStore:
     def __init__(self, encoder: Encoder, levels: Sequence[float] = ()) -> None:
         self._encoder = encoder
         self._levels = tuple(map(round_resource, levels)) or None
-        self._active: dict[int, _ActiveTrial] = {}
+        self._active_trials: dict[int, _ActiveTrial] = {}
         self._free_slots: list[int] = []
         self._num_slots = 0
         self._ids = np.empty(0, np.int64)
@@ -112,48 +112,48 @@ class ObservationStore:
 
     def __contains__(self, trial_id: object) -> bool:
         """Return True if the trial has reported and may report again."""
-        return trial_id in self._active
+        return trial_id in self._active_trials
 
     def num_results(self) -> int:
         """Return the number of trials with a result at the first level."""
         return int(np.isfinite(self._values[: self._num_slots, 0, 0]).sum())
 
     def observe(self, observation: Observation) -> None:
-        active = self._active.get(observation.trial_id)
-        if active is None:
+        active_trial = self._active_trials.get(observation.trial_id)
+        if active_trial is None:
             slot = self._add_trial(observation.trial_id, self._encoder.encode(observation.config))
-            active = self._active[observation.trial_id] = _ActiveTrial(slot)
+            active_trial = self._active_trials[observation.trial_id] = _ActiveTrial(slot)
         numbers = (*observation.losses, observation.infeasibility, *observation.violations)
         if not all(map(math.isfinite, numbers)):
             numbers = (math.inf,) * len(numbers)
-        active.iters.append(observation.iter)
-        active.resources.append(observation.resource)
-        active.numbers.extend(numbers)
+        active_trial.iters.append(observation.iter)
+        active_trial.resources.append(observation.resource)
+        active_trial.numbers.extend(numbers)
         self._num_objectives = len(observation.losses)
         if self._values.shape[2] != len(numbers):  # this is the first report, so all rows are NaN or +inf
             self._values = np.repeat(self._values[:, :, :1], len(numbers), axis=2)
-        self._write(active.slot, observation.resource, numbers)
+        self._write(active_trial.slot, observation.resource, numbers)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
         """Discard the reports of the trial after number `to_iter`."""
-        active = self._active.get(trial_id)
-        if active is None or not active.iters or active.iters[-1] <= to_iter:
+        active_trial = self._active_trials.get(trial_id)
+        if active_trial is None or not active_trial.iters or active_trial.iters[-1] <= to_iter:
             return
         size = self._values.shape[2]
-        num_valid = bisect_right(active.iters, to_iter)
-        del active.iters[num_valid:], active.resources[num_valid:], active.numbers[num_valid * size :]
-        self._values[active.slot] = math.nan
-        for index, resource in enumerate(active.resources):
-            self._write(active.slot, resource, active.numbers[index * size : (index + 1) * size])
+        num_valid = bisect_right(active_trial.iters, to_iter)
+        del active_trial.iters[num_valid:], active_trial.resources[num_valid:], active_trial.numbers[num_valid * size :]
+        self._values[active_trial.slot] = math.nan
+        for index, resource in enumerate(active_trial.resources):
+            self._write(active_trial.slot, resource, active_trial.numbers[index * size : (index + 1) * size])
 
     def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
         """Handle the final end of a trial. `row`: the encoded configuration, in case it failed without a report."""
-        active = self._active.pop(trial_id, None)
-        if active is not None and not active.iters:  # all of its reports were discarded
-            self._free_slots.append(active.slot)
-            active = None
-        if active is not None:
-            slot = active.slot
+        active_trial = self._active_trials.pop(trial_id, None)
+        if active_trial is not None and not active_trial.iters:  # all of its reports were discarded
+            self._free_slots.append(active_trial.slot)
+            active_trial = None
+        if active_trial is not None:
+            slot = active_trial.slot
         elif status == "Failed" and row is not None:
             slot = self._add_trial(trial_id, row)
         else:
@@ -232,8 +232,8 @@ def _select_subset(losses_NM: Floats, infeasibility_N: Floats, max_rows: int) ->
     ranks_N = losses_NM.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable").sum(axis=1)
     is_kept = np.zeros(len(infeasibility_N), bool)
     is_kept[np.lexsort((ranks_N, infeasibility_N))[: max_rows // 4]] = True
-    remaining = np.flatnonzero(~is_kept)
-    is_kept[remaining[len(remaining) - (max_rows - max_rows // 4) :]] = True
+    other_indices = np.flatnonzero(~is_kept)
+    is_kept[other_indices[len(other_indices) - (max_rows - max_rows // 4) :]] = True
     return np.flatnonzero(is_kept)
 
 

@@ -40,19 +40,19 @@ class _TruncatedNormals:
         exists_N = ~np.isnan(units_N)
         self._centers = np.append(np.where(exists_N, units_N, center), center)
         self._stds = np.append(np.where(exists_N, std, prior_std), prior_std)
-        self._below = ndtr(-self._centers / self._stds)  # probability below 0
-        self._inside = ndtr((1.0 - self._centers) / self._stds) - self._below  # probability in [0, 1]
+        self._probability_below = ndtr(-self._centers / self._stds)
+        self._probability_inside = ndtr((1.0 - self._centers) / self._stds) - self._probability_below
 
     def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
         """Return the log densities, (C, N + 1). Points without the hyperparameter have a log density of 0."""
         z = (units_C[:, None] - self._centers) / self._stds
-        log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._inside) + _LOG_SQRT_2PI)
+        log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._probability_inside) + _LOG_SQRT_2PI)
         log_density[np.isnan(units_C)] = 0.0
         return log_density
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
         """Return a draw from each kernel, (C,). `kernel_C`: indices of kernels. `u_C`: uniform random numbers."""
-        z_C = ndtri(self._below[kernel_C] + u_C * self._inside[kernel_C])
+        z_C = ndtri(self._probability_below[kernel_C] + u_C * self._probability_inside[kernel_C])
         return np.asarray(np.clip(self._centers[kernel_C] + z_C * self._stds[kernel_C], 0.0, _BELOW_ONE))
 
 

@@ -43,7 +43,7 @@ class GridSearcher(Searcher):
         else:
             self.num_points = checked_int("num_points", num_points, 1)
         self._num_suggested = 0
-        self._remaining: Iterator[dict[str, object]] | None = None
+        self._remaining_configs: Iterator[dict[str, object]] | None = None
 
     def check(self, space: Space) -> None:
         for name in self.num_points if isinstance(self.num_points, dict) else ():
@@ -52,17 +52,17 @@ class GridSearcher(Searcher):
 
     def begin(self, space: Space, seed: int) -> None:
         self._num_suggested = 0
-        self._remaining = None
+        self._remaining_configs = None
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        if self._remaining is None:
+        if self._remaining_configs is None:
             points = self.num_points
             numbers = {
                 name: points if isinstance(points, int) else points.get(name, _DEFAULT_POINTS)
                 for name in context.space.domains
             }
-            self._remaining = islice(context.space.grid(numbers), self._num_suggested, None)
-        config = next(self._remaining, None)
+            self._remaining_configs = islice(context.space.grid(numbers), self._num_suggested, None)
+        config = next(self._remaining_configs, None)
         self._num_suggested += config is not None
         return config
 
@@ -73,7 +73,7 @@ class GridSearcher(Searcher):
         return {"name": "GridSearcher", "num_points": self.num_points}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_remaining": None}  # generators cannot be copied
+        return {**self.__dict__, "_remaining_configs": None}  # generators cannot be copied
 
 
 @final

@@ -40,8 +40,8 @@ class TriedConfigs:
         """Return `config` or, if it was tried, a random replacement. Record the returned configuration as tried."""
         if len(self._keys) >= (self._size or math.inf) or not (self._size or self._has_conditions):
             return config
-        for running in context.pending.values():
-            self.add(running)
+        for running_config in context.pending.values():
+            self.add(running_config)
         if self._size:
             if self._key(config) in self._keys and len(self._keys) < self._size:
                 config = self._find_untried(context.random.randrange(self._size))

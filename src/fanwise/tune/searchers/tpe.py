@@ -52,29 +52,29 @@ class TPESearcher(ModelBasedSearcher):
         self._num_good = num_good
         # Weights decrease with the rank, as in the recombination of CMA-ES.
         weights = math.log(num_good + 1) - np.log(np.arange(1, num_good + 1))
-        self._good = ParzenEstimator(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
-        self._bad_ND = data.rows_ND[np.sort(order[num_good:])]
+        self._good_density = ParzenEstimator(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
+        self._bad_rows_ND = data.rows_ND[np.sort(order[num_good:])]
 
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         import numpy as np
 
         from .parzen import ParzenEstimator
 
-        num_bad = len(self._bad_ND)
+        num_bad = len(self._bad_rows_ND)
         pending_weight = max(1.0, num_bad / self._num_good)
         weights = np.ones(num_bad + len(pending_PD))
         weights[num_bad:] = pending_weight
-        bad = ParzenEstimator(
+        bad_density = ParzenEstimator(
             self.encoder,
-            np.concatenate((self._bad_ND, pending_PD)),
+            np.concatenate((self._bad_rows_ND, pending_PD)),
             weights,
             bandwidth_factor=_BAD_BANDWIDTH,
             # The uniform prior has a smaller share of this density than of the density of the good trials, which favors
             # unexplored regions. With equal shares, the influence of user-defined priors fades as trials are added.
             prior_weight=pending_weight if self.encoder.priors else 1.0,
         )
-        candidates = self._good.sample(self.num_candidates, rng)
-        log_ratios = self._good.log_density(candidates) - bad.log_density(candidates)
+        candidates = self._good_density.sample(self.num_candidates, rng)
+        log_ratios = self._good_density.log_density(candidates) - bad_density.log_density(candidates)
         return candidates[np.argsort(-log_ratios, kind="stable")]
 
     def describe(self) -> dict[str, object]:

@@ -120,10 +120,10 @@ class Multiples(FiniteDomain):
         nearest = round(ratio)
         if abs(ratio - nearest) > (0 if self._is_int else _TOLERANCE):
             number = int if self._is_int else float
-            below, above = number(math.floor(ratio) * step), number(math.ceil(ratio) * step)
+            lower_neighbor, upper_neighbor = number(math.floor(ratio) * step), number(math.ceil(ratio) * step)
             raise ValueError(
                 f"{self.domain_type}: {bound} {value!r} is not a multiple of q = {self.q!r}; "
-                f"the nearest ones are {below!r} and {above!r}"
+                f"the nearest ones are {lower_neighbor!r} and {upper_neighbor!r}"
             )
         return nearest
 
@@ -229,8 +229,8 @@ class FinRange(FiniteDomain):
     def _points_differ(self) -> bool:
         steps, scale = self.size - 1, self._scale
         if scale is None:
-            largest = max(abs(self.lower), abs(self.upper))
-            return self.cast_int or (self.upper - self.lower) / steps > 8 * math.ulp(largest)
+            largest_bound = max(abs(self.lower), abs(self.upper))
+            return self.cast_int or (self.upper - self.lower) / steps > 8 * math.ulp(largest_bound)
         if not self.cast_int:
             second = scale.at(1 / steps) if steps > 1 else self.upper
             return second - self.lower > 8 * math.ulp(second)
@@ -270,11 +270,11 @@ class FinRange(FiniteDomain):
         if not is_number(value) or not abs(value) <= _MAX_FLOAT:
             return None
         steps = self.size - 1
-        clipped = min(max(value, self.lower), self.upper)
+        clipped_value = min(max(value, self.lower), self.upper)
         if self._scale is not None:
-            u = 1.0 if clipped == self.upper else self._scale.position(clipped)
+            u = 1.0 if clipped_value == self.upper else self._scale.position(clipped_value)
         else:
-            u = (clipped - self.lower) / (self.upper - self.lower)
+            u = (clipped_value - self.lower) / (self.upper - self.lower)
         guess = round(u * steps)
         # With cast_int, a neighbor can be nearest, because points are rounded.
         neighbors = (index for index in (guess, guess - 1, guess + 1) if 0 <= index <= steps)
@@ -317,5 +317,5 @@ def _checked_int(label: str, value: object) -> int:
 
 def _check_positive(domain_type: str, lower: float) -> None:
     if lower <= 0:
-        linear = domain_type.replace("log", "")
-        raise ValueError(f"{domain_type}: lower must be above 0, got {lower!r}; to include 0, use {linear}")
+        linear_type = domain_type.replace("log", "")
+        raise ValueError(f"{domain_type}: lower must be above 0, got {lower!r}; to include 0, use {linear_type}")

@@ -192,20 +192,20 @@ def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple
 
     Raises ValueError if the conditions form a cycle.
     """
-    ordered: dict[str, None] = {}
+    sorted_names: dict[str, None] = {}
 
     def visit(name: str, children: tuple[str, ...]) -> None:
         if name in children:
             cycle = " -> ".join((*children[children.index(name) :], name))
             raise ValueError(f"these hyperparameters depend on each other in a cycle: {cycle}")
-        if name not in ordered:
+        if name not in sorted_names:
             for parent in conditions.get(name, ()):
                 visit(parent, (*children, name))
-            ordered[name] = None
+            sorted_names[name] = None
 
     for name in names:
         visit(name, ())
-    return tuple(ordered)
+    return tuple(sorted_names)
 
 
 def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, When]) -> bool:
@@ -238,13 +238,13 @@ def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> di
     for name in queue:
         for parent, values in conditions.get(name, {}).items():
             previous, child = allowed.get(parent, (list(values), name))
-            common = [value for value in previous if is_one_of(value, values)]
-            if not common:
+            common_values = [value for value in previous if is_one_of(value, values)]
+            if not common_values:
                 first, second = format_condition({parent: tuple(previous)}), format_condition({parent: values})
                 raise ValueError(
                     f"{child} and {name} never exist together: {child} only when {first}, {name} only when {second}"
                 )
-            allowed[parent] = (common, name)
+            allowed[parent] = (common_values, name)
             if parent not in queue:
                 queue.append(parent)
     return {parent: values for parent, (values, _) in allowed.items()}

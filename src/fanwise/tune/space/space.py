@@ -250,7 +250,7 @@ class Space:
         return self._make_config(self._plain_values(config, problems))
 
     def _plain_values(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-        """Return normalized values. Raise ValueError with `problems` and those of `config` if there are any."""
+        """Return the normalized values of `config`. Raise ValueError with `problems` and new problems, if any."""
         plain: dict[str, object] = {}
         for name, value in config.items():
             domain = self._domains.get(name)
@@ -351,8 +351,8 @@ def space_from_json(body: Mapping[str, object]) -> Space:
         if not isinstance(entry, Mapping):
             raise ValueError(f"{name!r} is {entry!r}, not the JSON form of a domain or a constant")
         options = {key: entry[key] for key in ("when", "prior", "confidence") if key in entry}
-        inner = {key: value for key, value in entry.items() if key not in options}
-        domain = Constant(inner["constant"]) if set(inner) == {"constant"} else domain_from_json(inner)
+        settings = {key: value for key, value in entry.items() if key not in options}
+        domain = Constant(settings["constant"]) if set(settings) == {"constant"} else domain_from_json(settings)
         mapping[name] = parameter(domain, **options) if options else domain
     return Space(mapping)
 

@@ -106,10 +106,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         warm_start: WarmStart | None,
         callbacks: Sequence[object],
     ) -> None:
-        """Create the experiment, or resume it if `path` exists.
-
-        When resuming, `stop` replaces the recorded criterion, and `seed` must equal the recorded seed, unless None.
-        """
+        """Create the experiment, or resume it if `path` exists. `seed` must then equal the recorded one, or be None."""
         self.path = path
         self.name = path.name
         self._settings = settings
@@ -269,10 +266,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             self._record.commit()
 
     def close(self) -> None:
-        """Suspend the search and close its record. Idempotent.
-
-        After the search is reopened, `ask` returns the trials in flight again.
-        """
+        """Suspend the search and close its record. Idempotent. A reopened search starts with the trials in flight."""
         if self._is_closed:
             return
         self._check_open()
@@ -407,7 +401,7 @@ def open_search(
         scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
             trial runs to its end, and mode, searcher and points_to_evaluate apply.
         name: name of the experiment. None: derived from the time.
-        stop: the stopping criterion. None: no limit.
+        stop: the stopping criterion. None: no limit or, for a resumed experiment, the last criterion.
 
     Raises:
         TypeError, ValueError: invalid arguments, or a space, scheduler or seed that differs from the experiment's.

@@ -36,7 +36,7 @@ class Constraint:
         return f"{self.metric} {self.relation} {self.bound!r}"
 
     def violation(self, value: float) -> float:
-        """Return how far the value is beyond the bound, in the unit of the metric. Values within it give at most 0."""
+        """Return how far the value is beyond the bound, in the unit of the metric. At most 0 if it is not beyond."""
         return value - self.bound if self.relation == "<=" else self.bound - value
 
 

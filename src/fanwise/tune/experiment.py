@@ -269,10 +269,7 @@ class Experiment:
         return importances_of(self._history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
-        """Return a matplotlib figure of the importances, and of the model's predicted ranks over the actual ranks.
-
-        Arguments and errors are those of `importances`.
-        """
+        """Return a matplotlib figure of the importances and of predicted over actual ranks. Raises as `importances`."""
         result = self.importances(metric)
         bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
         return importance(self.name, result.metric, bars, result.predicted, result.actual, result.correlation)

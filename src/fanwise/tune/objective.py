@@ -1,6 +1,6 @@
 """Functions for use inside an objective function: reports, checkpoints, and the trial's id and folder.
 
-    report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> the tuner records their name with the report
+    report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> their folder is recorded with the report
     load_checkpoint() -------------------------> the folder with these files, in the process that resumes the trial
 
 Outside a tuner, there is no checkpoint to load, and the files that `save` writes are deleted at once.

@@ -142,7 +142,7 @@ def _cross_validate(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple
 
 
 def _permute(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows":
-    """Return the rows with the values of one hyperparameter permuted among the rows that have it. All are valid."""
+    """Return valid rows in which the values of one hyperparameter are permuted among the rows that have it."""
     import numpy as np
 
     result = rows.copy()

@@ -25,7 +25,7 @@ class HyperparameterAxis:
 
     Attributes:
         ticks: (position, label) of each tick.
-        positions: position of each trial by its id. Trials without a value in the domain are omitted.
+        positions: {trial id: position}. Trials without a value in the domain are omitted.
     """
 
     name: str
@@ -34,7 +34,7 @@ class HyperparameterAxis:
 
 
 def search_data(history: SearchState) -> SearchData:
-    """Return the reports of a search, and the times of its trials on workers. Non-numeric metrics are omitted."""
+    """Return the reports that contain a number for the metric, and the times of the trials on workers."""
     reports, resource_attr = history.reports, str(history.meta.get("resource_attr"))
     points = [
         ReportPoint(

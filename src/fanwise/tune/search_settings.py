@@ -293,7 +293,7 @@ def check_scheduler(scheduler: object) -> None:
 
 
 def _copy(scheduler: Scheduler) -> Scheduler:
-    """Return a deep copy, because users may pass one scheduler to several searches. TypeError if copying fails."""
+    """Return a deep copy, because users may pass a scheduler to several searches. Raises TypeError if that fails."""
     try:
         return copy.deepcopy(scheduler)
     except Exception as error:  # copying user code may raise any exception

@@ -40,8 +40,8 @@ class StoppingCriterion:
 
     Raises:
         TypeError: a limit has the wrong type or is unknown (the message names the closest one).
-        ValueError: no limit is set, a limit is NaN or not above 0 (metric values may be negative), or of
-            `max_hypervolume` and `reference_point` only one is set.
+        ValueError: no limit is set, a required one is missing, or a limit is NaN or not above 0 (metric values may be
+            negative).
 
     >>> StoppingCriterion(max_time=720)
     Traceback (most recent call last):
@@ -189,7 +189,7 @@ class Counts:
 
 
 class ReachedLimit(NamedTuple):
-    """A limit. `reason`: why the search ends. `lets_running_finish`: True if running trials are not stopped."""
+    """A limit that was reached. `reason`: text for users. `lets_running_finish`: running trials are not stopped."""
 
     reason: str
     lets_running_finish: bool
@@ -198,7 +198,7 @@ class ReachedLimit(NamedTuple):
 def reached_limit(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool = False) -> ReachedLimit | None:
     """Return the limit that was reached, or None. Limits that stop running trials take precedence.
 
-    Called at every event. `is_draining`: new trials have ended, so return only limits that stop running trials.
+    Called at every event. `is_draining`: no new trials start any more, so only limits that stop running trials matter.
     """
     limit_s = criterion.max_wallclock_time
     if limit_s is not None and counts.wallclock_s >= limit_s:

@@ -2,8 +2,8 @@
 
     python -m fanwise.tune.syne_tune program.py     run an unchanged program that imports syne_tune
 
-`install` registers this one module under the names of all Syne Tune modules that the book imports (release 0.3). The
-guide "Coming from Syne Tune" lists the counterparts of other names, options and modules in `fanwise.tune`.
+`install` registers this one module under the names of several modules of Syne Tune (release 0.3), so each of those has
+all names. The guide "Coming from Syne Tune" lists the counterparts of other names and options in `fanwise.tune`.
 """
 
 import argparse

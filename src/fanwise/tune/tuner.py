@@ -308,7 +308,7 @@ class Tuner:
     # -- commands; each can be called from any thread ----------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the search and ask the running trials to stop. A second call kills the trials. Does not block.
+        """End the search and ask the running trials to stop. A second call kills them. Does not block.
 
         Raises:
             ClosedError: the search is not running.
@@ -327,7 +327,7 @@ class Tuner:
         self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Undo `pause`. The trial resumes when a worker is free. Does not block. Raises as `pause`."""
+        """Undo `pause`, so that the trial can resume when a worker is free. Does not block. Raises as `pause`."""
         self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:

@@ -105,10 +105,7 @@ def object_name(value: Any) -> str:
 
 
 def plain_json_or_name(label: str, value: object) -> object:
-    """Return `plain_json(label, value)`, or the name of an object that JSON cannot represent.
-
-    Raises ValueError as `plain_json`.
-    """
+    """Return `plain_json(label, value)` or, if JSON cannot represent the value, its name. Raises ValueError for NaN."""
     try:
         return plain_json(label, value)
     except TypeError:

@@ -207,10 +207,7 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
 
 
 def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, object]:
-    """Return the part of a configuration that is in the space, with the constants of the space.
-
-    Raises ValueError if a value is missing or invalid.
-    """
+    """Return the values that belong to the space, and its constants. Raises ValueError if one is missing or invalid."""
     values: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
         if name in space.domains and name in config and exists(name, values, space.conditions):

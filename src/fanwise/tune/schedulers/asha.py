@@ -39,7 +39,7 @@ _RUNGS: dict[Kind, type[StoppingRung] | type[PromotionRung] | type[QuantileRung]
 
 
 class _Entry(NamedTuple):
-    """A trial's entry in a rung. `iter`: number of the report. `continued`: the decision was CONTINUE."""
+    """A trial's entry in a rung. `iter`: number of the report. `has_continued`: the decision was CONTINUE."""
 
     iter: int
     level_index: int
@@ -181,10 +181,11 @@ class ASHA(AsynchronousHalving):
 class MOASHA(AsynchronousHalving):
     """Multi-objective asynchronous successive halving (Schmucker et al., arXiv 2106.12639).
 
-    When n trials have reached a level, the best floor(n / reduction_factor) of them are the top, at least one. A trial
-    that reaches a level is stopped unless it is in the top. Ties continue until as many trials as the top has have
-    continued. The top is selected by non-dominated sorting, and within a front by an epsilon-net, so that it
-    approximates the whole Pareto front. A decision takes O(n log n) time for two objectives, at most O(n^2) for more.
+    When n trials have reached a level, the best floor(n / reduction_factor) of them, at least one, are the top. A trial
+    that reaches a level is stopped unless it is in the top, or ties with a trial in the top and fewer trials have
+    continued than the top contains. The top is selected by non-dominated sorting, and within a front by an epsilon-net,
+    so that it approximates the whole Pareto front. A decision takes O(n log n) time for two objectives, and at most
+    O(n^2) for more.
 
     Args:
         searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.

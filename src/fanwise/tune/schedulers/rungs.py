@@ -22,16 +22,16 @@ class Rung(Protocol):
         """Add an entry. Return the decision about its trial."""
 
     def remove(self, key: Key, *, has_continued: bool) -> None:
-        """Remove an entry. `continued`: True if `enter` returned CONTINUE."""
+        """Remove an entry. `has_continued`: True if `enter` returned CONTINUE."""
 
 
 @final
 class StoppingRung:
     """A rung whose trials continue if they are in the top. The top is the best floor(n / eta) entries, at least one.
 
-    Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first ties would fill the top, and all
-    later ties would be stopped. So a trial that equals the worst entry of the top also continues if the number of
-    trials that have continued is below the size of the top.
+    Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of these trials would fill the top,
+    and all later ones would be stopped. So a trial that equals the worst entry of the top also continues if fewer
+    trials have continued than the top contains.
 
     >>> rung = StoppingRung(3.0)
     >>> [str(rung.enter((0.0, 0.9, number, 0))) for number in range(6)]

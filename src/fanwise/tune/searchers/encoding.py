@@ -112,7 +112,7 @@ class Encoder:
         return rows
 
     def sample(self, n: int, rng: np.random.Generator, *, use_priors: bool = False) -> Rows:
-        """Sample n rows uniformly or, for hyperparameters with a prior and if `use_priors`, from the prior."""
+        """Sample n rows uniformly. If `use_priors`, sample hyperparameters that have a prior from the prior."""
         units = rng.random((n, self.num_dims))
         if use_priors:
             for d, prior in self.priors.items():
@@ -153,7 +153,7 @@ class Encoder:
         return shares.unit_of(np.arange(self.domains[dim].num_values or 0))
 
     def keys(self, rows: Rows) -> list[bytes]:
-        """Return a key for each row. Keys are equal if all values are, up to 2**-40 in the units of real numbers."""
+        """Return a key for each row. Equal rows have equal keys. Units of real numbers are rounded to 40 bits."""
         return [ranks.tobytes() for ranks in self.ranks(rows)]
 
     def features(self, rows: Rows) -> Floats:

@@ -166,8 +166,8 @@ class ObservationStore:
         """Return the training data.
 
         Args:
-            min_results: number of results that a level needs. The highest level with as many results is used, or the
-                first level if there is none.
+            min_results: number of results that a level needs to be used. The highest such level is used, or the first
+                level if there is none.
             max_rows: maximum number of trials. A quarter are the best, the others the latest.
         """
         values = self._values[: self._num_slots]
@@ -209,7 +209,7 @@ class ObservationStore:
         return slot
 
     def _write(self, slot: int, resource: float, numbers: Sequence[float]) -> None:
-        """Store a report as the result at the levels that it is the first to reach, or else as the last report."""
+        """Store a report as the result at each level that it is the first to reach or, without levels, as the last."""
         if self._levels is None:
             self._values[slot, 0] = numbers
             return

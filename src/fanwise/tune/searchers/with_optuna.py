@@ -6,7 +6,7 @@ Domains are converted to these distributions:
     randint, lograndint, qrandint; finrange with cast_int if its step is an integer          IntDistribution
     choice; a constant is a single category                                                  CategoricalDistribution
 
-In the study, the value of another domain is its index, or a number in [0, 1). The study minimizes losses. Trials are
+A value of another domain is represented by its index, or by a number in [0, 1). The study minimizes losses. Trials are
 RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or the last report is not finite).
 """
 

@@ -3,7 +3,7 @@
     search                                       choice   reason
     several objectives                           tpe      ranks trials by non-dominated sorting
     a space with conditions                      tpe      handles conditional hyperparameters
-    at most 5 trials, or one per worker          sobol    a model would have too few results, or none
+    at most 5 trials, or at most one per worker  sobol    a model would have too few results, or none
     otherwise, with scikit-learn                 forest   best mean rank with up to 40 trials in the benchmarks
     otherwise                                    tpe      next best without extra dependencies
 

@@ -64,9 +64,9 @@ class OptunaSearcher(Searcher):
     samplers need only the study.
 
     Args:
-        sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. It is called with
-            `seed=` and the options when the search begins. For a sampler without a seed, pass a function such as
-            `lambda seed: PartialFixedSampler({"x": 1}, TPESampler(seed=seed))`.
+        sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. The class or
+            function is called with `seed=` and the options when the search begins. For a sampler without a seed, pass a
+            function such as `lambda seed: PartialFixedSampler({"x": 1}, TPESampler(seed=seed))`.
         suggest_timeout_s: seconds that a free worker waits for a suggestion before it gets a random configuration.
             None: no limit.
         options: options of the sampler.
@@ -112,7 +112,7 @@ class OptunaSearcher(Searcher):
         self._encoder = Encoder(space)
         self._num_configurations = space.num_configurations
         self._tried_keys: set[bytes] = set()  # keys of suggested and running configurations
-        self._num_added = 0
+        self._num_added = 0  # trials in the study that the sampler did not suggest
         self._open_suggestion: _OpenSuggestion | None = None
         self._trials: dict[int, _Trial] = {}
 

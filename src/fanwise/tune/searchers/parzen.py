@@ -43,7 +43,7 @@ class _TruncatedNormals:
         self._probability_below = ndtr(-self._centers / self._stds)
         self._probability_inside = ndtr((1.0 - self._centers) / self._stds) - self._probability_below
 
-    def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
+    def log_density(self, units_C: Floats, indices_C: Ints) -> Floats:
         """Return the log densities, (C, N + 1). Points without the hyperparameter have a log density of 0."""
         z = (units_C[:, None] - self._centers) / self._stds
         log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._probability_inside) + _LOG_SQRT_2PI)
@@ -63,20 +63,20 @@ class _Tables:
     `probabilities` has one row per value, for the trials with this value, and the last row for the prior.
     """
 
-    def __init__(self, ranks_N: Ints, probabilities: Floats, shares_K: Floats, units_K: Floats) -> None:
-        # Rank -1 means that the hyperparameter does not exist in the trial. It selects the last row, the prior.
-        self._rows = np.append(ranks_N, -1)
+    def __init__(self, indices_N: Ints, probabilities: Floats, shares_K: Floats, units_K: Floats) -> None:
+        # Index -1 means that the hyperparameter does not exist in the trial. It selects the last row, the prior.
+        self._rows = np.append(indices_N, -1)
         # Log densities relative to the shares. The last column is 0, for points without the hyperparameter.
         self._logs = np.pad(np.log(np.maximum(probabilities / shares_K, _MIN_PROBABILITY)), ((0, 0), (0, 1)))
         self._sums = probabilities.cumsum(axis=1)
         self._units_K = units_K
 
-    def log_density(self, units_C: Floats, ranks_C: Ints) -> Floats:
-        return np.asarray(self._logs[self._rows[None, :], ranks_C[:, None]])
+    def log_density(self, units_C: Floats, indices_C: Ints) -> Floats:
+        return np.asarray(self._logs[self._rows[None, :], indices_C[:, None]])
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        ranks_C = (self._sums[self._rows[kernel_C]] <= u_C[:, None]).sum(axis=1)
-        return np.asarray(self._units_K[np.minimum(ranks_C, len(self._units_K) - 1)])
+        indices_C = (self._sums[self._rows[kernel_C]] <= u_C[:, None]).sum(axis=1)
+        return np.asarray(self._units_K[np.minimum(indices_C, len(self._units_K) - 1)])
 
 
 @final
@@ -97,17 +97,17 @@ class ParzenEstimator:
         self._weights = weights / weights.sum()
         self._log_weights = np.log(self._weights)
         scott_factor = bandwidth_factor * max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
-        ranks_ND = encoder.ranks(rows_ND)
+        indices_ND = encoder.value_indices(rows_ND)
         self._kernels = [
-            _make_kernels(encoder, d, rows_ND[:, d], ranks_ND[:, d], scott_factor) for d in range(encoder.num_dims)
+            _make_kernels(encoder, d, rows_ND[:, d], indices_ND[:, d], scott_factor) for d in range(encoder.num_dims)
         ]
 
     def log_density(self, points_CD: Rows) -> Floats:
         """Return the log density of each point, (C,)."""
-        ranks_CD = self._encoder.ranks(points_CD)
+        indices_CD = self._encoder.value_indices(points_CD)
         logs = np.zeros((len(points_CD), len(self._weights))) + self._log_weights
         for d, kernels in enumerate(self._kernels):
-            logs += kernels.log_density(points_CD[:, d], ranks_CD[:, d])
+            logs += kernels.log_density(points_CD[:, d], indices_CD[:, d])
         largest_C = logs.max(axis=1)
         return np.asarray(largest_C + np.log(np.exp(logs - largest_C[:, None]).sum(axis=1)))
 
@@ -121,7 +121,7 @@ class ParzenEstimator:
 
 
 def _make_kernels(
-    encoder: Encoder, d: int, units_N: Floats, ranks_N: Ints, scott_factor: float
+    encoder: Encoder, d: int, units_N: Floats, indices_N: Ints, scott_factor: float
 ) -> _TruncatedNormals | _Tables:
     domain, prior = encoder.domains[d], encoder.priors.get(d)
     num_values = domain.num_values
@@ -138,7 +138,7 @@ def _make_kernels(
             prior_row = np.full(num_values, (1.0 - probability) / max(1, num_values - 1))
             prior_row[int(center * num_values)] = probability
         rows = np.vstack(((1.0 - smoothing) * identity + smoothing * uniform, prior_row))
-        return _Tables(ranks_N, rows, uniform, encoder.value_units(d))
+        return _Tables(indices_N, rows, uniform, encoder.value_units(d))
     std = scott_factor * _standard_deviation(units_N, center, prior_std)
     std = min(1.0, max(std, _MIN_STD, _MIN_STD_SHARES / num_values if num_values else 0.0))
     if num_values is None or num_values > _MAX_TABLE_SIZE:
@@ -148,7 +148,7 @@ def _make_kernels(
     stds = np.append(np.full(num_values, std), prior_std)
     z = (units_K - np.append(units_K, center)[:, None]) / stds[:, None]
     weights = np.exp(-0.5 * z * z) * shares_K
-    return _Tables(ranks_N, weights / weights.sum(axis=1, keepdims=True), shares_K, units_K)
+    return _Tables(indices_N, weights / weights.sum(axis=1, keepdims=True), shares_K, units_K)
 
 
 def _standard_deviation(units_N: Floats, center: float, prior_std: float) -> float:

@@ -70,7 +70,7 @@ class ModelBasedSearcher(Searcher):
         self._running_rows: dict[int, Floats] = {}  # rows of the running trials at the last request, by trial id
         self._unstarted_suggestions: dict[int, tuple[Floats, bytes]] = {}  # trial id -> (row, key)
         self._initial_design: Rows | None = None
-        self._num_initial = 0
+        self._initial_index = 0  # of the next row of the initial design
         self._data: TrainingData | None = None
         self._fit_seed = 0
         self._is_fitted = False
@@ -170,6 +170,5 @@ class ModelBasedSearcher(Searcher):
     def _next_initial_row(self) -> "Rows":
         if self._initial_design is None:
             self._initial_design = self.encoder.initial_design(self._seed)
-        index = self._num_initial
-        self._num_initial += 1
-        return self._initial_design[index : index + 1]
+        self._initial_index += 1
+        return self._initial_design[self._initial_index - 1 : self._initial_index]

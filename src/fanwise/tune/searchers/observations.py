@@ -171,11 +171,11 @@ class ObservationStore:
             max_rows: maximum number of trials. A quarter are the best, the others the latest.
         """
         values = self._values[: self._num_slots]
-        level = 0
+        level_index = 0
         if self._levels is not None:
             counts = np.isfinite(values[:, :, 0]).sum(axis=0)
-            level = int(max(np.flatnonzero(counts >= min_results), default=0))
-        numbers = values[:, level]
+            level_index = int(max(np.flatnonzero(counts >= min_results), default=0))
+        numbers = values[:, level_index]
         slots = np.flatnonzero(~np.isnan(numbers[:, 0]))
         slots = slots[np.argsort(self._ids[slots])]
         if max_rows is not None and len(slots) > max_rows:
@@ -188,7 +188,7 @@ class ObservationStore:
             violations_NC=numbers[slots, self._num_objectives + 1 :],
             infeasibility_N=numbers[slots, self._num_objectives],
             is_over_N=self._is_over[slots],
-            level=None if self._levels is None else self._levels[level],
+            level=None if self._levels is None else self._levels[level_index],
         )
 
     def _add_trial(self, trial_id: int, row: Floats) -> int:
@@ -213,9 +213,9 @@ class ObservationStore:
         if self._levels is None:
             self._values[slot, 0] = numbers
             return
-        for level in range(bisect_right(self._levels, resource)):
-            if math.isnan(self._values[slot, level, 0]):
-                self._values[slot, level] = numbers
+        for level_index in range(bisect_right(self._levels, resource)):
+            if math.isnan(self._values[slot, level_index, 0]):
+                self._values[slot, level_index] = numbers
 
 
 def _resize(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

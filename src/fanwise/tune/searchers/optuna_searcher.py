@@ -167,15 +167,15 @@ class OptunaSearcher(Searcher):
 
         study = self._study
         study.reseed(KeyedRandom(f"{self._seed}/optuna/{context.number}").getrandbits(32))
-        tries = _MAX_TRIES
+        remaining_tries = _MAX_TRIES
         if study.suggests_each_config_once:  # the sampler may repeat configurations that it did not suggest
-            tries += self._num_added
-        while tries and len(self._tried_keys) != self._num_configurations and not study.is_exhausted:
+            remaining_tries += self._num_added
+        while remaining_tries and len(self._tried_keys) != self._num_configurations and not study.is_exhausted:
             number, config = study.suggest()
             if self._add_tried(config):
                 return _OpenSuggestion(number, context.trial_id, config)
             study.end(number, "Failed", None)
-            tries -= 1
+            remaining_tries -= 1
         if study.suggests_each_config_once or study.is_exhausted:
             return None
         row = self._encoder.untried_row(self._tried_keys, seeded_rng(context.random.getrandbits(128)))
@@ -218,7 +218,7 @@ class OptunaSearcher(Searcher):
                 suggestion = self._open_suggestion
                 if not trial.reports and (suggestion is None or suggestion.config != trial.config):
                     return  # the trial is not in the study and has no result
-                trial.number = self._start(trial.config)
+                trial.number = self._start_in_study(trial.config)
             if trial.is_paused:
                 self._study.resume(trial.number)
             self._study.end(trial.number, status, trial.result)
@@ -231,18 +231,18 @@ class OptunaSearcher(Searcher):
                 trial = self._trials[trial_id] = _Trial(dict(config))
                 self._add_tried(config)
             if trial.number is None:
-                trial.number = self._start(trial.config)
+                trial.number = self._start_in_study(trial.config)
             elif trial.is_paused:
                 trial.is_paused = False
                 self._study.resume(trial.number)
         for trial_id, trial in self._trials.items():
             if trial_id not in pending and trial.result is not None and not trial.is_paused:
                 if trial.number is None:
-                    trial.number = self._start(trial.config)
+                    trial.number = self._start_in_study(trial.config)
                 trial.is_paused = True
                 self._study.end(trial.number, "Stopped", trial.result)
 
-    def _start(self, config: Mapping[str, object]) -> int:
+    def _start_in_study(self, config: Mapping[str, object]) -> int:
         """Use the open suggestion if it has this configuration, or add a trial. Return its number in the study."""
         suggestion = self._open_suggestion
         if suggestion is not None and suggestion.config == config:

@@ -33,8 +33,8 @@ try:
 except ImportError as error:
     raise NotInstalled("OptunaSearcher needs Optuna. Install it: pip install 'fanwise[optuna]'.") from error
 
-# Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 is not used: it needs
-# the trial returned by `ask`.
+# Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 is not used, because
+# it needs the trial returned by `ask`.
 _CONSTRAINTS = "constraints"
 _EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Samplers whose only state is the study and their random number generator.

@@ -195,7 +195,7 @@ class Multiples(FiniteDomain):
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class FinRange(FiniteDomain):
-    """`size` equally spaced numbers from lower to upper inclusive. Created by `finrange` and `logfinrange`."""
+    """`size` points, equally spaced on a linear or log scale. Created by `finrange` and `logfinrange`."""
 
     domain_type: Literal["finrange", "logfinrange"]
     lower: float
@@ -204,7 +204,7 @@ class FinRange(FiniteDomain):
     cast_int: bool = False
     _scale: LogScale | None = field(init=False, repr=False, compare=False)
     # Numerators of lower and upper, and their common denominator.
-    _exact: tuple[int, int, int] = field(init=False, repr=False, compare=False)
+    _bound_fractions: tuple[int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checked_bool(f"{self.domain_type}: cast_int", self.cast_int)
@@ -214,7 +214,7 @@ class FinRange(FiniteDomain):
         if size < 2:
             raise ValueError(f"{self.domain_type}: size must be at least 2, got {size!r}")
         (a, c), (b, d) = (Fraction(repr(bound)).as_integer_ratio() for bound in (lower, upper))
-        set_fields(self, lower=lower, upper=upper, size=size, _exact=(a * d, b * c, c * d), _scale=None)
+        set_fields(self, lower=lower, upper=upper, size=size, _bound_fractions=(a * d, b * c, c * d), _scale=None)
         if self.domain_type == "logfinrange":
             _check_positive(self.domain_type, lower)
             set_fields(self, _scale=LogScale(lower, upper))
@@ -227,20 +227,20 @@ class FinRange(FiniteDomain):
             )
 
     def _points_differ(self) -> bool:
-        steps, scale = self.size - 1, self._scale
+        num_steps, scale = self.size - 1, self._scale
         if scale is None:
             largest_bound = max(abs(self.lower), abs(self.upper))
-            return self.cast_int or (self.upper - self.lower) / steps > 8 * math.ulp(largest_bound)
+            return self.cast_int or (self.upper - self.lower) / num_steps > 8 * math.ulp(largest_bound)
         if not self.cast_int:
-            second = scale.at(1 / steps) if steps > 1 else self.upper
-            return second - self.lower > 8 * math.ulp(second)
+            second_point = scale.at(1 / num_steps) if num_steps > 1 else self.upper
+            return second_point - self.lower > 8 * math.ulp(second_point)
         # The gaps grow. When they reach 1, rounding cannot merge two points.
         index = 0
-        while index < steps - 1 and scale.at((index + 1) / steps) - scale.at(index / steps) < 1:
+        while index < num_steps - 1 and scale.at((index + 1) / num_steps) - scale.at(index / num_steps) < 1:
             if self.value_at(index) == self.value_at(index + 1):
                 return False
             index += 1
-        return self.value_at(steps - 1) < self.upper
+        return self.value_at(num_steps - 1) < self.upper
 
     def __repr__(self) -> str:
         bounds = f"{self.lower!r}, {self.upper!r}, {self.size!r}"
@@ -254,14 +254,14 @@ class FinRange(FiniteDomain):
         return self.size
 
     def value_at(self, index: int) -> float:
-        steps = self.size - 1
-        if index in (0, steps):
+        num_steps = self.size - 1
+        if index in (0, num_steps):
             return self.upper if index else self.lower
         if self._scale is not None:
-            value = self._scale.at_step(index, steps)
+            value = self._scale.at_step(index, num_steps)
             return math.floor(value + 0.5) if self.cast_int else value
-        lower, upper, denominator = self._exact
-        numerator, denominator = lower * (steps - index) + upper * index, denominator * steps
+        lower, upper, denominator = self._bound_fractions
+        numerator, denominator = lower * (num_steps - index) + upper * index, denominator * num_steps
         # Integer arithmetic, because floats would be rounded more than once.
         return (2 * numerator + denominator) // (2 * denominator) if self.cast_int else numerator / denominator
 
@@ -269,15 +269,15 @@ class FinRange(FiniteDomain):
         """Return the index of a point, or None. Ignore rounding errors, so 0.3 is in finrange(0.1, 1.0, 10)."""
         if not is_number(value) or not abs(value) <= _MAX_FLOAT:
             return None
-        steps = self.size - 1
+        num_steps = self.size - 1
         clipped_value = min(max(value, self.lower), self.upper)
         if self._scale is not None:
             u = 1.0 if clipped_value == self.upper else self._scale.position(clipped_value)
         else:
             u = (clipped_value - self.lower) / (self.upper - self.lower)
-        guess = round(u * steps)
+        guess = round(u * num_steps)
         # With cast_int, a neighbor can be nearest, because points are rounded.
-        neighbors = (index for index in (guess, guess - 1, guess + 1) if 0 <= index <= steps)
+        neighbors = (index for index in (guess, guess - 1, guess + 1) if 0 <= index <= num_steps)
         index = min(neighbors, key=lambda index: abs(self.value_at(index) - value))
         point = self.value_at(index)
         step = abs(point - self.value_at(index - 1 if index else 1))

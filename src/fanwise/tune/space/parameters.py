@@ -38,7 +38,7 @@ _MAX_Z_SQUARED = 64.0  # keeps the probability of every value above 0
 @final
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A distribution around a value. `confidence` is between 0 and 1, exclusive."""
+    """A distribution around `center`, as described above. `confidence` is between 0 and 1, exclusive."""
 
     center: Value
     confidence: float

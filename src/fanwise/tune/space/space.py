@@ -67,7 +67,7 @@ class Space:
 
     Raises:
         TypeError: a name is not a str, or a constant is a bare list or tuple or cannot be represented in JSON.
-        ValueError: an empty name, a constant of NaN, or an invalid condition or prior.
+        ValueError: a name is empty, a constant is NaN, or a condition or prior is invalid.
 
     >>> from random import Random
     >>> from fanwise.tune import loguniform
@@ -97,6 +97,7 @@ class Space:
                 self._domains[name] = domain_or_constant
             else:
                 self._constants[name] = _checked_constant(name, domain_or_constant)
+        # A configuration with None for every hyperparameter. `_make_config` copies it, because that is fast.
         self._template: dict[str, object] = {name: self._constants.get(name) for name in self._names}
         self._mutable_constants = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
         parameters = {name: entry for name, entry in mapping.items() if isinstance(entry, Parameter)}
@@ -109,10 +110,10 @@ class Space:
         self._parents_first = parents_first(self._names, self._conditions)
 
     def __repr__(self) -> str:
-        entries = (f"{name!r}: {self._format(name)}" for name in self._names)
+        entries = (f"{name!r}: {self._format_entry(name)}" for name in self._names)
         return f"Space({{{', '.join(entries)}}})"
 
-    def _format(self, name: str) -> str:
+    def _format_entry(self, name: str) -> str:
         entry = self._domains.get(name, self._constants.get(name))
         options = []
         if name in self._conditions:

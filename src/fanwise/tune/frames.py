@@ -31,11 +31,11 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
 
     reports, trials = history.reports, list(history.trials.values())
     mask = np.array(history.counted_mask(), bool)
-    trial_ids = np.array(reports.trial_ids, np.int64)[mask]
-    ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
-    order = np.argsort(ids_of_trials)
+    report_trial_ids = np.array(reports.trial_ids, np.int64)[mask]
+    trial_ids = np.array([trial.trial_id for trial in trials], np.int64)
+    order = np.argsort(trial_ids)
     # trial_indices[i] is the index in `trials` of the trial of report i.
-    trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
+    trial_indices = order[np.searchsorted(trial_ids[order], report_trial_ids)] if trials else np.zeros(0, np.int64)
     statuses = [history.status_of(trial, dead=dead) for trial in trials]
     columns: dict[str, Any] = {
         name: _series(values).take(trial_indices).reset_index(drop=True) for name, values in _configs(trials).items()
@@ -55,7 +55,7 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         _column_name(name, other_names): _series(list(compress(values, mask)))
         for name, values in reports.values.items()
     }
-    return pd.DataFrame({"trial_id": trial_ids, **value_columns, **columns})
+    return pd.DataFrame({"trial_id": report_trial_ids, **value_columns, **columns})
 
 
 def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":

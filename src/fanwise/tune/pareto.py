@@ -247,8 +247,8 @@ def _exclusive_volume(point: Sequence[float], points: Sequence[Sequence[float]],
     volume = 1.0
     for loss, limit in zip(point, reference, strict=True):
         volume *= limit - loss
-    shared = [tuple(map(max, point, p)) for p in points]
-    return volume - _volume(_non_dominated(shared), reference)
+    overlaps = [tuple(map(max, point, p)) for p in points]  # best corner of the box that `point` and p both dominate
+    return volume - _volume(_non_dominated(overlaps), reference)
 
 
 def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> float:

@@ -81,7 +81,7 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         if self.stop is None:
-            raise ValueError("a search needs an end: stop=StoppingCriterion(...)")
+            raise ValueError("a search needs an end: pass stop=StoppingCriterion(...)")
         if not isinstance(self.stop, StoppingCriterion):
             raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
         reference_losses(self.stop, self.scheduler.objectives)  # raises if the reference point has other names

@@ -28,9 +28,9 @@ class ParetoPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class FiniteReport:
-    """A report with finite values for all objectives. `row`: the report's row in `SearchState.reports`."""
+    """A report with finite values for all objectives. `index`: index of the report in `SearchState.reports`."""
 
-    row: int
+    index: int
     values: tuple[float, ...]
     losses: tuple[float, ...]
     is_feasible: bool
@@ -43,14 +43,14 @@ def finite_reports(history: SearchState) -> tuple[list[FiniteReport], int]:
     """
     objectives = history.objectives
     reports, num_skipped = [], 0
-    for row, infeasibility, values in history.counted_reports(*(objective.metric for objective in objectives)):
+    for index, infeasibility, values in history.counted_reports(*(objective.metric for objective in objectives)):
         if not all(map(is_number, values)):
             continue
         if not all(map(math.isfinite, values)):
             num_skipped += 1
             continue
         losses = tuple(objective.loss(float(value)) for objective, value in zip(objectives, values, strict=True))
-        reports.append(FiniteReport(row, tuple(map(float, values)), losses, is_feasible=not infeasibility))
+        reports.append(FiniteReport(index, tuple(map(float, values)), losses, is_feasible=not infeasibility))
     return reports, num_skipped
 
 
@@ -70,8 +70,8 @@ def pareto_points(history: SearchState) -> list[ParetoPoint]:
     names, columns = [objective.metric for objective in history.objectives], history.reports
     return [
         ParetoPoint(
-            trial_id := columns.trial_ids[report.row],
-            columns.iters[report.row],
+            trial_id := columns.trial_ids[report.index],
+            columns.iters[report.index],
             dict(zip(names, report.values, strict=True)),
             dict(history.trials[trial_id].config),
         )

@@ -81,9 +81,9 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     objective = history.objectives[0] if metric is None else objectives[metric]
     encoder = Encoder(space_from_json(history.meta["space"]))
     losses: dict[int, float] = {}  # trial id -> loss of its best feasible report
-    for row, infeasibility, (value,) in history.counted_reports(objective.metric):
+    for index, infeasibility, (value,) in history.counted_reports(objective.metric):
         if not infeasibility and isinstance(value, (int, float)) and math.isfinite(value):
-            trial_id, loss = history.reports.trial_ids[row], objective.loss(float(value))
+            trial_id, loss = history.reports.trial_ids[index], objective.loss(float(value))
             losses[trial_id] = min(losses.get(trial_id, loss), loss)
     statuses = {trial_id: history.status_of(history.trials[trial_id]) for trial_id in losses}
     trial_ids = sorted(trial_id for trial_id, status in statuses.items() if status != "Failed")

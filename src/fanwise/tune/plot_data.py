@@ -38,15 +38,15 @@ def search_data(history: SearchState) -> SearchData:
     reports, resource_attr = history.reports, str(history.meta.get("resource_attr"))
     points = [
         ReportPoint(
-            reports.trial_ids[row],
-            reports.t_s[row],
-            reports.iters[row],
+            reports.trial_ids[index],
+            reports.t_s[index],
+            reports.iters[index],
             float(value),
             round_resource(float(resource)) if isinstance(resource, (int, float)) else None,
-            reports.decisions[row],
+            reports.decisions[index],
             feasible=not infeasibility,
         )
-        for row, infeasibility, (value, resource) in history.counted_reports(history.metric, resource_attr)
+        for index, infeasibility, (value, resource) in history.counted_reports(history.metric, resource_attr)
         if isinstance(value, (int, float))
     ]
     return replace(search_data_without_reports(history), reports=points)
@@ -84,7 +84,7 @@ def front_data(history: SearchState) -> FrontData:
     return FrontData(
         history.name,
         [(objective.metric, objective.mode) for objective in history.objectives],
-        [(history.reports.trial_ids[report.row], report.values) for report in reports],
+        [(history.reports.trial_ids[report.index], report.values) for report in reports],
         non_dominated_indices(reports),
         num_skipped,
         [index for index, report in enumerate(reports) if not report.is_feasible],

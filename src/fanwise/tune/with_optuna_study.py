@@ -34,19 +34,19 @@ def study_of(history: SearchState) -> "optuna.Study":
         status = history.status_of(trial)
         if status not in _STATES:
             continue
-        rows = counted_rows.get(trial.trial_id, [])
+        indices = counted_rows.get(trial.trial_id, [])
         columns = [history.reports.values.get(metric, []) for metric in metrics]
-        curve = {history.reports.iters[row]: float(columns[0][row]) for row in rows}
+        curve = {history.reports.iters[index]: float(columns[0][index]) for index in indices}
         failure = trial.last.failure
         reason = {} if failure is None else {"reason": f"{failure.kind}: {failure.text.partition(chr(10))[0]}"}
         frozen_trial = optuna.trial.create_trial(
             state=optuna.trial.TrialState[_STATES[status]],
             params={name: value for name, value in trial.config.items() if name in space},
             distributions={name: space[name] for name in trial.config if name in space},
-            values=[float(column[rows[-1]]) for column in columns] if status == "Completed" else None,
+            values=[float(column[indices[-1]]) for column in columns] if status == "Completed" else None,
             intermediate_values=curve if len(metrics) == 1 else {},  # Optuna allows them for one objective only
             user_attrs={"trial_id": trial.trial_id} | reason,
-            system_attrs=_constraint_attrs(history, rows),
+            system_attrs=_constraint_attrs(history, indices),
         )
         frozen_trial.datetime_start = start + timedelta(seconds=trial.attempts[0].started_s)
         if trial.last.ended_s is not None:
@@ -55,9 +55,9 @@ def study_of(history: SearchState) -> "optuna.Study":
     return study
 
 
-def _constraint_attrs(history: SearchState, rows: list[int]) -> dict[str, Any]:
+def _constraint_attrs(history: SearchState, indices: list[int]) -> dict[str, Any]:
     """Return the system attributes in which Optuna stores the constraint violations of the last report."""
-    if not history.constraints or not rows:
+    if not history.constraints or not indices:
         return {}
-    last_report = {name: column[rows[-1]] for name, column in history.reports.values.items()}
+    last_report = {name: column[indices[-1]] for name, column in history.reports.values.items()}
     return {"constraints": [float(violation) for violation in violations_of(history.constraints, last_report)]}

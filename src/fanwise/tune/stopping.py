@@ -161,7 +161,7 @@ class Counts:
         front = self.hypervolume_front
         has_grown = front is not None and not infeasibility and front.add(losses)
         loss, previous_key = losses[0], self.best_key
-        is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < previous_key
+        is_better = (infeasibility, loss) < previous_key and math.isfinite(loss) and math.isfinite(infeasibility)
         if is_better:
             self.best_key = (infeasibility, loss)
         if len(losses) > 1 and not infeasibility:

@@ -52,13 +52,16 @@ _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", 
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
-class RankedBestReport(NamedTuple):
-    """A report with its sort key. The smallest is the best. `number` is unique, so the earliest report wins ties."""
+class BestCandidate(NamedTuple):
+    """The best report of a trial. Better reports sort first. `number` is unique, so the earliest report wins ties."""
 
     infeasibility: float
     loss: float
     number: int
-    report: BestReport
+    value: float
+    trial_id: int
+    config: Mapping[str, object]
+    iter: int
 
 
 class Checkpoint(NamedTuple):
@@ -66,7 +69,7 @@ class Checkpoint(NamedTuple):
 
     name: str
     iter: int
-    best: RankedBestReport | None
+    best: BestCandidate | None
 
 
 @dataclass(slots=True)
@@ -95,7 +98,7 @@ class Trial:
     iter: int = 0
     reached: int = 0
     checkpoint: Checkpoint | None = None
-    best: RankedBestReport | None = None
+    best: BestCandidate | None = None
     hold: bool = False
     is_stopped_by_user: bool = False
     is_counted: bool = False
@@ -157,7 +160,7 @@ class Trials:
         self.deadlines = Deadlines()
         self.checkpoints: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
-        self._finished_best: RankedBestReport | None = None
+        self._finished_best: BestCandidate | None = None
 
     @property
     def best(self) -> BestReport | None:
@@ -165,7 +168,7 @@ class Trials:
         trials = {**self.active, **self.paused, **self.queued, **self.suspended}
         candidates = [self._finished_best, *(trial.best for trial in trials.values())]
         best = min(filter(None, candidates), default=None)
-        return None if best is None else best.report
+        return None if best is None else BestReport(*best[3:], infeasibility=best.infeasibility)
 
     @property
     def has_held(self) -> bool:
@@ -368,7 +371,7 @@ class Trials:
 
     def keep_checkpoint(self, trial: Trial, name: str) -> None:
         best = trial.best
-        if best is not None and best.report.iter > trial.iter:  # `best` would be void after a crash
+        if best is not None and best.iter > trial.iter:  # `best` would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
         previous, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
         self.checkpoints[name] = self.checkpoints.get(name, 0) + 1

@@ -41,8 +41,8 @@ def test_constraint_is_parsed(text: str, expected: Constraint) -> None:
 @pytest.mark.parametrize(
     ("texts", "error", "message"),
     [
-        ("latency_ms <= 20", TypeError, r"a list of texts, got 'latency_ms <= 20'.\n  right:  constraints=\["),
-        ([20], TypeError, "a list of texts, got [20]"),
+        ("latency_ms <= 20", TypeError, r"a list of strings, got 'latency_ms <= 20'.\n  right:  constraints=\["),
+        ([20], TypeError, "a list of strings, got [20]"),
         (["latency_ms < 20"], ValueError, "'latency_ms < 20' is not of the form metric <= number or metric >= number"),
         (["latency_ms == 20"], ValueError, "is not of the form"),
         (["latency_ms =< 20"], ValueError, "is not of the form"),

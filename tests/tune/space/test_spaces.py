@@ -158,11 +158,11 @@ def test_lists_among_the_constants_are_copied_in_and_out() -> None:
     [
         ({"device": object()}, TypeError, "the constant 'device' is .* of type object, which cannot be recorded"),
         ({"sizes": constant((1, 2))}, TypeError, "of type tuple"),
-        ({"sizes": {1: 2}}, TypeError, "dicts with text keys"),
+        ({"sizes": {1: 2}}, TypeError, "dicts with string keys"),
         ({"sizes": constant([1, {2}])}, TypeError, r"the constant 'sizes'\[1\] is \{2\} of type set"),
         ({"learning_rate": loguniform}, TypeError, "of type function"),
         ({"x": math.nan}, ValueError, "the constant 'x' is NaN"),
-        ({3: uniform(0, 1)}, TypeError, "name must be text, got 3"),
+        ({3: uniform(0, 1)}, TypeError, "name must be a str, got 3"),
         ({"": uniform(0, 1)}, ValueError, "must not be empty"),
         ([uniform(0, 1)], TypeError, "a space must be a dict"),
     ],

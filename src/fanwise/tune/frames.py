@@ -82,7 +82,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     ]
     trailing["reason"] = [failure.kind if failure else None for failure in failures]
     trailing["reason_text"] = [failure.text if failure else None for failure in failures]
-    last_rows = [trial.last.last_row for trial in trials]
+    last_rows = [trial.last.last_report_index for trial in trials]
     value_columns = {
         _column_name(name, {*leading, *trailing}): [None if row is None else values[row] for row in last_rows]
         for name, values in reports.values.items()

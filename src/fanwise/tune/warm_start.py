@@ -93,7 +93,7 @@ def _from_experiment(experiment: Experiment) -> _Source:
     columns = history.reports.values
     reports = {
         trial_id: [{name: column[row] for name, column in columns.items() if is_number(column[row])} for row in rows]
-        for trial_id, rows in history.counted_rows().items()
+        for trial_id, rows in history.counted_indices().items()
     }
     trials = [
         _new_trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))

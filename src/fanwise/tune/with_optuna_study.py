@@ -33,7 +33,7 @@ def study_of(history: SearchState) -> "optuna.Study":
     study = optuna.create_study(directions=directions, study_name=history.name)
     space = distributions(space_from_json(history.meta["space"]))
     start = datetime.fromtimestamp(history.meta["created_s"])
-    counted_rows = history.counted_rows()
+    counted_rows = history.counted_indices()
     for trial in history.trials.values():
         status = history.status_of(trial)
         if status not in _STATES:

@@ -111,7 +111,7 @@ def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once
     assert state.news.take()[1:] == [
         "trial 1 scheduled, a clone of trial 0: depth=4",
         "trial 0 has saved no checkpoint, so its clone, trial 1, starts from scratch; save one with "
-        "report(..., checkpoint=save). This is shown once.",
+        "report(..., checkpoint=save). This warning is shown once.",
         "trial 2 scheduled, a clone of trial 0: depth=4",
     ]
 
@@ -119,7 +119,7 @@ def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once
 def test_news_name_a_random_configuration_of_a_slow_searcher() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2}, fallback=True)
-    assert state.news.take() == ["trial 0 scheduled, drawn at random as the searcher took too long: depth=2"]
+    assert state.news.take() == ["trial 0 scheduled, drawn at random because the searcher took too long: depth=2"]
 
 
 def test_control_characters_of_a_trial_are_escaped() -> None:

@@ -1,7 +1,7 @@
-"""The share of the worker time that was spent in objectives.
+"""The utilization of the workers: the share of their time that was spent in objectives.
 
-Each run of the tuner is measured from the call of its first objective to the decision to start no more trials. So
-start-up and shutdown are excluded. A resumed search has several runs.
+Each run of the tuner is measured from the start of its first objective to the decision to start no more trials. This
+excludes start-up and shutdown. A resumed search has several runs.
 """
 
 from typing import final
@@ -12,6 +12,9 @@ class Utilization:
     """Sums the available worker time and the worker time spent in objectives.
 
     All times are seconds since the search began. A window is an interval with a constant number of workers.
+
+    Attributes:
+        first_ready_s: time of the start of the first objective, or None.
     """
 
     def __init__(self, n_workers: int) -> None:
@@ -19,8 +22,8 @@ class Utilization:
         self._windows: list[tuple[float, float, int]] = []  # (begin, end, number of workers) of closed windows
         self._window_begin_s: float | None = None  # of the open window
         self._window_workers = n_workers  # of the open window; may exceed n_workers while removed workers are busy
-        self._stop_s: float | None = None
-        self._busy_s = 0.0
+        self._stop_s: float | None = None  # time of the decision to start no more trials
+        self._busy_s = 0.0  # in objectives that have ended
         # (trial, attempt) -> start of the objective that is running
         self._objective_start_s: dict[tuple[int, int], float] = {}
         self.first_ready_s: float | None = None
@@ -35,7 +38,10 @@ class Utilization:
             self.first_ready_s = now_s
 
     def on_end(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """Handle the end of an attempt. Return its seconds in the objective, as measured by its worker if possible."""
+        """Handle the end of an attempt. Return its seconds in the objective, 0 if the objective was not called.
+
+        `objective_s`: these seconds if the worker measured them. None: use the time since the objective's start.
+        """
         ready_s = self._objective_start_s.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
@@ -52,12 +58,12 @@ class Utilization:
             self._stop_s = now_s
 
     def on_workers(self, n_workers: int, now_s: float) -> None:
-        """Handle a new number of workers. A removed worker counts until its objective ends."""
+        """Handle a new number of workers. A removed worker is counted until its objective ends."""
         self._n_workers = n_workers
         self._update_window(now_s)
 
     def _update_window(self, now_s: float) -> None:
-        # an ask-and-tell search has 0 workers and no utilization
+        # An ask-and-tell search has 0 workers and no utilization.
         window_workers = max(self._n_workers, len(self._objective_start_s)) if self._n_workers else 0
         if window_workers != self._window_workers:
             windows = self.windows(now_s)
@@ -66,9 +72,9 @@ class Utilization:
             self._window_workers = window_workers
 
     def on_resume(self, run_end_s: float) -> dict[int, float]:
-        """Close the previous run, which ended at `run_end_s`.
+        """End the previous run, whose last event was at `run_end_s`.
 
-        Return {trial_id: seconds in the objective} of the trials that were running then.
+        Return {trial_id: seconds in the objective} of the attempts that were running at that time.
         """
         running = list(self._objective_start_s)
         durations_s = {trial_id: self.on_end(trial_id, attempt, run_end_s, None) for trial_id, attempt in running}
@@ -84,7 +90,7 @@ class Utilization:
         return [*self._windows, (self._window_begin_s, end_s, self._window_workers)]
 
     def share(self, now_s: float) -> float | None:
-        """Return busy time / available time, between 0 and 1, or None before the first objective began."""
+        """Return the utilization, between 0 and 1, or None before the first objective started."""
         until_s = now_s if self._stop_s is None else self._stop_s
         capacity_s = sum(window_workers * (end_s - begin_s) for begin_s, end_s, window_workers in self.windows(now_s))
         busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._objective_start_s.values())

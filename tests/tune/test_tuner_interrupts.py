@@ -263,7 +263,7 @@ def watch_it(hub: Hub, search: EndlessSearch, presses: int = 0, *, is_blank: boo
     interrupts, screen = Interrupts(), RecordingScreen(is_blank=is_blank)
     for _ in range(presses):
         interrupts.on_sigint(signal.SIGINT, None)
-    watch(hub, cast(Any, search), cast(Any, screen), interrupts, last_wait_s=0.05)  # Any: a stand-in
+    watch(hub, cast(Any, search), cast(Any, screen), interrupts, end_timeout_s=0.05)  # Any: a stand-in
     return screen.lines
 
 

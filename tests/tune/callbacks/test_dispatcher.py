@@ -202,7 +202,7 @@ def test_stuck_callback_receives_no_more_events_and_delays_no_other_one(
 
         on_end = stuck.on_end
 
-    listening = CallbackDispatcher([Stuck(), heard], searching(), patience_s=0.2)
+    listening = CallbackDispatcher([Stuck(), heard], searching(), timeout_s=0.2)
     space = Space({"x": uniform(0, 1)})
     listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False, created_s=0.0))
     within(30, lambda: bool(stuck.events), "the callback is stuck")

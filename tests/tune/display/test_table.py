@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fanwise.tune.display.table import best_line, footer, html_of, search_view, summary_view, text_of, usage_lines
+from fanwise.tune.display.table import best_line, footer, html_of, search_view, summary_view, text_of, usage_line
 from fanwise.tune.record.trials import SearchSnapshot, TrialRow
 
 CONFIG = ["learning_rate", "batch_size", "max_epochs"]
@@ -83,8 +83,8 @@ def test_the_footer_counts_trials_in_the_words_of_the_book() -> None:
     assert footer(replace(shown, completed=3, failed=1)) == (
         "2 trials running, 5 finished (3 until the end, 1 failed), 436.55s wallclock-time"
     )
-    assert usage_lines(replace(shown, limit_s=720.0, utilization=0.987)) == ["workers 98.7 % busy, time limit 720s"]
-    assert usage_lines(replace(shown, limit_s=None, utilization=None)) == []
+    assert usage_line(replace(shown, limit_s=720.0, utilization=0.987)) == "workers 98.7 % busy, time limit 720s"
+    assert usage_line(replace(shown, limit_s=None, utilization=None)) == ""
     assert footer(replace(shown, paused=3)).startswith("2 trials running, 3 paused, 5 finished ")
     assert footer(replace(shown, running=0, lost=2)).startswith("2 trials lost when the tuner was killed, 5 finished ")
 

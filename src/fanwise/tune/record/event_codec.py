@@ -75,7 +75,6 @@ _ACTION_FIELDS: Final = {
 }
 _OMITTED_IF_NONE: Final = ("error", "versions")  # fields of events
 _TEXT_FIELDS: Final = ("reason", "error")  # fields of actions that a replay does not compare
-_NO_ACTIONS: Final[list[Any]] = []
 
 
 @frozen
@@ -161,14 +160,13 @@ class RecordedActions:
     def matches(self, actions: Sequence[Action]) -> bool:
         """Return True if recording these actions would give the same row, apart from texts.
 
-        Texts differ between processes and between versions of this library. For example, the text of a failure
-        contains the output and the traceback of a process.
+        Texts, such as the traceback of a failure, differ between processes and between versions of this library.
         """
         if self._is_report:
             if not actions or not _matches_answer(actions[0], self._body):
                 return False
             actions = actions[1:]
-        bodies = self._body.get("actions", _NO_ACTIONS)
+        bodies = self._body.get("actions", ())
         return list(map(_without_texts, _action_bodies(actions))) == list(map(_without_texts, bodies))
 
     def actions(self) -> list[Action]:
@@ -181,7 +179,7 @@ class RecordedActions:
             else:
                 late, repeated = body.get("late", False), body.get("repeated", False)
                 actions.append(Answer(self._trial_id, Decision(body["decision"]), body["iter"], late, repeated))
-        return actions + [_action_of(action) for action in body.get("actions", _NO_ACTIONS)]
+        return actions + [_action_of(action) for action in body.get("actions", ())]
 
 
 def _matches_answer(action: Action, body: Mapping[str, Any]) -> bool:

@@ -128,12 +128,7 @@ class Record:
         return record
 
     def set_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace `summary.json` now, not at the next commit.
-
-        Raises:
-            RecordError: the file cannot be written.
-            ClosedError: as for `append`.
-        """
+        """Replace `summary.json` now. Raises RecordError if it cannot be written, and ClosedError as `append`."""
         self._check_usable()
         try:
             _replace(self.folder / SUMMARY_NAME, json.dumps(summary))
@@ -240,8 +235,7 @@ class Recorder:
     """Records the events of a search, passes them to a listener, and adds them to the state of the search.
 
     Reports are added to the state in batches, when the state is read or when 100 reports are pending. A batch takes a
-    quarter of the time, because the CPU caches stay warm. All other events are added at once. `write` only buffers
-    events: the caller must call `Record.commit`.
+    quarter of the time, because the CPU caches stay warm. All other events are added at once. Nothing is committed.
 
     Args:
         record: the open record.
@@ -293,8 +287,7 @@ class Recorder:
 class _SyncThread:
     """A thread that syncs a file every 0.1 s if `written` was set since the last sync.
 
-    After a failed sync, the thread ends and `failure` is set. A second sync would succeed without writing, because
-    Linux marks the data as written even if the first sync fails.
+    A failed sync ends the thread. Another one would succeed without writing, because Linux marks the data as written.
     """
 
     def __init__(self, fd: int) -> None:

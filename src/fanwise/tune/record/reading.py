@@ -68,12 +68,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def read_events(folder: Path) -> list[RecordedEvent]:
-    """Return all events. Errors as for `EventReader.read`."""
     return list(iter_events(folder))
 
 
 def iter_events(folder: Path, kinds: Sequence[str] = ()) -> Iterator[RecordedEvent]:
-    """Yield the events of these kinds (empty: all) with little memory. Errors as for `EventReader.read`."""
+    """Yield the events of these kinds (empty: all) with little memory. Errors as for `EventReader`."""
     for events in EventReader(folder).read(kinds):
         yield from events
 
@@ -87,8 +86,7 @@ class EventReader:
         offset: number of bytes up to the end of the last event that was read.
         torn_bytes: number of bytes after the last complete line at the last `read`.
 
-    Raises:
-        RecordError: the folder is not an experiment.
+    Raises RecordError if the folder is not an experiment.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -35,10 +35,7 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
 
 
 def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
-    """Yield the rows of a record for a replay, and add their events to `state`.
-
-    Raises RecordError if the record cannot be read or an event is invalid.
-    """
+    """Yield the rows of a record for a replay, and add their events to `state`. Raises RecordError for invalid rows."""
     for recorded in iter_events(folder):
         kind, body = recorded.kind, recorded.body
         if state is not None:

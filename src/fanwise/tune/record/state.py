@@ -3,10 +3,9 @@
     events --add--> SearchState --> snapshot(), summary(), news      tables, `fanwise tune ls`
                                 --> trials, reports                  data frames, figures, the board, callbacks
 
-Everything that shows a search takes counts, statuses, utilization and the best report from here. By default, a state
-keeps the trials that may still run, the latest ended trials, the best report, and counts, so that memory does not
-depend on the number of ended trials. For analysis, `full=True` also keeps all trials with their attempts, and all
-reports as columns.
+Displays take the counts, the best report, statuses and utilization from here. By default, a state keeps the trials that
+may still run, the latest ended trials, the best report, and counts, so that memory does not depend on the number of
+ended trials. For analysis, `full=True` also keeps all trials with their attempts, and all reports as columns.
 
 A report counts unless it came late, was repeated after a pause, or is void. When a trial starts again after a crash or
 an interruption, its reports after its last checkpoint become void.
@@ -46,12 +45,10 @@ class SearchState:
         num_trials: number of trials that have started.
         num_over: number of ended trials by final status.
         reason: the reason why no more trials are started or why the search ended. None while trials are started.
-        stop_s: time of the decision to start no more trials, or None.
+        stop_s: time of the decision to start no more trials, or None. Times are in seconds since the search began.
         last_s: time of the last event.
         last_seq: sequence number of the last event that was added by `add_events`.
         news: lines of text about the events.
-
-    Times are in seconds since the search began.
     """
 
     def __init__(self, meta: Mapping[str, Any], *, full: bool = False) -> None:

@@ -90,8 +90,7 @@ class Trial:
         values: values of the last report.
         worker_time_s: seconds inside the objective in all attempts, up to the last report or end of an attempt.
         ended_attempts_s: seconds inside the objective in attempts that have ended.
-        best: the best valid report.
-        best_at_checkpoint: the best report up to the last checkpoint.
+        best, best_at_checkpoint: the best valid report, and the best one up to the last checkpoint.
     """
 
     trial_id: int
@@ -178,8 +177,7 @@ class SearchSnapshot:
         config_names, value_names: names of the hyperparameters and of the reported values.
         running, paused, finished, total: numbers of trials. `finished` includes `completed` and `failed`.
         lost: number of trials that were running when their tuner was killed.
-        best: value and trial id of the best report.
-        violated: the constraints that the best report violates, as text.
+        best: value and trial id of the best report. violated: the constraints that this report violates.
         elapsed_s, limit_s: duration of the search so far and its wall-clock limit in seconds.
         utilization: share of the worker time spent in objectives, from 0 to 1. None: not known yet.
     """

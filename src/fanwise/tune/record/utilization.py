@@ -12,9 +12,6 @@ class Utilization:
     """Sums the available worker time and the worker time spent in objectives.
 
     All times are seconds since the search began. A window is an interval with a constant number of workers.
-
-    Attributes:
-        first_ready_s: time of the start of the first objective, or None.
     """
 
     def __init__(self, n_workers: int) -> None:
@@ -26,7 +23,7 @@ class Utilization:
         self._busy_s = 0.0  # in objectives that have ended
         # (trial, attempt) -> start of the objective that is running
         self._objective_start_s: dict[tuple[int, int], float] = {}
-        self.first_ready_s: float | None = None
+        self.first_ready_s: float | None = None  # start of the first objective
 
     def on_ready(self, trial_id: int, attempt: int, now_s: float) -> None:
         """Handle the start of an objective."""
@@ -38,10 +35,7 @@ class Utilization:
             self.first_ready_s = now_s
 
     def on_end(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """Handle the end of an attempt. Return its seconds in the objective, 0 if the objective was not called.
-
-        `objective_s`: these seconds if the worker measured them. None: use the time since the objective's start.
-        """
+        """Handle the end of an attempt. Return `objective_s`, or if that is None the seconds since `on_ready`."""
         ready_s = self._objective_start_s.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0

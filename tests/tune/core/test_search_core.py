@@ -1,4 +1,4 @@
-"""Examples of `SearchCore` that its model does not have or seldom reaches, and the messages of rejected reports."""
+"""Examples of `SearchCore` that the model test does not cover or seldom reaches, and messages of rejected reports."""
 
 import math
 from collections.abc import Mapping
@@ -198,7 +198,7 @@ def test_problem_with_a_report_names_the_value(values: dict[str, object], proble
     assert problem_with(values, required) == problem
 
 
-def test_interrupt_before_the_beginning_finishes_the_search() -> None:
+def test_interrupt_before_begin_finishes_the_search() -> None:
     search = new_search()
     assert search.interrupt(0) == [StopStarting("interrupted"), Finish("interrupted")]
     assert search.begin(1) == []
@@ -226,11 +226,11 @@ def test_killed_search_restarts_its_trials_from_their_checkpoints() -> None:
     ]
     assert scheduler.calls[-2:] == [("rollback", 0, 0), ("rollback", 2, 1)]
     assert search.core.best == BestReport(0.4, 2, {"x": 2}, 1)
-    assert search.report(0, 0, 0.1) == [Answer(0, STOP, late=True)], "from a process that is gone"
+    assert search.report(0, 0, 0.1) == [Answer(0, STOP, late=True)], "from a process of the killed tuner"
     assert search.ended(0, 0) == search.free(0, 0) == []
 
 
-def test_search_killed_before_its_beginning_begins() -> None:
+def test_search_killed_before_begin_starts_when_it_is_resumed() -> None:
     assert new_search(n_workers=1).send(events.Resumed(0)) == [start(0, 0)]
 
 

@@ -45,8 +45,7 @@ class SearchState:
         num_trials: number of trials that have started.
         num_over: number of ended trials by final status.
         reason: the reason why no more trials are started or why the search ended. None while trials are started.
-        stop_s: time of the decision to start no more trials, or None. Times are in seconds since the search began.
-        last_s: time of the last event.
+        last_s: time of the last event in seconds since the search began.
         last_seq: sequence number of the last event that was added by `add_events`.
         news: lines of text about the events.
     """
@@ -72,7 +71,6 @@ class SearchState:
         self.num_over = dict.fromkeys(("Completed", "Stopped", "Failed"), 0)
         self.reason: str | None = None
         self.finished = False
-        self.stop_s: float | None = None
         self.last_s = 0.0
         self.last_seq = 0
         self.news = News()
@@ -179,7 +177,7 @@ class SearchState:
                 attempt.ended_s, attempt.will_retry, attempt.status = self.last_s, True, "Lost"
             if attempt.free_s is None:
                 attempt.free_s = attempt.ended_s
-        self.finished, self.reason, self.stop_s = False, None, None
+        self.finished, self.reason = False, None
         self.news.add(lambda: "the search is resumed")
         if body["n_workers"] is not None:
             self._set_workers(t_s, body["n_workers"])
@@ -198,7 +196,6 @@ class SearchState:
             self._set_outcome(action, body)
         elif kind == "stop":
             self.reason = action["reason"]
-            self.stop_s = t_s if self.stop_s is None else self.stop_s
             self.utilization.on_stop(t_s)
             self.news.add(lambda: f"no more trials are started: {action['reason']}")
         elif kind == "finish":

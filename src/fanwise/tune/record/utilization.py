@@ -19,7 +19,7 @@ class Utilization:
         self._windows: list[tuple[float, float, int]] = []  # (begin, end, number of workers) of closed windows
         self._window_begin_s: float | None = None  # of the open window
         self._window_workers = n_workers  # of the open window; may exceed n_workers while removed workers are busy
-        self._stop_s: float | None = None  # time of the decision to start no more trials
+        self.stop_s: float | None = None  # time of the decision to start no more trials
         self._busy_s = 0.0  # in objectives that have ended
         # (trial, attempt) -> start of the objective that is running
         self._objective_start_s: dict[tuple[int, int], float] = {}
@@ -42,14 +42,14 @@ class Utilization:
         self._update_window(now_s)
         duration_s = now_s - ready_s if objective_s is None else objective_s
         # `objective_s` may exceed now_s - ready_s, because the objective starts before its Ready message arrives. Time
-        # after `_stop_s` is not counted.
-        self._busy_s += max(0.0, duration_s if self._stop_s is None else min(duration_s, self._stop_s - ready_s))
+        # after `stop_s` is not counted.
+        self._busy_s += max(0.0, duration_s if self.stop_s is None else min(duration_s, self.stop_s - ready_s))
         return max(0.0, duration_s)
 
     def on_stop(self, now_s: float) -> None:
         """Handle the decision to start no more trials."""
-        if self._stop_s is None:
-            self._stop_s = now_s
+        if self.stop_s is None:
+            self.stop_s = now_s
 
     def on_workers(self, n_workers: int, now_s: float) -> None:
         """Handle a new number of workers. A removed worker is counted until its objective ends."""
@@ -73,19 +73,19 @@ class Utilization:
         running = list(self._objective_start_s)
         durations_s = {trial_id: self.on_end(trial_id, attempt, run_end_s, None) for trial_id, attempt in running}
         self._windows = self.windows(run_end_s)
-        self._window_begin_s = self._stop_s = None
+        self._window_begin_s = self.stop_s = None
         return durations_s
 
     def windows(self, now_s: float) -> list[tuple[float, float, int]]:
         """Return all windows in order, as (begin_s, end_s, number of workers)."""
-        end_s = now_s if self._stop_s is None else self._stop_s
+        end_s = now_s if self.stop_s is None else self.stop_s
         if self._window_begin_s is None or end_s <= self._window_begin_s:
             return self._windows
         return [*self._windows, (self._window_begin_s, end_s, self._window_workers)]
 
     def share(self, now_s: float) -> float | None:
         """Return the utilization, between 0 and 1, or None before the first objective started."""
-        until_s = now_s if self._stop_s is None else self._stop_s
+        until_s = now_s if self.stop_s is None else self.stop_s
         capacity_s = sum(window_workers * (end_s - begin_s) for begin_s, end_s, window_workers in self.windows(now_s))
         busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._objective_start_s.values())
         return min(1.0, busy_s / capacity_s) if capacity_s > 0 else None

@@ -136,7 +136,7 @@ class LogOutput:
 class LiveOutput:
     """Redraws a table in place, and prints a summary at the end.
 
-    The pause after a redraw is 200 times as long as the redraw took, but at least 0.5 s and at most 2 s.
+    The pause after a redraw is 200 times its CPU time, but at least 0.5 s and at most 2 s.
     """
 
     def __init__(self) -> None:

@@ -287,7 +287,8 @@ class Recorder:
 class _SyncThread:
     """A thread that syncs a file every 0.1 s if `written` was set since the last sync.
 
-    A failed sync ends the thread. Another one would succeed without writing, because Linux marks the data as written.
+    A failed sync ends the thread. If it were repeated, it would succeed without writing: Linux marks the data as
+    written even if the first sync fails.
     """
 
     def __init__(self, fd: int) -> None:

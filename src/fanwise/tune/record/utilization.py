@@ -35,7 +35,7 @@ class Utilization:
             self.first_ready_s = now_s
 
     def on_end(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """Handle the end of an attempt. Return `objective_s`, or if that is None the seconds since `on_ready`."""
+        """Handle the end of an attempt. Return `objective_s`, or else the seconds since `on_ready`, or else 0."""
         ready_s = self._objective_start_s.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0

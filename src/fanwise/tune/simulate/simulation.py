@@ -51,8 +51,8 @@ def simulate(
         retries: maximum number of restarts of a crashed trial.
         asynchronous: if False, trials start in batches, each when all trials of the previous one have ended.
         trial_timeout_s: virtual seconds after which an attempt is stopped. None: no limit.
-        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish all fail alike. None:
-            never.
+        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish all fail alike, or if
+            all trials fail. None: never.
         warm_start: earlier experiments and data frames, as for a Tuner.
         on_event: called with every event and the resulting actions of the state machine, e.g. to collect reports.
 

@@ -2,10 +2,8 @@
 
 The search never waits for a callback, and callbacks do not wait for each other. At the end of the search, `close`
 blocks until all callbacks have processed all events. It abandons a callback if one call takes too long, e.g. because a
-server is unreachable.
-
-The first error of each callback method is logged, with a traceback if the callback is user-defined. If `on_start`
-raises, the callback receives no more events.
+server is unreachable. The first error of each callback method is logged, with a traceback if the callback is
+user-defined. If `on_start` raises, the callback receives no more events.
 """
 
 import logging
@@ -69,7 +67,6 @@ class CallbackDispatcher:
         self._workers = [_CallbackWorker(callback) for callback in callbacks]
 
     def start(self, event: SearchStarted) -> None:
-        """Dispatch the start of the search."""
         self._put("on_start", event)
 
     def on_event(self, event: Event, actions: list[Action]) -> None:
@@ -152,10 +149,7 @@ class _CallbackWorker:
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """After `close`, block until all calls have returned, or until one takes longer than `timeout_s`.
-
-        User-defined callbacks have `USER_TIMEOUT_FACTOR` times as long.
-        """
+        """After `close`, block until all calls have returned, or until one takes too long."""
         timeout_s *= 1 if self._is_builtin else USER_TIMEOUT_FACTOR
         while self._thread is not None and self._thread.is_alive():
             num_calls = self._num_calls

@@ -60,10 +60,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialReported:
-    """A trial has reported.
-
-    `iter`: number of the report within the trial, from 1. `decision`: the decision of the scheduler, or of a limit.
-    """
+    """A report of a trial, and the decision about it. `iter`: number of the report within the trial, from 1."""
 
     now_s: float
     trial_id: int

@@ -134,10 +134,7 @@ class LogOutput:
 
 @final
 class LiveOutput:
-    """Redraws a table in place, and prints a summary at the end.
-
-    The pause after a redraw is 200 times its CPU time, but at least 0.5 s and at most 2 s.
-    """
+    """Redraws a table in place after pauses of 0.5 to 2 s, longer if drawing is slow. Prints a summary at the end."""
 
     def __init__(self) -> None:
         from rich.live import Live

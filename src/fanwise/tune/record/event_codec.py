@@ -148,6 +148,7 @@ class RecordedActions:
     """The actions recorded in a row. `actions` decodes them, and `matches` compares them without decoding.
 
     Not recorded: `Suggest`, the exception `Finish.cause`, and the configuration of a trial after its first attempt.
+    Not compared: texts such as tracebacks, which differ between processes and between versions of this library.
     """
 
     __slots__ = ("_body", "_is_report", "_trial_id")
@@ -158,10 +159,7 @@ class RecordedActions:
         self._body = body
 
     def matches(self, actions: Sequence[Action]) -> bool:
-        """Return True if recording these actions would give the same row, apart from texts.
-
-        Texts, such as the traceback of a failure, differ between processes and between versions of this library.
-        """
+        """Return True if recording these actions would give the same row, apart from texts."""
         if self._is_report:
             if not actions or not _matches_answer(actions[0], self._body):
                 return False

@@ -519,7 +519,7 @@ class SearchModel:
         trial.is_ended = True
         if status not in (Status.PAUSED, Status.STOPPED):
             trial.request = ""
-        self.output.append(actions.Judged(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
+        self.output.append(actions.SetStatus(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
         if trial.will_retry:
             self._rollback(trial)
         elif trial.request == "suspend":
@@ -577,7 +577,7 @@ class SearchModel:
 
     def _stop_idle(self, trial: Trial, status: Status = Status.STOPPED) -> None:
         self.queue = [queued for queued in self.queue if queued is not trial]
-        self.output.append(actions.Judged(trial.trial_id, trial.attempt, status))
+        self.output.append(actions.SetStatus(trial.trial_id, trial.attempt, status))
         self._finish(trial, status)
 
     def _queue(self, trial: Trial) -> None:

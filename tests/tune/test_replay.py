@@ -171,7 +171,7 @@ class StopsAt(Scheduler):
 
 def test_resume_refuses_a_scheduler_with_other_decisions(tmp_path: Path, pool: Pool) -> None:
     folder = recorded(tmp_path / "changed", StopsAt(3), objective=train_for_real)
-    with pytest.raises(RecordError, match=r"changed cannot be resumed: from event \d+ on, its scheduler"):
+    with pytest.raises(RecordError, match=r"changed cannot be resumed: from event \d+ on, the scheduler"):
         Tuner.resume(folder, scheduler=StopsAt(2), pool=pool, quiet=True).run()
 
 

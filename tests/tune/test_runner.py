@@ -286,7 +286,7 @@ def test_invalid_values_of_a_report_are_refused_and_not_counted(stage: Stage, va
     stage.turn()
     (refusal,) = bad.answers
     assert isinstance(refusal, TypeError)
-    assert str(refusal).startswith("a trial reports ")
+    assert str(refusal).startswith("a report must ")
     assert good.answers == ["CONTINUE"]
     assert stage.events("report")[0][1]["iter"] == 1
 

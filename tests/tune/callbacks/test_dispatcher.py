@@ -15,7 +15,7 @@ from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import FIFO, Objective, Space, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.callbacks import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 from fanwise.tune.callbacks.dispatcher import CallbackDispatcher, checked_callbacks
-from fanwise.tune.core.actions import Action, Answer, Judged, Start
+from fanwise.tune.core.actions import Action, Answer, SetStatus, Start
 from fanwise.tune.core.events import Event, Reported, Resumed, Tick
 from fanwise.tune.record.event_codec import to_row
 from fanwise.tune.record.state import SearchState
@@ -284,13 +284,13 @@ def test_reports_after_a_checkpoint_are_void_unless_the_trial_was_paused() -> No
         apply(start(trial_id=trial_id, attempt=0))
     apply(Answer(1, Decision.CONTINUE, 1), event=Reported(1.0, 1, 0, {"loss": 0.5}))
     apply(Answer(1, Decision.CONTINUE, 2, late=True), event=Reported(1.0, 1, 0, {"loss": 0.25}))
-    apply(Judged(2, 0, Status.PAUSED))
+    apply(SetStatus(2, 0, Status.PAUSED))
     apply(event=Resumed(2.0))  # the previous tuner was killed
     apply(start(trial_id=1, attempt=1, from_iter=3), start(trial_id=2, attempt=1))
-    apply(Judged(0, 0, Status.FAILED, will_retry=True))
+    apply(SetStatus(0, 0, Status.FAILED, will_retry=True))
     apply(start(trial_id=0, attempt=1))
-    apply(Judged(1, 1, Status.COMPLETED))
-    apply(Judged(1, 1, Status.COMPLETED))  # of a trial that has ended
+    apply(SetStatus(1, 1, Status.COMPLETED))
+    apply(SetStatus(1, 1, Status.COMPLETED))  # of a trial that has ended
     dispatcher.close(SearchEnded(0.0, "e", Path(), "done", None))
     started = [event for event in collector.events if isinstance(event, TrialStarted)]
     assert [(event.trial_id, event.attempt, event.void_after) for event in started[3:]] == [

@@ -12,10 +12,10 @@ from fanwise.tune.core.actions import (
     Answer,
     Discard,
     Finish,
-    Judged,
     Kill,
     Reason,
     Reject,
+    SetStatus,
     Start,
     StopStarting,
     Suggest,
@@ -35,8 +35,8 @@ ANSWER = Answer(3, Decision.CONTINUE, 2)
 ACTIONS: list[Action] = [
     Start(4, 0, {"x": 0.1}, 2),
     Start(4, 0, {"x": 0.1}, 2, 3, "2/3", 2, True),
-    Judged(3, 0, Status.FAILED, Reason("exit", "exit code 1"), True),
-    Judged(3, 0, Status.COMPLETED),
+    SetStatus(3, 0, Status.FAILED, Reason("exit", "exit code 1"), True),
+    SetStatus(3, 0, Status.COMPLETED),
     Terminate(3, "why"),
     Kill(3, "why"),
     Discard(3, "3/1"),
@@ -123,7 +123,10 @@ def test_row_of_a_report_does_not_match_other_answers_or_later_actions(answer: A
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (Judged(3, 0, Status.FAILED, Reason("exit", "one")), Judged(3, 0, Status.FAILED, Reason("exit", "other"))),
+        (
+            SetStatus(3, 0, Status.FAILED, Reason("exit", "one")),
+            SetStatus(3, 0, Status.FAILED, Reason("exit", "other")),
+        ),
         (Terminate(3, "one"), Terminate(3, "other")),
         (Kill(3, "one"), Kill(3, "other")),
         (StopStarting("one"), StopStarting("other")),

@@ -16,7 +16,7 @@ from typing import Any, final
 
 from ...base.nearest import did_you_mean
 from ...base.text import counted, printable_line
-from ..core.actions import Action, Answer, Judged, Start
+from ..core.actions import Action, Answer, SetStatus, Start
 from ..core.events import Event, Reported
 from ..record.state import SearchState
 from ..schedulers.scheduler import Status
@@ -85,9 +85,9 @@ class CallbackDispatcher:
                 void_after = action.from_iter if is_rolled_back else None
                 start = now_s, action.trial_id, action.attempt, action.config, action.from_iter, action.source
                 self._put("on_trial_start", TrialStarted(*start, void_after))
-            elif type(action) is Judged:
+            elif type(action) is SetStatus:
                 trial = self._state.trials.get(action.trial_id)
-                if trial is not None:  # None: a repeated `Judged`, after the end of the trial
+                if trial is not None:  # None: a repeated `SetStatus`, after the end of the trial
                     end = now_s, action.trial_id, action.attempt, trial.config, action.status, trial.num_reports
                     self._put("on_trial_end", TrialEnded(*end, trial.values or {}, action.reason, action.will_retry))
 

@@ -18,10 +18,10 @@ from ..core.actions import (
     Answer,
     Discard,
     Finish,
-    Judged,
     Kill,
     Reason,
     Reject,
+    SetStatus,
     Start,
     StopStarting,
     Suggest,
@@ -50,7 +50,7 @@ _EVENT_TYPES: Final[Mapping[str, type[Event]]] = {
 }
 _ACTION_TYPES: Final[Mapping[str, type[Action]]] = {
     "start": Start,
-    "judged": Judged,
+    "judged": SetStatus,
     "terminate": Terminate,
     "kill": Kill,
     "discard": Discard,
@@ -213,7 +213,7 @@ def _action_body(action: Action) -> Body:
             body[key] = value
     if type(action) is Start and action.attempt:
         del body["config"]  # recorded with the first attempt
-    if type(action) is Judged:
+    if type(action) is SetStatus:
         body["status"] = str(action.status)
         if action.reason is not None:
             body["reason"] = [action.reason.kind, action.reason.text]
@@ -225,7 +225,7 @@ def _action_of(body: Mapping[str, Any]) -> Action:
     fields: Body = {name: body[key] for name, key, _ in _ACTION_FIELDS[action_type] if key in body}
     if action_type is Start:
         fields.setdefault("config", {})
-    if action_type is Judged:
+    if action_type is SetStatus:
         fields["status"] = Status(fields["status"])
         fields["reason"] = Reason(*body["reason"]) if "reason" in body else None
     return action_type(**fields)

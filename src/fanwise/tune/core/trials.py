@@ -168,7 +168,9 @@ class Trials:
         trials = {**self.active, **self.paused, **self.queued, **self.suspended}
         candidates = [self._finished_best, *(trial.best for trial in trials.values())]
         best = min(filter(None, candidates), default=None)
-        return None if best is None else BestReport(*best[3:], infeasibility=best.infeasibility)
+        if best is None:
+            return None
+        return BestReport(best.value, best.trial_id, best.config, best.iter, best.infeasibility)
 
     @property
     def has_held(self) -> bool:

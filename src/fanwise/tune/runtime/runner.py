@@ -2,7 +2,7 @@
 
     engine --ready, report, ended, free--> event -> SearchCore -> actions -> engine (submit, end), searcher, checkpoints
                                              '---- row of the record: the event and its actions
-    end of the loop's turn: record.commit(), then all held answers are sent
+    end of a turn of the event loop: record.commit(), then the answers to the reports of the turn are sent
 
 An answer is sent only after its report is committed. One write commits all reports of a turn. All methods run on the
 thread of the engine's event loop, the pool's `Hub`, unless they say otherwise. Displays call `take_frame` repeatedly.
@@ -328,7 +328,7 @@ class SearchRunner:
         return replace(event, outcome=replace(event.outcome, last_output=text)) if text else event
 
     def _on_turn_end(self) -> None:
-        """Commit the rows of this turn, then send the held answers."""
+        """Commit the rows of this turn, then send its answers."""
         if self._is_over:
             return
         try:

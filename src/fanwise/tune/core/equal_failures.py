@@ -56,7 +56,7 @@ class Failures:
         return None
 
     def all_failed(self, num_started: int) -> str | None:
-        """Return the error message if all started trials of a finished search have failed and this is an error."""
+        """Return the error message if all started trials of a finished search failed. None also without `max_equal`."""
         if self._max_equal is None or not num_started or self._num_failed < num_started:
             return None
         key, count = self._reasons.most_common(1)[0]

@@ -109,10 +109,7 @@ class Reported:
 
 @frozen
 class Ended:
-    """The attempt has ended. Its slot stays used until Free.
-
-    `objective_s`: seconds inside the objective. None: the objective was not called.
-    """
+    """The attempt has ended. Its slot stays used until Free. `objective_s`: seconds inside the objective, or None."""
 
     now_s: float
     trial_id: int

@@ -1,9 +1,8 @@
-"""Slots of a search. Each running trial uses one. They are numbered from 0, and the smallest free slot is taken first.
+"""Slots of a search, numbered from 0. Each running trial uses one slot. The smallest free slot is taken first.
 
 A trial uses its slot until its process has exited. More than `n_workers` slots can be used, because `n_workers` was
-lowered or because an ask-and-tell program requested trials (`has_request`). With asynchronous=False, trials start in
-batches. A batch opens when no slot is used. It closes when a slot is released, or when `n_workers` changes while all
-slots are used.
+lowered or an ask-and-tell program requested trials (`has_request`). With asynchronous=False, trials start in batches. A
+batch opens when no slot is used. It closes when a slot is released, or when `n_workers` changes while all are used.
 """
 
 import heapq

@@ -438,7 +438,6 @@ class Deadlines:
         self.next_s = self._sorted[0][0]
 
     def clear(self, trial_id: int) -> None:
-        """Remove the deadline of the trial, if any."""
         entry = self._entries.pop(trial_id, None)
         if entry is not None:
             del self._sorted[bisect_left(self._sorted, entry)]

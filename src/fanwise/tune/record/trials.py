@@ -37,7 +37,7 @@ class RankedReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why an attempt failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
+    """The reason why an attempt failed. `kind`: see `ReasonKind`."""
 
     kind: str
     text: str

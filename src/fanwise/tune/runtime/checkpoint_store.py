@@ -94,9 +94,7 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
 
 
 def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
-    """Return the folder of a checkpoint. If the root is a URL, download the checkpoint into the folder `scratch()`.
-
-    A download replaces the one before.
+    """Return the folder of a checkpoint. If the root is a URL, it is a download, which the next call replaces.
 
     Raises:
         CheckpointError: the checkpoint is missing or incomplete, or the file system failed.

@@ -102,7 +102,7 @@ class CommandListener:
 
 
 def send_command(folder: Path, command: str, *args: object) -> str:
-    """Send a command (see `commands`) and block for up to 30 s until it has been recorded. Return the answer.
+    """Send a command (see `commands`) and block until it has been recorded, for 60 s at most. Return the answer.
 
     Raises:
         ClosedError: the search is not running, cannot be reached, or was opened with `open_search`.

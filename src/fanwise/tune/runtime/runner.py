@@ -125,7 +125,7 @@ class SearchRunner:
         self._trial_job = replace(self._trial_job, resources=resources)
 
     def wait_for_searcher(self) -> BaseException | None:
-        """After the search, block for up to 10 s until the searcher is idle. Return its exception, or None."""
+        """After the search, block for up to 10 s until the searcher is idle. Return the exception it raised, or None."""
         if self._suggester is None:
             return None
         self._suggester.finish_observations()
@@ -380,7 +380,6 @@ class SearchRunner:
         self._timer = self._loop.call_at(when_s, self._tick)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail the search with this error and kill its jobs."""
         if self.failure is not None or self.finished.is_set():
             return
         self.failure = error

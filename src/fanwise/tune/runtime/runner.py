@@ -125,7 +125,7 @@ class SearchRunner:
         self._trial_job = replace(self._trial_job, resources=resources)
 
     def wait_for_searcher(self) -> BaseException | None:
-        """After the search, block for up to 10 s until the searcher is idle. Return the exception it raised, or None."""
+        """After the search, block for up to 10 s until the searcher is idle. Return its exception, or None."""
         if self._suggester is None:
             return None
         self._suggester.finish_observations()

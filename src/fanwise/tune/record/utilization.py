@@ -26,7 +26,6 @@ class Utilization:
         self.first_ready_s: float | None = None  # start of the first objective
 
     def on_ready(self, trial_id: int, attempt: int, now_s: float) -> None:
-        """Handle the start of an objective."""
         self._objective_start_s[trial_id, attempt] = now_s
         self._update_window(now_s)
         if self._window_begin_s is None:

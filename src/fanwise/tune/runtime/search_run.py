@@ -205,7 +205,7 @@ class SearchRun:
             raise SearchFailedError(f"{finish.error}\n{results}", reason=finish.error, kind=finish.kind)
 
     def apply(self, make_event: Callable[[float], Event]) -> None:
-        """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
+        """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if no search is running."""
         search, hub = self._running_search()
         hub.call_soon(lambda: search.apply_command(make_event))
 

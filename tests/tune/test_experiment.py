@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -400,17 +399,6 @@ def test_pareto_front_uses_all_reports_that_count(tmp_path: Path) -> None:
     experiment = load_experiment(tmp_path / "e")
     texts = [text.get_text() for text in experiment.plot_pareto_front().texts]
     assert texts == ["lenet: 3 of 4 reports on the Pareto front, of 1 trial\n1 not finite are left out"]
-
-
-def test_figures_are_drawn(experiment: Experiment) -> None:
-    for figure in (
-        experiment.plot(),
-        experiment.plot_learning_curves(),
-        experiment.plot_workers(),
-        experiment.plot_rungs(),
-    ):
-        assert figure.axes
-        plt.close(figure)
 
 
 def test_experiment_is_loaded_by_name_path_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

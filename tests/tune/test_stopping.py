@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import doctest
 import math
 import pickle
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import Objective, stopping
+from fanwise.tune import Objective
 from fanwise.tune.stopping import Counts, StoppingCriterion, Verdict, limits_of, reference_losses, verdict
 
 
@@ -299,7 +298,3 @@ def test_the_callers_dict_may_change_later() -> None:
 def test_wrong_limits_are_refused_at_once(make: Callable[[], object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(stopping).failed == 0

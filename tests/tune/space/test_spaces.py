@@ -1,6 +1,5 @@
 """Spaces: drawing, completing, checking and the JSON form."""
 
-import doctest
 import json
 import math
 from random import Random
@@ -23,7 +22,6 @@ from fanwise.tune.space import (
     space_to_json,
     uniform,
 )
-from fanwise.tune.space import space as space_module
 
 BOOK = {"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10}
 JSON = st.recursive(
@@ -236,7 +234,3 @@ def test_foreign_json_is_refused() -> None:
         space_from_json({"x": 3})
     with pytest.raises(ValueError, match="None is not a type of domain"):
         space_from_json({"x": {"lower": 3}})
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(space_module).failed == 0

@@ -298,6 +298,7 @@ def _init_worker(init_fn: InitFn | None, number: int) -> None:
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if in_job():
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     if init_fn is not None:
@@ -305,15 +306,24 @@ def _init_worker(init_fn: InitFn | None, number: int) -> None:
 
 
 def _start(loader: "DataLoader[Any]") -> Iterator[Any]:
-    with warnings.catch_warnings():
-        # Python warns about a fork of a process with several threads. Workers do not use these threads.
-        warnings.filterwarnings("ignore", message=".*fork")
-        try:
-            return iter(loader)
-        except BaseException as error:  # such as Ctrl-C
-            # Its iterator ends the workers that it started when the last reference to it, in these frames, is gone.
-            traceback.clear_frames(error.__traceback__)
-            raise
+    """Start the workers, or another pass of persistent ones. If this fails, end them."""
+    iterator = loader._iterator
+    # Ctrl-C waits until the workers are known: an interrupted fork leaves a process that nobody can end.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if iterator is None else ())
+    try:
+        with warnings.catch_warnings():
+            # Python warns about a fork of a process with several threads. Workers do not use these threads.
+            warnings.filterwarnings("ignore", message=".*fork")
+            try:
+                iterator = iter(loader)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # raises KeyboardInterrupt after Ctrl-C
+        return iterator
+    except BaseException as error:
+        _end(iterator)
+        # An iterator that was not returned ends its workers when the last reference to it, in these frames, is gone.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def _end(iterator: Any) -> None:

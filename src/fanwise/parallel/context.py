@@ -1,13 +1,13 @@
-"""`Run`, which a training function gets, on one device or many. It connects the parts and contains no logic of its own.
+"""`Run`, the argument of a training function. It connects the parts of this package.
 
-    train(run):  run.step     step/                  run.epochs, run.batches   data/
-                 run.mean     evaluation.py          run.save, run.restore     checkpoint/
-                 run.gather   user_collectives.py    run.report                the current job of a pool
-
-A checkpoint restores an object when it is registered by `run.step` or `run.keep`.
+run.step                                  step/
+run.epochs, run.batches                   data/
+run.mean, run.sum                         evaluation.py
+run.gather, run.all_reduce, run.barrier   user_collectives.py
+run.save, run.restore, run.keep           checkpoint/
+run.report                                the current job of a pool
 """
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, default_collate
 
-from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
 from . import evaluation, user_collectives
 from .batch_norm import BatchNormMode, GlobalBatchNormDevice, check_batch_norm
@@ -25,14 +24,14 @@ from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .comm.team import Alone, Stateful, Sums, Team
+from .comm.team import Alone, Monitor, Stateful, Sums, Team, report_together
 from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
 from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cut_range, iterate_batches
 from .data.stream import StreamReader, iterate_stream
 from .optim.step_optimizer import StepOptimizer, StepOptimizers
-from .progress import NoScreen, ProgressLine, Screen
+from .progress import ProgressLine, RunSnapshot
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
 from .step.cuda_graph import GRAPHS, LaunchProbe, StepGraphs, check_capturable
@@ -52,61 +51,56 @@ from .validation.arguments import (
 )
 from .validation.consistency import Verifier, check_same_model
 
-_log = logging.getLogger(__name__)
-
 P = TypeVar("P", bound=StrPath)
 
 
 class Run:
-    """One training. `fanwise.run` and `fanwise.here` create it.
+    """A training on one or several devices, as one process sees it. `fanwise.run` and `fanwise.here` create it.
 
     Attributes:
-        device: device of the model. Batches are copied to it.
-        devices: all devices of this process.
-        rows: reported values, oldest first.
+        device: device of this process. The model must be on it, and batches are copied to it.
+        rows: values of all calls of `report`, oldest first.
     """
 
     def __init__(
         self,
         plan: Plan,
-        devices: tuple[torch.device, ...],
+        device: torch.device,
         *,
         team: Team | None = None,
+        monitor: Monitor | None = None,
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
         verify: int = 0,
     ) -> None:
         self._team: Team = Alone() if team is None else team
-        self.devices = devices
-        self.device = devices[0]
+        self._monitor = Monitor() if monitor is None else monitor
+        self.device = device
         self._plan = plan
         self._state = RunState(plan, fixed, self.device)
         self.rows = self._state.rows
         self._steps: list[Step | ManualStep] = []
         self._loop = ShardLoopGuard()
-        self._replicas: list[Replica] = []  # of steps
+        self._replicas: list[Replica] = []  # by step
         self._step_optimizers = StepOptimizers()
-        self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
-        self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
-        self._line = ProgressLine(NoScreen())
-        self._verify = verify  # batches between two times that processes compare everything
+        self._step_sums: dict[StepOptimizer, Sums] = {}  # steps with one optimizer share its shared memory
+        self.writer = Writer(self._monitor.set_writing, self._monitor.checkpoint_written)
+        self._line = ProgressLine()
+        self._verify = verify
         self._loaders = Loaders(self.device)
-        self._names = names  # of the devices of all processes, where there are others
+        self._names = names  # names of the devices of all processes. None: all are like `device`
 
     @contextmanager
-    def show_progress(self, screen: Screen, name: str) -> Iterator[None]:
-        """Show the progress in this block. `name`: of the training function."""
-        self._line = ProgressLine(screen, name=name, devices=self._device_names)
+    def show_progress(self, show: Callable[[RunSnapshot], None] | None, name: str) -> Iterator[None]:
+        """Pass snapshots of the progress to `show` in this block. `name`: name of the training function."""
+        self._line = ProgressLine(show, name=name, devices=self._device_names)
         with closing(self._line):
             yield
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Run the training function in this block: check how it uses the run, and end its loader workers."""
-        with (
-            closing(self._loaders),
-            misuse.watched(self._step_optimizers.__contains__),
-        ):
+        """Prepare for the training function, which runs in this block. Check at the end that its steps are complete."""
+        with closing(self._loaders), misuse.watched(self._step_optimizers.__contains__):
             yield
             for step in self._steps:
                 step.check_end()
@@ -114,12 +108,15 @@ class Run:
     def _device_names(self) -> list[str]:
         if self._names is not None:
             return list(self._names())
-        return [str(device) for device in self.devices] * self._team.size
+        return [str(self.device)] * self._team.size
 
     @property
     def rank(self) -> int:
-        """Number of this process, from 0. Use it for output, not for data."""
-        return self._team.place
+        """Index of this process among the processes of the run, from 0. Use it for output, not for data.
+
+        It decreases when a process with a lower rank is lost.
+        """
+        return self._team.index
 
     @property
     def world_size(self) -> int:
@@ -189,7 +186,7 @@ class Run:
         also: Sequence[nn.Module] = (),
         capture: bool = False,
     ) -> Step | ManualStep:
-        """Return the step of a training: call it with each batch.
+        """Create a training step. Call the returned object with each batch.
 
         The loss must be a function of the model and the batch, so that it does not matter which device executes which
         shard: its modules are parts of the model or named in `also`, its random numbers come from the global functions
@@ -200,39 +197,39 @@ class Run:
         `ManualStep`.
 
         Args:
-            model: on `run.device`, without a wrapper. Make it in the training function: one from outside is trained in
-                place on one device, and copied to each of several processes.
-            optimizer: of its parameters. Without `loss_fn` also several models and optimizers: one loop then has the
-                gradients of all models, and one update calls all optimizers.
+            model: a model on `run.device`, without a wrapper. Create it in the training function. Without `loss_fn`, it
+                may also be several models.
+            optimizer: optimizer of the model's parameters. Without `loss_fn`, it may also be several optimizers, which
+                one update calls all.
             loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns one loss per sample (or more, first axis
                 the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all losses over the
                 sum of all counts of the global batch. Each shard is seeded by itself.
-            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; `step.grad_norm` is the norm
-                before that. math.inf only measures it.
-            accumulate: batches per update. The last batch of a pass of `run.batches` always ends with one.
-            autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
-                leaves an update out when a gradient is not finite.
-            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it scales the
-                losses that `step.backward` is given.
+            clip_norm: the gradient of the whole batch is scaled down to this 2-norm. `step.grad_norm` is the norm
+                before that. math.inf only measures the norm.
+            accumulate: number of batches per update. The last batch of a pass of `run.batches` always updates.
+            autocast: torch.bfloat16 or torch.float16 for mixed precision. With float16, the loss is scaled before the
+                backward pass, and an update is skipped if a gradient is not finite.
+            loss_scale: settings of the scaling, by default `LossScale()`. Without `loss_fn`, it scales the losses that
+                are passed to `step.backward`.
             batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
                 batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
                 (`shards="devices"`), and exchanges statistics twice per layer.
-            mean_buffers: names of buffers that become the mean over the shards, besides those of batch normalization.
-                Others must be the same after every shard.
-            also: modules that the loss calls besides the model, such as a teacher. Their buffers are kept as those
-                of the model. Models of other steps of the run are known.
+            mean_buffers: names of buffers that become their mean over the shards. Buffers of batch normalization do so
+                anyway. All other buffers must be the same after every shard.
+            also: modules that the loss calls besides the model, such as a teacher. Their buffers are treated like those
+                of the model. Models of other steps of the run need not be listed.
             capture: execute the step as one CUDA graph, with the same bits. On a GPU this is several times as fast for
-                models whose operations are short. The model must not wait for the device and has no shapes that depend
-                on values. Its Python code runs only while a graph is captured: for each size of batch and each setting
-                of the optimizer. Before, and at powers of two, a step runs both ways and is compared. Optimizers need
-                `capturable=True` on a GPU where torch has it. It has no effect on CPUs.
+                models whose operations are short. The model must not wait for the device, nor have shapes that depend
+                on values. Its Python code runs only while a graph is captured, which happens for each batch size and
+                each setting of the optimizer. Steps before that, and those whose number is a power of two, are executed
+                both ways and compared. On a GPU, optimizers that have the option need `capturable=True`. On CPUs,
+                `capture` has no effect.
 
         Raises:
-            TypeError: `model` is no torch.nn.Module.
-            ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
-                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
-                positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
-                without one shard per process; without `loss_fn` an option that only a step with one has.
+            TypeError: `model` is not a torch.nn.Module.
+            ValueError: this was called inside a loop over `run.epochs`; a parameter is on another device, belongs to
+                another model, or is uninitialized; the model is in a wrapper; the optimizer calls the loss itself; an
+                option has a wrong value, or cannot be combined with the others.
         """
         self._loop.check("run.step")
         if self._plan.position.is_in_epochs:
@@ -388,7 +385,7 @@ class Run:
         return iterate_batches(started, size, shards, fetch, lambda: len(reader), drop_last=drop_last)
 
     def _own_shards(self) -> range:
-        return assign(self.shards, self._team.size)[self._team.place]
+        return assign(self.shards, self._team.size)[self._team.index]
 
     def _stream(
         self, data: "IterableDataset[Any]", size: int, shuffle: bool | None, drop_last: bool, options: LoaderOptions
@@ -525,8 +522,7 @@ class Run:
         self._loop.check("run.report")
         values = plain_metrics(metrics)
         self.rows.append(values)
-        if self._team.report(values) != "CONTINUE":
-            raise TrialStopped("the tuner stopped this trial")
+        report_together(self._team, self._monitor, len(self.rows), values)
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
         """Print once for the whole run."""
@@ -568,11 +564,11 @@ class Run:
                 f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
-        if self._team.place == 0:
+        if self._team.index == 0:
+            self._monitor.set_writing(True)  # a run that fails while the state is copied waits for the checkpoint, too
             self.writer.start(location, self._state.content())
             if wait:
                 self.writer.wait()
-        self._team.saved()
         return path
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:

@@ -130,7 +130,7 @@ class Run:
 
     @property
     def threads(self) -> int:
-        """Number of threads of each device."""
+        """Number of threads that each device computes with."""
         return self._plan.threads
 
     @property
@@ -190,8 +190,8 @@ class Run:
 
         The loss must be a function of the model and the batch, so that it does not matter which device executes which
         shard: its modules are parts of the model or named in `also`, its random numbers come from the global functions
-        of torch, numpy or `random`, and what it leaves in closures, globals or attributes of modules does not change
-        later losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
+        of torch, numpy or `random`, and its changes of closures, globals or attributes of modules do not affect later
+        losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
 
         Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
         `ManualStep`.
@@ -310,7 +310,7 @@ class Run:
         return step
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run. Raises ValueError if negative."""
+        """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run."""
         return self._epochs(check_whole_number("the number of epochs", count, least=0))
 
     def _epochs(self, count: int) -> Iterator[int]:
@@ -331,11 +331,11 @@ class Run:
         """Yield the global batches of one pass over a data set, in an order that is drawn from (seed, epoch).
 
         Args:
-            data: a tuple of tensors or NumPy arrays, or a TensorDataset, which are read with one indexing operation per
+            data: a tuple of tensors or NumPy arrays, or a TensorDataset. These are read with one indexing operation per
                 shard. Or a data set with `len(data)` and `data[index]`. Or an IterableDataset, which must give the same
-                samples whenever it is iterated, because every process iterates it as a whole.
+                samples in every iteration, because every process iterates it as a whole.
             batch_size: number of samples of the global batch, over all devices.
-            shuffle: True by default. An IterableDataset keeps its own order.
+            shuffle: True by default. Not supported for an IterableDataset, which has its own order.
             drop_last: omit an incomplete last batch.
             loader: options of torch's DataLoader. None of them changes the batches of a data set.
 
@@ -343,7 +343,7 @@ class Run:
                 - num_workers: worker processes of each process of the run, by default 0. A job of a pool has at most
                   one per CPU of its lease that does not train. An IterableDataset has at most one.
                 - prefetch_factor: 2 by default. Workers read num_workers * prefetch_factor batches ahead.
-                - pin_memory: False copies to a GPU without pinned memory, and not ahead of the step.
+                - pin_memory: with False, batches are not copied to a GPU ahead of the step.
                 - persistent_workers: keep the workers, with their copy of the data set, for the next pass over it.
                 - timeout: seconds to wait for a batch. 0: no limit.
                 - worker_init_fn: called in each worker with its number.
@@ -353,10 +353,10 @@ class Run:
 
         Raises:
             TypeError: the data set cannot be indexed, or an option is unknown.
-            ValueError: an option is out of range, there are no samples, or their number has changed since the pass or
-                the checkpoint.
-            Errors of the data set are raised by the loop or by the step, with the index of the sample. A worker that
-                dies raises an error of torch.
+            ValueError: an option is out of range, there are no samples, or their number has changed during the pass or
+                since the checkpoint.
+            An error of the data set is raised by the loop or by the step, with the index of the sample. If a worker
+                dies, torch's error is raised.
         """
         options = LoaderOptions(**loader)
         size = check_whole_number("batch_size", batch_size, least=1)
@@ -428,7 +428,8 @@ class Run:
             batch_size: number of samples of each call. The last bits of a mean of floats depend on it.
             loader: options of torch's DataLoader, see `batches`.
 
-        >>> run = here(); model = torch.nn.Linear(2, 2)
+        >>> import fanwise
+        >>> run = fanwise.here(); model = torch.nn.Linear(2, 2)
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
@@ -479,7 +480,8 @@ class Run:
                 called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change. Other
                 callable objects, such as metrics and `functools.partial`, are gathered themselves.
 
-        >>> here().gather(lambda: 7)
+        >>> import fanwise
+        >>> fanwise.here().gather(lambda: 7)
         [7]
         """
         self._loop.check("run.gather")
@@ -488,18 +490,19 @@ class Run:
     def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
         """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
 
-        Blocks until all processes call it. Tensors are pickled, so use it for measures and not for gradients. Sums are
-        added along a tree over the ranks, so the bits depend only on the number of processes.
+        Blocks until all processes call it. Tensors are pickled, so use this for measures and not for gradients. Sums
+        are added along a tree over the ranks, so the bits depend only on the number of processes.
 
         Args:
-            tensor: of the same type and shape in all processes, or a function that returns it, see `gather`.
+            tensor: has the same type and shape in all processes. Or a function that returns the tensor, see `gather`.
             op: "sum", "mean", "min" or "max".
 
         Raises:
-            TypeError: not a tensor, integers with "mean", or a type that torch cannot add or compare.
+            TypeError: `tensor` is not a tensor, has integers with "mean", or has a type that torch cannot reduce.
             ValueError: types or shapes differ, or `op` is unknown.
 
-        >>> here().all_reduce(torch.tensor([1, 2]))
+        >>> import fanwise
+        >>> fanwise.here().all_reduce(torch.tensor([1, 2]))
         tensor([1, 2])
         """
         self._loop.check("run.all_reduce")
@@ -511,12 +514,12 @@ class Run:
         user_collectives.gather(self._team, "waits at a barrier", None)
 
     def report(self, **metrics: Any) -> None:
-        """Append values to `run.rows`, once for the whole run.
+        """Append values to `run.rows`.
 
-        In a trial this calls `fanwise.tune.report`, which blocks until the tuner has decided.
+        In a trial, also report them to the tuner, once for all processes. Blocks until the tuner has decided.
 
         Raises:
-            TrialStopped: the tuner ends the trial.
+            TrialStopped: the tuner stops the trial.
             TypeError: a value is neither a number nor a string. ValueError: there are no values.
         """
         self._loop.check("run.report")
@@ -525,7 +528,7 @@ class Run:
         report_together(self._team, self._monitor, len(self.rows), values)
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
-        """Print once for the whole run."""
+        """Print in process 0 only."""
         if self.rank == 0:
             sys.stdout.write(sep.join(map(str, values)) + end)
             sys.stdout.flush()
@@ -533,20 +536,23 @@ class Run:
     def keep(self, **objects: Stateful) -> None:
         """Store the state of these objects in checkpoints, for example `run.keep(scheduler=scheduler)`.
 
+        After `restore`, this also loads their state from the checkpoint.
+
         Raises:
-            TypeError: an object has no state_dict and load_state_dict. ValueError: the name is taken.
+            TypeError: an object has no state_dict or load_state_dict. ValueError: the name is already used.
         """
-        for name, kept in objects.items():
-            self._state.keep(name, kept)
+        for name, value in objects.items():
+            self._state.keep(name, value)
 
     def save(self, path: P, *, wait: bool = False) -> P:
-        """Write a checkpoint in the background, which replaces the file as a whole. Return the path.
+        """Write a checkpoint in the background, and return the path. All processes call this, and process 0 writes.
 
-        The state is copied before this returns. `fanwise.run` returns after the checkpoint is written, and a run that
-        fails waits up to 30 s for it. An error is raised by the next `save` or at the end of the run.
+        The state is copied before this returns. The new file replaces an old one as a whole. `fanwise.run` returns
+        after the checkpoint is written. A run that fails waits up to 30 s for the checkpoint. An error is raised by the
+        next `save`, or at the end of the run.
 
-        A checkpoint that is saved after a step contains the step. One that is saved after the loop over the batches
-        continues with the next epoch, so save last in an epoch.
+        A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
+        it was saved after that loop, the run continues with the next epoch.
 
         Args:
             path: a file, or a URL for fsspec such as "s3://bucket/run.pt".
@@ -574,21 +580,22 @@ class Run:
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.
 
-        Shards, threads and seed become those of the checkpoint. Objects are restored when they are registered.
+        Shards, threads and seed become those of the checkpoint. The state of an object is loaded when the object is
+        passed to `run.step` or `run.keep`.
 
         Args:
             path: a file, or a URL for fsspec.
-            weights_only: False loads kept objects of any type, which executes code in the file.
+            weights_only: False allows kept objects of any type, and executes code in the file when it loads them.
 
         Raises:
             FileNotFoundError: the file does not exist. CheckpointError: the file system of the URL refuses.
-            ValueError: the file is not a checkpoint, an epoch or pass has started, or the program has set other shards,
-                threads, seed or reduce.
+            ValueError: the file is not a checkpoint, an epoch or pass has started, or `fanwise.run` was given other
+                shards, threads, seed or reduce.
         """
         if self._plan.position.has_started:
-            raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
+            raise ValueError("run.restore was called after run.epochs or run.batches. Call it before them")
         self._state.adopt(checkpoint_file.read_checkpoint(path, weights_only), path)
 
 
-def _several(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, Sequence) else [given]
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) else [value]

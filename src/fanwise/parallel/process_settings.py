@@ -58,7 +58,6 @@ def run_environment(
     """
     threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
     python_before, numpy_before = random.getstate(), np.random.get_state()
-    mode_before = torch.get_deterministic_debug_mode()
     filled = _deterministic.fill_uninitialized_memory
     with (
         apply_settings(settings),
@@ -74,7 +73,6 @@ def run_environment(
             yield
         finally:
             _deterministic.fill_uninitialized_memory = filled
-            torch.set_deterministic_debug_mode(mode_before)
             torch.set_num_threads(threads_before)
             torch.set_rng_state(torch_before)
             random.setstate(python_before)

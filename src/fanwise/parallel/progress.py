@@ -119,7 +119,7 @@ class ProgressLine:
         self._epoch, self._epochs, self._done, self._of, self._counted_step = number, count, 0, 0, None
 
     def begin_pass(self, length: int | None, done: int) -> None:
-        """A pass over `length` samples begins, of which `done` are finished. `length` is None for a stream."""
+        """A pass over `length` samples begins. `done` of them are finished. `length` is None for a stream."""
         self._counted_step = None
         if self._last_s is not None:
             self._last_s = self._clock()

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base.errors import NotSendableError
-from ..links.codec import dumps_by_value, dumps_whole, loads
-from ..tensor import aligned_buffer
+from ..links.codec import dumps_whole, loads
 from .comm.team import Team
 from .step.tree import Node, total
 from .validation.arguments import check_name
@@ -58,20 +57,14 @@ def _packed(value: Any) -> bytes:
 def copy_of_result(value: T, name: str) -> T:
     """Copy the result of a training function as if another process had sent it. `name`: name of the function."""
     try:
-        head, buffers = dumps_by_value(value)
+        packed = dumps_whole(value)
     except Exception as error:
         raise NotSendableError(
             f"{name} returned a {type(value).__name__} that cannot be sent back: {error}.\n"
             f"Return plain values, arrays, or a state_dict."
         ) from error
-    result: T = loads(head, [_copied(buffer) for buffer in buffers])
+    result: T = loads(packed)
     return result
-
-
-def _copied(buffer: memoryview) -> memoryview:
-    memory = aligned_buffer(buffer.nbytes)
-    memory[:] = buffer
-    return memory
 
 
 def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Tensor:

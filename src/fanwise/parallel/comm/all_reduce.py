@@ -1,8 +1,9 @@
 """All-reduce: adds the gradients of all processes of a team.
 
 Terms:
-    node    the sum over a range of shards that one process has executed, or one shard; see step/tree.py
-    owner   the process that adds a slice of the gradients
+    node    the sum over a range of shards that one process has executed; see step/tree.py
+    slice   a contiguous part of the gradients; see flat_layout.py
+    owner   the process that adds a slice of all nodes
     plan    which process has which nodes, and which parameters have a gradient. All processes have the same plan.
 """
 
@@ -31,7 +32,7 @@ class RankNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """How the gradients of one step are added.
+    """The operands of one sum, the same in every process.
 
     Attributes:
         rank_nodes: nodes of all processes, in the order of the shards.
@@ -86,13 +87,13 @@ class Transport(Protocol):
         """Make this process's nodes available to the owners of the slices."""
 
     def receive(self, plan: AllReducePlan) -> list[Bucket]:
-        """Receive the own slice of all nodes. Return its buckets."""
+        """Receive this process's slice of all nodes. Return the buckets of the slice."""
 
     def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
         """Return a bucket of a node."""
 
     def sum(self, bucket: Bucket) -> Tensor:
-        """Return the memory for the sum of a bucket of the own slice."""
+        """Return the memory for the sum of a bucket of this process's slice."""
 
     def barrier(self) -> None:
         """Block until every process has added, or updated, its slice. All slices of the sum are then available."""
@@ -116,7 +117,7 @@ class ExactAllReduce:
     bits depend neither on the owner of an element nor on the transport. With the transport of small models, every
     process owns all gradients.
 
-    Between 2 and 3 an optimizer may update the own slice of the parameters. Then 3 is left out.
+    Between 2 and 3 an optimizer may update this process's slice of the parameters. Then 3 is left out.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -129,7 +130,7 @@ class ExactAllReduce:
         return self.all_gather()
 
     def reduce_scatter(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> None:
-        """Compute the own slice of the sum. Arguments and errors as of `all_reduce`."""
+        """Compute this process's slice of the sum. Arguments and errors as of `all_reduce`."""
         transport = self._transport
         transport.send(nodes)
         plan = make_plan()
@@ -153,7 +154,7 @@ class ExactAllReduce:
     def update_slices(
         self, update: Callable[[Sequence[bool], Sequence[Bucket], Callable[[Bucket], Tensor]], None]
     ) -> None:
-        """Call `update(has_grad, buckets, grad_of_bucket)` for the own slice. Blocks until all processes have."""
+        """Call `update(has_grad, buckets, grad_of_bucket)` for this process's slice. Blocks until all have done so."""
         update(self._has_grad, self._buckets, self._transport.sum)
         self._transport.barrier()
 

@@ -7,7 +7,7 @@ members change, the view is the odd number in between. See shm_team.py for the p
     decided     last even view, to which `members` and `committed` belong; 0 while these are written
     committed   last exchange that all members of the previous view had reached when that view ended
     members     ranks that take part, ascending
-    ending      0, or the reason why all ranks must end
+    ending      FAILED or STOPPED if all ranks must end, else 0
     answered    number of the last request that the supervisor has answered
 
     per rank:   arrived        view << 32 | sequence number of its last exchange
@@ -27,7 +27,7 @@ from . import futex
 from .shared_memory import SharedMemory
 
 MAX_RANKS = 1024
-NOT_ENDING, FAILED, STOPPED = 0, 1, 2  # values of `ending`
+FAILED, STOPPED = 1, 2  # values of `ending`
 FIRST_VIEW = 2
 
 _VIEW, _COMMITTED, _COUNT, _ENDING, _ANSWERED, _DECIDED = range(6)

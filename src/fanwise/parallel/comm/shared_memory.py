@@ -20,7 +20,7 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 
 _SIZE_BYTES = 1 << 60
 
-# Which transport adds gradients, see shm_one_shot.py and shm_two_shot.py. "auto": by the size of the model.
+# The transport for gradients: shm_one_shot.py or shm_two_shot.py. "auto" chooses by the size of the model.
 AllReduceKind = Literal["auto", "one-shot", "two-shot"]
 
 

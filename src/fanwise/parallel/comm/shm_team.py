@@ -154,7 +154,7 @@ class SharedMemoryTeam:
         return [content for _, content in contents]
 
     def barrier(self) -> None:
-        """Block until all members call it. Each then sees what the others have written to shared memory before."""
+        """Block until all members call it. Afterwards, each can read what the others wrote to shared memory before."""
         self.check_members()
         self._seq += 1
         self._control.arrive(self.rank, self._view, self._seq)

@@ -114,15 +114,15 @@ def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -
 
 def user_frames(lines: Sequence[str]) -> list[str]:
     """Omit the library's frames that called the user's function. `lines`: of faulthandler, most recent call first."""
-    kept, is_kept = [], True
+    result, is_shown = [], True
     for line in lines:
         if not line.startswith("  File"):
-            is_kept = True  # another thread
+            is_shown = True  # another thread
         elif any(file in line for file in _LIBRARY_FILES):
-            is_kept = False
-        if is_kept and line.strip():
-            kept.append(line)
-    return kept
+            is_shown = False
+        if is_shown and line.strip():
+            result.append(line)
+    return result
 
 
 def _state(pid: int) -> tuple[str, str]:

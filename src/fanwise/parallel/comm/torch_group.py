@@ -152,11 +152,13 @@ class TorchGroup:
             self._must_leak = within_s is not None
             first = self._gather_blocks(len(data).to_bytes(_HEAD_BYTES, "little") + data[:_FIRST_BYTES], within_s)
             sizes = [int.from_bytes(block[:_HEAD_BYTES], "little") for block in first]
-            rest = max(sizes) - _FIRST_BYTES
-            more = self._gather_blocks(data[_FIRST_BYTES:], within_s, rest) if rest > 0 else [b""] * self.size
+            more_bytes = max(sizes) - _FIRST_BYTES
+            more = [b""] * self.size
+            if more_bytes > 0:
+                more = self._gather_blocks(data[_FIRST_BYTES:], within_s, more_bytes)
             self._must_leak = False
         both = zip(first, more, sizes, strict=True)
-        return [pickle.loads((block[_HEAD_BYTES:] + other)[:size]) for block, other, size in both]
+        return [pickle.loads((block[_HEAD_BYTES:] + rest)[:size]) for block, rest, size in both]
 
     def _gather_blocks(
         self, data: bytes, within_s: float | None, size_bytes: int = _HEAD_BYTES + _FIRST_BYTES

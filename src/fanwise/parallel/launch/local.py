@@ -53,14 +53,14 @@ _GRACE_S = 2.0
 _SAVING_S = 30.0
 # Time for killed processes to end.
 _DYING_S = 10.0
-# So many deaths, or hangs, in one step are blamed on the work of that step.
+# Number of deaths, or hangs, in one step that end the run, because the work of the step probably causes them.
 _MAX_DEATHS = 3
 _MAX_HANGS = 2
 # Time until a warning that processes wait for CPUs or GPUs of the pool.
 _QUEUED_S = 2.0
 
-# A pool serves requests in order. The jobs of one run are submitted together: two runs of which each has only a part of
-# its processes would wait for each other forever.
+# A pool serves requests in order. The lock keeps the jobs of one run together. Otherwise two runs could each get only
+# some of their processes, and wait for each other forever.
 _submitting = threading.Lock()
 
 
@@ -276,7 +276,7 @@ class Supervisor:
         with suppress(ProcessLookupError):
             rank.pidfd, rank.pid = os.pidfd_open(pid), pid
             self._poll.register(rank.pidfd, select.POLLIN)
-        if len(self._ranks) == self._count and all(each.pid for each in self._ranks.values()):
+        if len(self._ranks) == self._count and all(one.pid for one in self._ranks.values()):
             self._control.set_view(self._membership.view)  # ranks with a process group wait for this
 
     def _on_report(self, rank: _Rank, request: int, values: dict[str, Any]) -> None:
@@ -323,7 +323,7 @@ class Supervisor:
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def _check_failures(self) -> None:
-        """Raise the first error of a rank, if there is one."""
+        """Raise the first error that any rank has sent. Return if no rank has."""
         if not any(rank.failure for rank in self._ranks.values()):
             return
         until_s = time.monotonic() + _ERRORS_S
@@ -387,8 +387,8 @@ class Supervisor:
         if job.error is not None and not isinstance(job.error, WorkerLostError):
             job.error.add_note(f"in {self._describe(rank)}{job.output()}")
             raise job.error
-        if any(each.is_stopped for each in ranks):
-            if all(each.is_over for each in ranks):
+        if any(one.is_stopped for one in ranks):
+            if all(one.is_over for one in ranks):
                 raise TrialStopped("the run was stopped")
         elif rank.returned is None or job.error is not None:
             self._on_loss(rank, str(job.error or "left the run before its end"))

@@ -212,7 +212,7 @@ class RaySupervisor:
                 rank.question = report
                 if rank.number == 0:
                     self._address = [host, port]
-                if all(each.question is not None for each in self._ranks):  # else some wait in the queue
+                if all(one.question is not None for one in self._ranks):  # else some wait in the queue
                     for waiting in self._ranks:
                         assert waiting.question is not None
                         self._reply(waiting.question, Reply("CONTINUE", {"address": self._address}))

@@ -1,4 +1,4 @@
-"""`Settings`: what the supervisor and all ranks of a run know about it."""
+"""`Settings` of a run in several processes. The supervisor passes them to all ranks."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -202,7 +202,7 @@ def test_restore_comes_before_the_first_epoch(tmp_path: Path) -> None:
     path = saved(tmp_path / "run.pt")
     run = fanwise.here()
     list(run.batches((X, Y), B))
-    with pytest.raises(ValueError, match=r"run\.restore comes before the first run\.epochs"):
+    with pytest.raises(ValueError, match=r"run\.restore was called after run\.epochs or run\.batches"):
         run.restore(path)
 
 

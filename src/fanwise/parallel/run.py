@@ -96,18 +96,18 @@ def run(
         restarts: how many times the run may start again after a loss has ended an attempt. It continues from its last
             checkpoint, or from the beginning if there is none, with the same bits. On a cluster it uses the hosts that
             are left. Reports are not repeated. Not allowed under a launcher, which restarts processes itself.
-        step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
-            stopped, stuck in a file system, or deadlocked. Then an error or a warning shows its stack, and it counts as
-            lost. Choose a time well above that of the longest step, evaluation, or work between steps. Before its first
-            step has ended, a process has ten times as long, at least a minute. Time in which a tuner decides on a
-            report does not count. By default the others wait forever, and a warning shows the stack after a minute. On
-            a cluster and under a launcher, the default is that of torch's process groups: 30 minutes with Gloo, 10 with
-            NCCL. It has no effect on a run with one process.
+        step_timeout_s: how many seconds the others wait for a process that does not come to the next exchange, because
+            it is stopped, stuck in a file system, or deadlocked. After that time the process counts as lost, and an
+            error or a warning shows its stack. Choose a time well above that of the longest step, evaluation, or work
+            between steps. Until the first step has ended, the limit is ten times as long, at least a minute. Time in
+            which a tuner decides on a report does not count. By default the others wait forever, and a warning shows
+            the stack after a minute. On a cluster and under a launcher, the default is that of torch's process groups:
+            30 minutes with Gloo, 10 with NCCL. Without effect if the run has one process.
         pool: pool whose jobs the processes are. By default it belongs to this library, or to the job in which this is
             called. With `Pool(ray=...)` the processes run on as few nodes of that cluster as have room.
-        verify: each time after this many batches of a step, compare batch, optimizer settings, parameters and buffers
-            between processes, and execute a shard twice. An error names the first difference. This takes about as long
-            as a step. By default only the first batches are compared.
+        verify: number of batches between two consistency checks of a step. A check compares batch, optimizer settings,
+            parameters and buffers between processes, and executes a shard twice. It takes about as long as a step. An
+            error names the first difference. By default, only the first batches are compared.
         progress: show the progress on standard error: one line in a terminal, or a line every 10 s in a log. A job
             shows none. Pass False if `train` draws a progress bar itself.
 

@@ -47,8 +47,8 @@ def test_devices_that_fit(devices: Devices) -> None:
 @pytest.mark.parametrize(
     ("devices", "has_pool", "restarts", "text"),
     [
-        (2, False, 0, "devices=2 asks for 2 processes"),
-        (["cpu"], False, 0, "devices=['cpu'] asks for 1 processes"),
+        (2, False, 0, "but devices=2 asks for 2."),
+        (["cpu"], False, 0, "but devices=['cpu'] asks for 1."),
         ("auto", True, 0, "pool= asks for jobs of a pool"),
         ("auto", False, 2, "restarts=2 cannot start them again"),
     ],

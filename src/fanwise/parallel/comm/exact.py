@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .all_reduce import AllReducePlan, Grads, RankNode
-from .flat_layout import Bucket, Layout, flat_gradient, joined
+from .flat_layout import Bucket, Layout, flat_gradients, joined
 from .torch_group import TorchGroup
 
 
@@ -37,12 +37,7 @@ class GroupTransport:
         self._grads = self._layout.shaped(self._sum)
 
     def send(self, nodes: Sequence[Grads | None]) -> None:
-        self._own = {
-            (node_index, index): flat_gradient(self._params[index], grad)
-            for node_index, grads in enumerate(nodes)
-            for index, grad in enumerate(grads or ())
-            if grad is not None
-        }
+        self._own = flat_gradients(self._params, nodes)
 
     def receive(self, plan: AllReducePlan) -> list[Bucket]:
         if plan.has_grad != self._has_grad:

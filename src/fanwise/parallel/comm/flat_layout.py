@@ -118,6 +118,18 @@ def joined(buckets: Iterable[Bucket], flags: Sequence[Sequence[int]], max_bytes:
     return result
 
 
+def flat_gradients(
+    params: Sequence[nn.Parameter], nodes: Sequence[Sequence[Tensor | None] | None]
+) -> dict[tuple[int, int], Tensor]:
+    """Return `flat_gradient` of all gradients of the nodes, by node index and index of the parameter."""
+    return {
+        (node_index, index): flat_gradient(params[index], grad)
+        for node_index, grads in enumerate(nodes)
+        for index, grad in enumerate(grads or ())
+        if grad is not None
+    }
+
+
 def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
     """Return the elements of a gradient in the order of the parameter's memory. Raises TypeError if it is sparse."""
     check_strided(grad)

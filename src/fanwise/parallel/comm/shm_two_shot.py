@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .all_reduce import AllReducePlan, Grads, RankNode
-from .flat_layout import Bucket, flat_gradient
+from .flat_layout import Bucket, flat_gradients
 from .shared_memory import bytes_of
 from .shm_areas import Areas
 
@@ -29,12 +29,7 @@ class TwoShotTransport:
 
     def send(self, nodes: Sequence[Grads | None]) -> None:
         areas, rank = self._areas, self._areas.team.rank
-        self._own = {
-            (node_index, index): flat_gradient(areas.layout.params[index], grad)
-            for node_index, grads in enumerate(nodes)
-            for index, grad in enumerate(grads or ())
-            if grad is not None
-        }
+        self._own = flat_gradients(areas.layout.params, nodes)
         copies: list[Tensor] = []
         sources: list[Tensor] = []
         for bucket in areas.slices_of_others():

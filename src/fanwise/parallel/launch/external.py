@@ -79,7 +79,7 @@ def check_arguments(launched: Launched, devices: Devices, *, has_pool: bool, res
     """Raise ValueError if the arguments of `fanwise.run` contradict the launcher."""
     count = None if isinstance(devices, str) else devices if isinstance(devices, int) else len(devices)
     if count not in (None, launched.size):
-        conflict = f"devices={devices!r} asks for {count} processes"
+        conflict = f"devices={devices!r} asks for {count}"
     elif has_pool:
         conflict = "pool= asks for jobs of a pool"
     elif restarts:
@@ -88,8 +88,8 @@ def check_arguments(launched: Launched, devices: Devices, *, has_pool: bool, res
         return
     source = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
     raise ValueError(
-        f"{source} WORLD_SIZE={launched.size}, and each of these processes is one device of the run; {conflict}.\n"
-        f"Leave it out, or start the program without the launcher. fanwise.here() trains in this process alone."
+        f"{source} WORLD_SIZE={launched.size}, and each of these processes is one device of the run, but {conflict}.\n"
+        f"Leave the argument out, or start the program without the launcher. fanwise.here() trains in one process alone."
     )
 
 

@@ -89,7 +89,7 @@ def check_arguments(launched: Launched, devices: Devices, *, has_pool: bool, res
     source = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
     raise ValueError(
         f"{source} WORLD_SIZE={launched.size}, and each of these processes is one device of the run, but {conflict}.\n"
-        f"Leave the argument out, or start the program without the launcher. fanwise.here() trains in one process alone."
+        f"Leave the argument out, or start the program without the launcher. fanwise.here() trains in one process."
     )
 
 

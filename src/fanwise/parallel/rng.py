@@ -22,8 +22,8 @@ _CPU_ONLY = (torch.default_generator,)
 
 _spare_bit_generators: list[np.random.MT19937] = []  # creating one takes 180 us
 
-# Torch and NumPy use the Mersenne Twister, whose state has 624 words of 32 bits. Philox computes the words from the key,
-# because the seeding functions of torch and NumPy take several times as long for 128 bits.
+# Torch and NumPy use the Mersenne Twister, whose state has 624 words of 32 bits. Philox computes these words from the
+# key, because the seeding function of NumPy takes several times as long for 128 bits, and that of torch takes 32 bits.
 _philox: Any = np.random.Philox(0)
 _philox_key = np.zeros(2, np.uint64)
 _philox_state = {**_philox.state, "state": {"counter": np.zeros(4, np.uint64), "key": _philox_key}}

@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm.flat_layout import Bucket
 from ..comm.shm_areas import Areas
-from .sharded import ShardedOptimizer, is_elementwise
+from .sharded import ShardedOptimizer, can_be_divided
 
-# Version of the sliced state, and whether slices must end. None: the process updates the whole optimizer.
+# Version of the divided state, and whether the division must end. None: the process updates the whole optimizer.
 SliceStatus = tuple[int | None, bool] | None
 
 
 class StepOptimizer:
-    """The optimizer of a step. `in_parts`: it may be updated by slices."""
+    """The optimizer of a step.
+
+    Args:
+        in_parts: allow updates by slices.
+    """
 
     def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> None:
         self.params = list(params)
@@ -28,13 +31,9 @@ class StepOptimizer:
     def is_sharded(self) -> bool:
         return self._sharded is not None
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update all parameters with their gradients, or with those that `closure` computes."""
-        self.optimizer.step(closure)
-
     def enable_slices(self, memory: Areas) -> None:
-        """Update by slices from now on, in this shared memory, if the optimizer allows it."""
-        if self._in_parts and is_elementwise(self.optimizer, self.params):
+        """Update by slices from now on, in this shared memory, if the optimizer can be divided."""
+        if self._in_parts and can_be_divided(self.optimizer, self.params):
             self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)
 
     def unshard(self) -> None:
@@ -56,17 +55,19 @@ class StepOptimizer:
             self._sharded.begin([status[0] for status in statuses if status is not None])
 
     def update(self, has_grad: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
-        """Update the own slice. It has no effect before `commit`, because another process may be lost."""
-        assert self._sharded is not None, "it is updated by slices"
+        """Compute the update of these buckets. It has no effect before `commit`, because a process may be lost."""
+        assert self._sharded is not None, "only an optimizer that is divided is updated by slices"
         self._sharded.update(buckets, has_grad, grad_of)
 
     def commit(self, has_grad: Sequence[bool]) -> None:
         """Use the parameters of all slices, after all processes have updated theirs."""
-        assert self._sharded is not None, "it is updated by slices"
+        assert self._sharded is not None, "only an optimizer that is divided is updated by slices"
         self._sharded.commit(has_grad)
 
 
 class StepOptimizers:
+    """The optimizers of all steps of a run."""
+
     def __init__(self) -> None:
         self._by_optimizer: dict[int, list[StepOptimizer]] = {}
 
@@ -77,16 +78,16 @@ class StepOptimizers:
         """Return the optimizer for a new step. Steps with the same parameters share one, and its memory.
 
         Args:
-            in_parts: the step needs no whole gradients, as it would for clipping, accumulation, a scaled loss, or a
-                loop of the program's own.
+            in_parts: the step does not need whole gradients. Steps need them for clipping, accumulation, a scaled loss,
+                or a loop of the program over the shards.
         """
-        earlier = self._by_optimizer.setdefault(id(optimizer), [])
-        same = [each for each in earlier if len(each.params) == len(params) and all(map(is_, each.params, params))]
+        known = self._by_optimizer.setdefault(id(optimizer), [])
+        same = [other for other in known if len(other.params) == len(params) and all(map(is_, other.params, params))]
         if not same or not in_parts:
-            for known in earlier:
-                known.unshard()
+            for other in known:
+                other.unshard()
         if same:
             return same[0]
-        new = StepOptimizer(params, optimizer, in_parts=in_parts and not earlier)
-        earlier.append(new)
+        new = StepOptimizer(params, optimizer, in_parts=in_parts and not known)
+        known.append(new)
         return new

@@ -368,6 +368,6 @@ class TrainStages:
                 if self.clip_norm < math.inf:
                     clip_grads_with_norm_(self._replica.params, self.clip_norm, self.grad_norm)
             with library_update():
-                self._step_optimizer.step()
+                self._step_optimizer.optimizer.step()
         finally:
             self._replica.clear_grads()

@@ -272,7 +272,7 @@ class ManualStep:
             if scale is None or scale.adjust(is_finite):
                 for step_optimizer in self._step_optimizers:
                     with library_update():
-                        step_optimizer.step(closure)
+                        step_optimizer.optimizer.step(closure)
                 self.updates += 1
         finally:
             self._replica.clear_grads()

@@ -71,7 +71,7 @@ def test_a_measure_that_fails_leaves_the_mode_as_it_was() -> None:
             r"(?s)returned a tensor of torch.complex64, .*values.abs",
         ),
         (lambda m, x: 0.5, TypeError, "fn must return a tensor.*got float"),
-        (lambda m, x: (x, x * 0), ValueError, "add up to 0.0: their mean is undefined"),
+        (lambda m, x: (x, x * 0), ValueError, "sum to 0.0, so the mean is undefined"),
     ],
     ids=["mean", "other rows", "complex", "number", "no counts"],
 )

@@ -29,13 +29,13 @@ from .comm.team import Alone, Stateful, Sums, Team
 from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
-from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cut_range, iterate_batches
-from .data.stream import StreamReader, iterate_stream
+from .data.loader import Fetch, LoaderArguments, LoaderOptions, Loaders, cut_range, iterate_batches, iterate_stream
+from .data.stream import StreamReader
 from .optim.step_optimizer import StepOptimizer, StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
-from .step.cuda_graph import GRAPHS, LaunchProbe, StepGraphs, check_capturable
+from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
 from .step.replicas import LossFn, Replica
@@ -303,10 +303,7 @@ class Run:
             is_global = batch_norm == "global"
             execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
-            if captures:
-                step = Step(stages, StepGraphs(stages, execution, optimizers[0]))
-            else:
-                step = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
+            step = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else stages)
         self._steps.append(step)
         self._replicas.append(replica)
         self._state.register("step", step)
@@ -385,7 +382,7 @@ class Run:
             reader, length, started.key.fold_in("reading"), started.key if shuffle is not False else None
         )
         fetch = self._loaders.fetch(source, data, requests(), options)
-        return iterate_batches(started, size, shards, fetch, lambda: len(reader), drop_last=drop_last)
+        return iterate_batches(started, size, shards, source, fetch, drop_last=drop_last)
 
     def _own_shards(self) -> range:
         return assign(self.shards, self._team.size)[self._team.place]
@@ -407,7 +404,7 @@ class Run:
             return StreamReader(data, collate_fn, started, size=size, drop_last=drop_last, num_shards=self.shards)
 
         fetch = self._loaders.fetch_stream(new_reader, self._own_shards, options)
-        return iterate_stream(started, self.shards, fetch, size=size, drop_last=drop_last)
+        return iterate_stream(started, size, self.shards, new_reader(), fetch, drop_last=drop_last)
 
     def _reaching(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:
@@ -459,14 +456,16 @@ class Run:
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
 
-        def fetch(own: range) -> ShardFetch:
-            requests = [{0: chunks[number]} for number in own]
-            return self._loaders.fetch(PassReader(reader, length, key, None), data, requests, options)
+        source = PassReader(reader, length, key, None)
+
+        def fetch(own: range) -> Fetch:
+            return self._loaders.fetch(source, data, [{0: chunks[index]} for index in own], options)
 
         return evaluation.sums(
             fn,
             model,
             chunks,
+            source,
             fetch,
             key=key,
             team=self._team,

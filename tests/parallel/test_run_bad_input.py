@@ -98,13 +98,13 @@ def test_what_is_no_model_or_optimizer_is_refused() -> None:
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        (3.0, TypeError, "loss_fn must return a tensor of losses.*got float"),
+        (3.0, TypeError, "loss_fn returned a float. It must be a tensor of losses"),
         (
             torch.zeros(3, requires_grad=True),
             ValueError,
-            r"got 4 samples and returned a tensor of shape \(3,\)",
+            r"loss_fn returned a tensor of shape \(3,\) for 4 samples",
         ),
-        ((torch.zeros(4, requires_grad=True), -1), ValueError, "with counts -1; they must be numbers of at least 0"),
+        ((torch.zeros(4, requires_grad=True), -1), ValueError, "with counts -1; counts must be numbers of at least 0"),
     ],
     ids=["float", "rows", "counts"],
 )

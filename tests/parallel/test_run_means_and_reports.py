@@ -63,8 +63,8 @@ def test_a_measure_that_fails_leaves_the_mode_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("measure", "error", "message"),
     [
-        (lambda m, x: x.mean(), ValueError, r"fn got 3 samples and returned a tensor of shape \(\)"),
-        (lambda m, x: x[:2], ValueError, r"fn got 3 samples and returned a tensor of shape \(2,\)"),
+        (lambda m, x: x.mean(), ValueError, r"fn returned a tensor of shape \(\) for 3 samples"),
+        (lambda m, x: x[:2], ValueError, r"fn returned a tensor of shape \(2,\) for 3 samples"),
         (
             lambda m, x: x.to(torch.complex64),
             TypeError,

@@ -1,12 +1,11 @@
 """The result of a shard, and the addition of two results.
 
-Lists run over the parameters, or over the buffers, of the model. None stands for a parameter that the loss did not use,
-or for a buffer that the forward pass did not change. Neither is the same as zero.
+A list of gradients has one entry per parameter of the model. The entry is None if the loss did not use the parameter,
+which is not the same as a gradient of zeros.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,17 +14,17 @@ from torch import Tensor
 from ..validation.fingerprints import have_same_bits
 from .tree import Node, total
 
-# The value of a buffer after a step: the mean over the samples; that of the first shard; equal in all shards.
+# How the values of a buffer in all shards are combined: mean over the samples; value of the first shard; all are equal.
 Rule = Literal["mean", "first", "same"]
 
 
 class BufferUpdate(NamedTuple):
-    """The change of a buffer by some shards.
+    """The combined value of a buffer after some shards that have changed it.
 
     Attributes:
-        value: with the rule "mean" the sum over the samples.
+        value: with the rule "mean", the sum over the samples instead of their mean.
         samples: number of samples of these shards.
-        is_same: the value is the same after all of these shards.
+        is_same: with the rule "same", whether the value is the same after all of these shards.
     """
 
     value: Tensor
@@ -39,13 +38,14 @@ class Partial:
     """Sums over some shards.
 
     Attributes:
-        grads: gradients of the summed losses. Sparse ones are in `sparse` instead, by the index of the parameter.
+        grads: dense gradients of the summed losses. None for sparse ones, which are in `sparse`.
         loss: the summed losses, without axes.
-        count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor if it is known only to
-            the device.
+        count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor on an accelerator if
+            the program computed the count there.
         samples: number of samples.
         buffers: the changed buffers, by index.
-        executed: number of shards.
+        executed: number of executed shards.
+        sparse: sparse gradients, by the index of the parameter.
     """
 
     grads: list[Tensor | None]
@@ -72,7 +72,11 @@ def add(left: Partial, right: Partial) -> Partial:
 
 
 def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None:
-    """Add `right` to `left`, in place."""
+    """Add `right` to `left`, in place.
+
+    Raises:
+        ValueError: both are in the same memory, so the first gradients are lost.
+    """
     both_left, both_right = [], []
     for index, (left_grad, right_grad) in enumerate(zip(left, right, strict=True)):
         if left_grad is None:
@@ -80,21 +84,10 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
         elif right_grad is not None:
             both_left.append(left_grad)
             both_right.append(right_grad)
-    if both_left:
-        torch._foreach_add_(both_left, both_right)
-
-
-def divided(value: Tensor, count: float | Tensor) -> Tensor:
-    """Return `value / count` in the type of `value`. A tensor gives the bits of the number that it holds."""
-    if not isinstance(count, Tensor):
-        return value / count
-    wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else value.dtype
-    return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
-
-
-def check_no_shared_memory(grads: Sequence[Tensor | None], earlier: Sequence[Sequence[Tensor | None]]) -> None:
-    """Raise ValueError if two passes wrote a gradient to the same memory, so that the first one is lost."""
-    if _addresses(grads) & _addresses(chain.from_iterable(earlier)):
+    if not both_left:
+        return
+    first = both_left[0]
+    if not first.is_sparse and first.numel() and first.data_ptr() == both_right[0].data_ptr():
         raise ValueError(
             "two passes of the model wrote a gradient to the same memory, so the first one is lost. CUDA graphs of a "
             "model do that.\n"
@@ -102,10 +95,15 @@ def check_no_shared_memory(grads: Sequence[Tensor | None], earlier: Sequence[Seq
             "  right:  run.step(model, ..., capture=True)\n"
             "  right:  fanwise.run(..., shards='devices'), accumulate=1"
         )
+    torch._foreach_add_(both_left, both_right)
 
 
-def _addresses(grads: Iterable[Tensor | None]) -> set[int]:
-    return {grad.data_ptr() for grad in grads if grad is not None and not grad.is_sparse and grad.numel()}
+def divided(value: Tensor, count: float | Tensor) -> Tensor:
+    """Return `value / count` in the type of `value`, with the same bits for a number and for a tensor of it."""
+    if not isinstance(count, Tensor):
+        return value / count
+    wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else value.dtype
+    return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
 
 
 def total_into(
@@ -115,7 +113,7 @@ def total_into(
 
     Args:
         sums: memory for the result.
-        changes: the operands may be changed. Otherwise intermediate sums get memory of their own.
+        changes: True if the operands may be changed. Otherwise intermediate sums get their own memory.
     """
     operands = sum(node.value is not None for node in nodes)
     additions = 0
@@ -126,7 +124,7 @@ def total_into(
         if additions == operands - 1:
             return list(map(_put, sums, left, right))
         if not changes:
-            left = [None if each is None else each.clone() for each in left]
+            left = [None if grad is None else grad.clone() for grad in left]
         add_grads(left, right)
         return left
 

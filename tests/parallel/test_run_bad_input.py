@@ -72,9 +72,9 @@ LAZY = nn.LazyLinear(2)
 @pytest.mark.parametrize(
     ("model", "optimizer", "options", "message"),
     [
-        (META, sgd(META), {}, r"'weight' of the model is on meta, and this run's device is cpu.\nWrite model.to\(run"),
-        (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet; call the model once"),
-        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times: use"),
+        (META, sgd(META), {}, r"'weight' of the model is on meta, and this run's device is cpu.\nCall model.to\(run"),
+        (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet. Call the model with a batch"),
+        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS needs the loss several times: use"),
         (LINEAR, sgd(LINEAR), {"clip_norm": 0.0}, "clip_norm must be above 0, got 0.0"),
         (LINEAR, sgd(LINEAR), {"accumulate": 0}, "accumulate must be at least 1, got 0"),
     ],

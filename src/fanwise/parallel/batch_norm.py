@@ -36,8 +36,6 @@ from .validation.arguments import check_name
 
 BatchNormMode = Literal["shard", "global"]
 
-_FINISHED = "past its last layer"  # the progress of a shard whose backward pass has ended
-
 
 def check_batch_norm(batch_norm: BatchNormMode, model: nn.Module, *, shards: int, processes: int) -> None:
     """Raise ValueError for an unknown value, and for "global" where it is not supported."""
@@ -61,81 +59,55 @@ def check_batch_norm(batch_norm: BatchNormMode, model: nn.Module, *, shards: int
             )
 
 
-class GlobalBatchNormDevice:
-    """Executes the one shard of this process, and exchanges statistics with the other processes."""
+def execute_globally(
+    replica: Replica, team: Team, work: Sequence[ShardWork], key: Key, shards: int
+) -> list[Node[Partial]]:
+    """Execute the one shard of this process, with statistics over the shards of all processes.
 
-    def __init__(self, replica: Replica, team: Team) -> None:
-        self._replica = replica
-        self._team = team
+    Blocks until all processes call it.
 
-    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        if self._team.size != shards:
-            raise WorkerLostError(
-                f"{shards - self._team.size} of {shards} processes died. The others cannot take over their shards, "
-                f"because batch_norm='global' needs one shard per process.\nStart the run again with resume=."
-            )
-        (shard,) = work
-        exchange = _Exchange(self._team, shard.index, shards)
-        value = None
-        if not shard.samples:
-            exchange.follow()
-        elif shards == 1:
-            with add_shard_note(shard, shards):
-                value = self._replica.differentiate(shard, key)
-        else:
-            # The backward pass runs in this thread, because only this thread may use the team.
-            with add_shard_note(shard, shards), torch.autograd.set_multithreading_enabled(False):
-                with _replaced_layers(self._replica.modules, exchange):
-                    value = self._replica.differentiate(shard, key)
-                exchange.gather(_FINISHED, None)
-        return [Node(shard.index, shard.index + 1, value)]
+    Raises:
+        WorkerLostError: a process of the team was lost.
+        ValueError: this shard has no samples.
+    """
+    if team.size != shards:
+        raise WorkerLostError(
+            f"{shards - team.size} of {shards} processes died. The others cannot take over their shards, because "
+            f"batch_norm='global' needs one shard per process.\nStart the run again with resume=."
+        )
+    (shard,) = work
+    if not shard.samples:
+        raise ValueError(
+            "batch_norm='global' needs at least one sample per process, and this batch has fewer. Use "
+            "drop_last=True to leave out a small last batch."
+        )
+    with add_shard_note(shard, shards):
+        if shards == 1:
+            return [Node(0, 1, replica.differentiate(shard, key))]
+        # The backward pass runs in this thread, because only this thread may use the team.
+        with torch.autograd.set_multithreading_enabled(False), _replaced_layers(replica.modules, _Exchange(team)):
+            return [Node(shard.index, shard.index + 1, replica.differentiate(shard, key))]
 
 
 class _Exchange:
-    """The exchanges of one step. `total` and `gather` block until all processes have called one of them.
+    """Adds values of all shards in one forward and backward pass."""
 
-    A process without samples calls `follow` instead.
-    """
-
-    def __init__(self, team: Team, shard: int, shards: int) -> None:
+    def __init__(self, team: Team) -> None:
         self.num_calls = 0  # of batch normalization in the forward pass
-        self._has_ended = False  # the shards have ended their backward passes
         self._team = team
-        self._shard = shard
-        self._shards = shards
 
-    def total(self, progress: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
-        """Return the sum over all shards, on the CPU. None stands for a shard without values, or no values at all."""
-        tree: TreeSum[Tensor] = TreeSum(self._shards, add)
-        for shard, shard_value in self.gather(progress, None if value is None else value.cpu()):
-            tree.put(Node(shard, shard + 1, shard_value))
-        return tree.nodes[0].value
-
-    def follow(self) -> None:
-        """Take part without samples until the other shards have ended their passes."""
-        while not self._has_ended:
-            self.gather(None, None)
-
-    def gather(self, progress: str | None, value: Tensor | None) -> list[tuple[int, Tensor | None]]:
-        """Return the values by shard.
+    def total(self, call: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
+        """Return the sum over all shards, on the CPU. Blocks until all processes call it.
 
         Args:
-            progress: where this shard is in its passes. None for a shard without samples.
-
-        Raises:
-            ValueError: the shards have different progress.
+            call: the call of a layer, which must be the same in all processes. The team checks this.
+            value: None if this shard has no values for the layer.
         """
-        contents = self._team.gather("normalizes a batch", (self._shard, progress, value))
-        reached = [(shard, progress) for shard, progress, _ in contents if progress is not None]
-        for shard, progress in reached:
-            if progress != reached[0][1]:
-                raise ValueError(
-                    f"batch_norm='global': shard {reached[0][0]} is {reached[0][1]}, and shard {shard} is {progress}.\n"
-                    f"All shards must call the same batch-norm layers in the same order, because their statistics are "
-                    f"added up. batch_norm='shard' does not require that."
-                )
-        self._has_ended = (reached[0][1] if reached else None) == _FINISHED
-        return sorted(((shard, value) for shard, _, value in contents), key=lambda pair: pair[0])
+        tree: TreeSum[Tensor] = TreeSum(self._team.size, add)
+        values = self._team.gather(f"normalizes {call}", None if value is None else value.cpu())
+        for shard, shard_value in enumerate(values):
+            tree.put(Node(shard, shard + 1, shard_value))
+        return tree.nodes[0].value
 
 
 @contextmanager
@@ -179,9 +151,9 @@ class _GlobalStatistics(TorchFunctionMode):
 def _batch_norm(
     exchange: _Exchange, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, **options: Any
 ) -> Tensor:
-    progress = f"in call {exchange.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
+    call = f"call {exchange.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
     exchange.num_calls += 1
-    moments = exchange.total(f"{progress}, forward", moments_of(x.detach()), merge)
+    moments = exchange.total(f"{call}, forward", moments_of(x.detach()), merge)
     if moments is None:  # no shard has values
         return F.batch_norm(x, running_mean, running_var, **options)
     count = int(moments[0, 0])
@@ -193,7 +165,7 @@ def _batch_norm(
     if running_var is not None:
         running_var.lerp_((squares_C / (count - 1)).to(running_var.dtype), options["momentum"])
     apply: Callable[..., Tensor] = _Normalization.apply
-    total = partial(exchange.total, f"{progress}, backward", add=torch.add)
+    total = partial(exchange.total, f"{call}, backward", add=torch.add)
     return apply(x, options["weight"], options["bias"], mean_C, squares_C / count, count, options["eps"], total)
 
 

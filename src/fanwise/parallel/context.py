@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils.data import IterableDataset, default_collate
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
 from . import evaluation, user_collectives
-from .batch_norm import BatchNormMode, GlobalBatchNormDevice, check_batch_norm
+from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
@@ -300,8 +301,7 @@ class Run:
         if loss_fn is None:
             step = ManualStep(execution, step_optimizers)
         else:
-            is_global = batch_norm == "global"
-            execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
+            execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
             step = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else stages)
         self._steps.append(step)

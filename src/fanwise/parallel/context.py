@@ -26,13 +26,13 @@ from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .comm.team import Alone, Stateful, Sums, Team
+from .comm.team import Alone, Stateful, Team
 from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
 from .data.loader import Fetch, LoaderArguments, LoaderOptions, Loaders, cut_range, iterate_batches, iterate_stream
 from .data.stream import StreamReader
-from .optim.step_optimizer import StepOptimizer, StepOptimizers
+from .optim.step_optimizer import StepOptimizers
 from .progress import NoScreen, ProgressLine, Screen
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
@@ -87,7 +87,6 @@ class Run:
         self._loop = ShardLoopGuard()
         self._replicas: list[Replica] = []  # of steps
         self._step_optimizers = StepOptimizers()
-        self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
         self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
@@ -280,15 +279,13 @@ class Run:
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
-        step_optimizers = [self._step_optimizers.of(replica.params, opt, in_parts=in_parts) for opt in optimizers]
-        if step_optimizers[0] not in self._step_sums:
-            self._step_sums[step_optimizers[0]] = self._team.sums(replica.params, step_optimizers[0])
+        step_optimizers = [self._step_optimizers.add(replica.params, opt, in_parts=in_parts) for opt in optimizers]
         execution = BatchExecution(
             self._plan,
             replica,
             optimizers,
             self._team,
-            self._step_sums[step_optimizers[0]],
+            self._team.sums(replica.params, step_optimizers[0]),
             number=number,
             line=self._line,
             verifier=Verifier(

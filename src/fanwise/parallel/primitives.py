@@ -84,11 +84,11 @@ def allreduce(tensors: Sequence[Tensor], algorithm: AlgorithmName = "root") -> l
         owner       (k - 1) / k S                 as tree: device j adds slice j of all tensors
         ring        (k - 1) / k S                 slice 1: (((b + c) + d) + e) + a, slice 2: (((c + d) + e) + a) + b ...
 
-    The bytes are sent twice, for the sum and for its distribution. The last bits depend on `algorithm` and k, not on
-    the devices. Does not wait for accelerators to finish.
+    The bytes are sent twice: for the sum, and to distribute it. The last bits of the sum depend on `algorithm` and k,
+    but not on the devices. Does not wait for accelerators to finish.
 
     Args:
-        tensors: dense, of one shape and type, none of them in the memory of another.
+        tensors: dense tensors of one shape and type. No two of them share memory.
 
     >>> allreduce([torch.ones(1, 2), torch.full((1, 2), 2.0)])
     [tensor([[3., 3.]]), tensor([[3., 3.]])]
@@ -126,14 +126,14 @@ def _by_tree(tensors: Sequence[Tensor]) -> None:
 
 def _by_owner(tensors: Sequence[Tensor]) -> None:
     slices, count = _slices(tensors), len(tensors)
-    # In each round every device receives one slice and sends one, so that all links are busy.
-    rounds = [[(owner, (owner + shift) % count) for owner in range(count)] for shift in range(count)]
+    # For each shift every device receives one slice and sends one, so that all links are busy.
+    pairs = [(owner, (owner + shift) % count) for shift in range(count) for owner in range(count)]
     gathered: list[list[Tensor]] = [[tensors[0]] * count for _ in range(count)]
-    for owner, source in (pair for pairs in rounds for pair in pairs):
+    for owner, source in pairs:
         gathered[owner][source] = slices[source][owner].to(tensors[owner].device)
     for values in gathered:
         _add_along_tree(values)
-    for owner, target in (pair for pairs in rounds for pair in pairs):
+    for owner, target in pairs:
         slices[target][owner].copy_(gathered[owner][0])
     _store(tensors, slices)
 
@@ -173,7 +173,7 @@ def _slices(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 def _store(tensors: Sequence[Tensor], slices: Sequence[Sequence[Tensor]]) -> None:
     for tensor, parts in zip(tensors, slices, strict=True):
-        if not tensor.is_contiguous():  # the slices are those of a copy
+        if not tensor.is_contiguous():  # the slices belong to a copy
             tensor.copy_(torch.cat(list(parts)).view(tensor.shape))
 
 
@@ -186,18 +186,15 @@ def _check_devices(devices: Sequence[Device]) -> list[torch.device]:
 def _check_tensors(tensors: Sequence[Tensor]) -> None:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence) or not tensors:
         raise TypeError(f"allreduce takes a list of at least one tensor, one per device, got {tensors!r}")
-    for number, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
-            why = ": the .grad of a parameter that no loss used; leave such parameters out" if tensor is None else ""
-            raise TypeError(f"tensor {number} is {type(tensor).__name__}{why}")
+            hint = ": a parameter has no .grad if no loss used it; leave such parameters out" if tensor is None else ""
+            raise TypeError(f"tensor {index} is {type(tensor).__name__}{hint}")
         if tensor.layout is not torch.strided or tensor.dtype is torch.bool:
-            raise TypeError(f"tensor {number} is {tensor.layout}, {tensor.dtype}; allreduce adds dense numbers")
+            raise TypeError(f"tensor {index} is {tensor.layout}, {tensor.dtype}; allreduce adds dense numbers")
         if (tensor.shape, tensor.dtype) != (tensors[0].shape, tensors[0].dtype):
             kinds = [f"{x.dtype} {tuple(x.shape)}" for x in (tensor, tensors[0])]
-            raise ValueError(f"tensor {number} is {kinds[0]}, tensor 0 is {kinds[1]}: all have to be alike")
-    places = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
-    if len(set(places)) < len(places):
-        raise ValueError(
-            "two of the tensors share memory. x.to(device) returns x itself if it is already on that device. Use "
-            "fanwise.parallel.replicate."
-        )
+            raise ValueError(f"tensor {index} is {kinds[0]}, but tensor 0 is {kinds[1]}")
+    addresses = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
+    if len(set(addresses)) < len(addresses):
+        raise ValueError("two of the tensors share memory, as x and x.to(x.device). Use fanwise.parallel.replicate.")

@@ -216,9 +216,9 @@ def test_settings_of_the_program_reach_every_process_and_are_put_back(pool: Pool
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (lambda m, x: (losses(m, x).mean(), m(x)), "float32 of shape (B, 3) with a gradient"),
-        (lambda m, x: (losses(m, x), m(x).detach()), "losses of shape (B,) and torch.float32 of shape (B, 3)."),
-        (lambda m, x: {"loss": losses(m, x)}, "got dict"),
+        (lambda m, x: (losses(m, x).mean(), m(x)), "float32 of shape (2, 3) with a gradient"),
+        (lambda m, x: (losses(m, x), m(x).detach()), "losses of shape (2,) and torch.float32 of shape (2, 3)."),
+        (lambda m, x: {"loss": losses(m, x)}, "returned a dict."),
     ],
     ids=["logits", "detached", "dict"],
 )

@@ -103,7 +103,7 @@ class TeamSums:
     ) -> tuple[AllReducePlan, Partial]:
         """Exchange everything but the gradients. Return how they are added, and the sum of the rest."""
         step_optimizer = self._step_optimizer
-        messages = self._team.gather(operation, (step_optimizer.status(), encode_nodes(nodes)))
+        messages = self._team.gather(operation, (step_optimizer.can_update_slices, encode_nodes(nodes)))
         rank_nodes = [
             RankNode(place, node_index, node)
             for place, (_, infos) in enumerate(messages)
@@ -112,7 +112,8 @@ class TeamSums:
         result = total([node.node() for _, _, node in rank_nodes], num_leaves, add)
         check_total(result)
         has_grad = list(map(any, zip(*(node.has_grad for _, _, node in rank_nodes if node.has_grad), strict=True)))
-        step_optimizer.on_statuses([status for status, _ in messages], is_sparse=bool(result.sparse))
+        if result.sparse or not all(can_update_slices for can_update_slices, _ in messages):
+            step_optimizer.unshard()
         return AllReducePlan(rank_nodes, num_leaves, has_grad, result.count if mean else None), result
 
 

@@ -5,9 +5,9 @@ tensor is the sample. A list or tuple of numbers or strings, as torch's `default
 column: it has one value per sample.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,21 +212,17 @@ class DeviceCopy:
 
         Copies to an accelerator begin one batch before the loop needs them, on a stream of their own.
         """
-        if self._device.type == "cpu":
-            for batch in loaded:
-                yield replace(batch, shards={index: partial(_identity, shard) for index, shard in batch.shards.items()})
-            return
-        previous = None
+        started: deque[LoadedBatch] = deque()
         for batch in loaded:
-            copies = replace(batch, shards={index: self._start(shard) for index, shard in batch.shards.items()})
-            if previous is not None:
-                yield previous
-            previous = copies
-        if previous is not None:
-            yield previous
+            started.append(replace(batch, shards={index: self._start(shard) for index, shard in batch.shards.items()}))
+            if self._device.type == "cpu" or len(started) > 1:
+                yield started.popleft()
+        yield from started
 
     def _start(self, content: Content) -> Callable[[], Content]:
         """Start a copy beside the kernels of the current stream. The returned function makes later kernels wait."""
+        if self._device.type == "cpu":
+            return lambda: content
         module: Any = torch.get_device_module(self._device)
         if self._stream is None:
             self._stream = module.Stream(self._device)

@@ -320,7 +320,7 @@ def iterate_stream(
 
             started.start_batch(started.done + loaded.num_samples, loaded.state)
             yield Batch(tuple(map(len, cut(loaded.num_samples, shards))), shard, loaded.is_last)
-            started.finish_batch()
+            started.advance()
             started.is_finished = loaded.is_last
             number += 1
     finally:

@@ -35,10 +35,8 @@ class Pass:
     done: int = 0
     stream: Any = None
     is_finished: bool = False
-    # The current batch is the one that the loop body has.
-    is_used: bool = False  # a step has used the current batch
-    current_end: int | None = None  # number of samples up to its end. None if there is no current batch
-    current_stream: Any = None  # state of the stream after the current batch
+    next_done: int | None = None  # `done` after the batch that the loop body has. None before the first batch
+    next_stream: Any = None  # `stream` after that batch
 
     def ranges(self, batch_size: int, drop_last: bool) -> Iterator[range]:
         """Yield the range of each batch in the order of the samples."""
@@ -49,17 +47,16 @@ class Pass:
                 return
             self.start_batch(batch.stop)
             yield batch
-            self.finish_batch()
+            self.advance()
 
     def start_batch(self, end: int, stream: Any = None) -> None:
-        """Note that the loop body gets the batch that ends at `end`."""
-        self.current_end, self.current_stream, self.is_used = end, stream, False
+        """Note that the loop body gets the batch that ends at `end`. `stream`: state of the stream after the batch."""
+        self.next_done, self.next_stream = end, stream
 
-    def finish_batch(self) -> None:
-        """Note that the loop asks for the next batch."""
-        assert self.current_end is not None, "no batch was started"
-        self.done, self.stream = self.current_end, self.current_stream
-        self.current_end = self.current_stream = None
+    def advance(self) -> None:
+        """Note that a step has used the batch of the loop body, or that the loop asks for the next batch."""
+        if self.next_done is not None:
+            self.done, self.stream = self.next_done, self.next_stream
 
     def range_at(self, start: int, batch_size: int, drop_last: bool) -> range | None:
         """Return the range of the batch that begins at `start`. Return None if the pass has no such batch."""
@@ -68,11 +65,8 @@ class Pass:
         return None if stop <= start or (drop_last and stop - start < batch_size) else range(start, stop)
 
     def state(self) -> dict[str, Any]:
-        done, stream = self.done, self.stream
-        if self.is_used and self.current_end is not None:
-            done, stream = self.current_end, self.current_stream
-        state = {"length": self.length, "done": done, "finished": self.is_finished}
-        return state if stream is None else state | {"stream": stream}
+        state = {"length": self.length, "done": self.done, "finished": self.is_finished}
+        return state if self.stream is None else state | {"stream": self.stream}
 
 
 @dataclass(slots=True)
@@ -140,9 +134,9 @@ class DataPosition:
             started.done, started.is_finished, started.stream = state["done"], state["finished"], state.get("stream")
 
     def mark_used(self) -> None:
-        """Note that a step has used the current batch of each open pass."""
+        """Note that a step has used the batches of the loop bodies."""
         for started in self.passes:
-            started.is_used = started.current_end is not None
+            started.advance()
 
     @property
     def is_in_epochs(self) -> bool:

@@ -8,11 +8,11 @@ before the barrier. If the owner of a slice dies, the next owner still finds the
 
 Only an optimizer that treats every element by itself can be divided. Every process gathers the whole state, and updates
 all parameters from then on, if the program adds parameters, adds a hook that must see every gradient, reads
-`optimizer.state`, or has another step that needs whole gradients. The processes agree on this before each update.
+`optimizer.state`, loads a state_dict, or has another step with the same optimizer. The processes agree on this before
+each update.
 """
 
 import functools
-import inspect
 import operator
 from collections import UserDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.optim.optimizer as optimizer_module
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..comm.flat_layout import Bucket, in_order
 from ..comm.shm_areas import Areas
@@ -34,17 +34,11 @@ def _adam_keys(group: Group) -> list[str]:
     return ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(group["amsgrad"])
 
 
-def _rmsprop_keys(group: Group) -> list[str]:
-    return ["square_avg"] + ["momentum_buffer"] * bool(group["momentum"]) + ["grad_avg"] * bool(group["centered"])
-
-
-# Optimizers that can be divided. The keys of their state that have a value for every element of a parameter.
+# Optimizers that can be divided, with the keys of their state that have a value for every element of a parameter.
 _KEYS: dict[type[Optimizer], Callable[[Group], list[str]]] = {
     SGD: lambda group: ["momentum_buffer"] if group["momentum"] else [],
     Adam: _adam_keys,
     AdamW: _adam_keys,
-    RMSprop: _rmsprop_keys,
-    Adagrad: lambda group: ["sum"],
 }
 
 
@@ -88,32 +82,27 @@ class ShardedOptimizer:
         self._has_state: set[tuple[int, str]] = set()  # index of a parameter, and key of the state
         self._indices = {param: index for index, param in enumerate(self._params)}
         self._slices: dict[tuple[int, tuple[Bucket, ...]], Optimizer] = {}  # by version and buckets
-        self._is_loaded = bool(optimizer.state)  # the optimizer has newer state than the memory
+        if optimizer.state:
+            self._store_whole_state()
         self._lazy_state = LazyState(self._whole_state)
+        self._optimizer.state = self._lazy_state  # type: ignore[assignment]  # used like a defaultdict
         self._temporary: object = None  # replaces the lazy state during state_dict
-        if not self._is_loaded:
-            self._optimizer.state = self._lazy_state  # type: ignore[assignment]  # used like a defaultdict
         self._groups = _params_of_groups(optimizer)
         self._hooks = [
             optimizer.register_state_dict_pre_hook(self._before_state_dict),
             optimizer.register_state_dict_post_hook(self._after_state_dict),
-            optimizer.register_load_state_dict_post_hook(self._after_load),
         ]
-
-    @property
-    def version(self) -> int | None:
-        """Version of the state in the memory. None if the optimizer has loaded newer state."""
-        return None if self._is_loaded else self._version
 
     @property
     def must_end(self) -> bool:
         """True if the optimizer can no longer be divided."""
         groups = _params_of_groups(self._optimizer)
         is_same = len(groups) == len(self._groups) and all(map(operator.is_, groups, self._groups))
-        return not is_same or _has_hooks(self._optimizer) or not (self._is_loaded or self._is_lazy)
+        return not is_same or _has_hooks(self._optimizer) or not self._is_lazy
 
     @property
     def _is_lazy(self) -> bool:
+        """False if the program has read, replaced or loaded the state."""
         return self._optimizer.state is self._lazy_state and not self._lazy_state.is_fetched
 
     def end(self) -> None:
@@ -122,14 +111,6 @@ class ShardedOptimizer:
             self._optimizer.state = self._lazy_state.data
         for hook in self._hooks:
             hook.remove()
-
-    def begin(self, versions: Sequence[int | None]) -> None:
-        """Before an update, store loaded state in the memory, as the version that the other processes use."""
-        if self._is_loaded:
-            self._is_loaded = False
-            self._version = next((version for version in versions if version is not None), self._version)
-            self._store_loaded()
-            self._optimizer.state = self._lazy_state
 
     def update(self, buckets: Sequence[Bucket], has_grad: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
         """Write the new parameters and the new state of these buckets. They become valid by `commit`."""
@@ -187,10 +168,7 @@ class ShardedOptimizer:
                 indices = {self._indices[param] for param in group["params"]}
                 tensors = [self._memory.new_params(bucket) for bucket in buckets if bucket.param in indices]
                 groups.append({**group, "params": tensors})
-            kind: Callable[..., Optimizer] = type(self._optimizer)
-            accepted = inspect.signature(kind.__init__).parameters
-            defaults = {name: value for name, value in self._optimizer.defaults.items() if name in accepted}
-            self._slices[key] = kind(groups, **defaults)
+            self._slices[key] = type(self._optimizer)(groups)
         return self._slices[key]
 
     def _copy_state(self, bucket: Bucket, keys: Sequence[str], new_version: int) -> dict[str, Tensor]:
@@ -225,11 +203,8 @@ class ShardedOptimizer:
             self._optimizer.state = self._lazy_state
         self._temporary = None
 
-    def _after_load(self, optimizer: Optimizer) -> None:
-        self._is_loaded = True
-
-    def _store_loaded(self) -> None:
-        self._has_state.clear()
+    def _store_whole_state(self) -> None:
+        # Every process stores the same values, and none reads them before the first update.
         for index, keys in self._keys().items():
             state = self._optimizer.state.get(self._params[index], {})
             for key_index, key in enumerate(keys):

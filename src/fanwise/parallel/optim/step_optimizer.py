@@ -1,7 +1,6 @@
 """The optimizer of a step, which every process updates as a whole, or each process by slices (sharded.py)."""
 
 from collections.abc import Callable, Sequence
-from operator import is_
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -9,9 +8,6 @@ from torch.optim import Optimizer
 from ..comm.flat_layout import Bucket
 from ..comm.shm_areas import Areas
 from .sharded import ShardedOptimizer, can_be_divided
-
-# Version of the divided state, and whether the division must end. None: the process updates the whole optimizer.
-SliceStatus = tuple[int | None, bool] | None
 
 
 class StepOptimizer:
@@ -43,16 +39,10 @@ class StepOptimizer:
             self._sharded.end()
             self._sharded = None
 
-    def status(self) -> SliceStatus:
-        """Return the status, which all processes exchange before an update."""
-        return None if self._sharded is None else (self._sharded.version, self._sharded.must_end)
-
-    def on_statuses(self, statuses: Sequence[SliceStatus], *, is_sparse: bool) -> None:
-        """Unshard if a process cannot update by slices, or if a gradient is sparse."""
-        if is_sparse or any(status is None or status[1] for status in statuses):
-            self.unshard()
-        elif self._sharded is not None:
-            self._sharded.begin([status[0] for status in statuses if status is not None])
+    @property
+    def can_update_slices(self) -> bool:
+        """True if this process can update by slices. All processes exchange this before an update."""
+        return self._sharded is not None and not self._sharded.must_end
 
     def update(self, has_grad: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
         """Compute the update of these buckets. It has no effect before `commit`, because a process may be lost."""
@@ -74,20 +64,15 @@ class StepOptimizers:
     def __contains__(self, optimizer: Optimizer) -> bool:
         return id(optimizer) in self._by_optimizer
 
-    def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:
-        """Return the optimizer for a new step. Steps with the same parameters share one, and its memory.
+    def add(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:
+        """Return the optimizer for a new step. If several steps have one optimizer, all update it as a whole.
 
         Args:
             in_parts: the step does not need whole gradients. Steps need them for clipping, accumulation, a scaled loss,
                 or a loop of the program over the shards.
         """
         known = self._by_optimizer.setdefault(id(optimizer), [])
-        same = [other for other in known if len(other.params) == len(params) and all(map(is_, other.params, params))]
-        if not same or not in_parts:
-            for other in known:
-                other.unshard()
-        if same:
-            return same[0]
-        new = StepOptimizer(params, optimizer, in_parts=in_parts and not known)
-        known.append(new)
-        return new
+        for other in known:
+            other.unshard()
+        known.append(StepOptimizer(params, optimizer, in_parts=in_parts and not known))
+        return known[-1]

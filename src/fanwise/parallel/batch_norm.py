@@ -38,7 +38,7 @@ BatchNormMode = Literal["shard", "global"]
 
 
 def check_batch_norm(batch_norm: BatchNormMode, model: nn.Module, *, shards: int, processes: int) -> None:
-    """Raise ValueError for an unknown value, and for "global" where it is not supported."""
+    """Raise ValueError for an unknown value. Refuse "global" if a process has several shards or a layer is compiled."""
     check_name("batch_norm", batch_norm, ("shard", "global"))
     if batch_norm == "shard":
         return

@@ -300,7 +300,7 @@ class Run:
         else:
             execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
-            step = Step(stages, StepGraphs(stages, execution, optimizers[0]) if captures else stages)
+            step = Step(stages, StepGraphs(stages, optimizers[0]) if captures else stages)
         self._steps.append(step)
         self._replicas.append(replica)
         self._state.register("step", step)

@@ -1,10 +1,10 @@
 """Data parallelism from scratch, as in chapter 13.5 of "Dive into Deep Learning": functions on lists of tensors.
 
-    replicas = replicate(model.parameters(), devices)      one copy per device
+    replicas = replicate(model.parameters(), devices)      one copy of the parameters per device
     X_parts, y_parts = split_batch(X, y, devices)          one part of the batch per device
-    allreduce([params[0].grad for params in replicas])     the sum on every device, in place
+    allreduce([params[0].grad for params in replicas])     store the sum in the tensors of all devices
 
-All devices belong to this process, and each list has one entry per device. `fanwise.run` does not use this module.
+One process uses all devices. Each list has one entry per device. `fanwise.run` does not use this module.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +23,8 @@ Device = str | torch.device
 def replicate(params: Iterable[Tensor], devices: Sequence[Device]) -> list[list[Tensor]]:
     """Return one copy of the parameters per device, as the book's `get_params` does for one device.
 
-    Every copy has its own memory, even if a device is given several times. Element type, strides and `requires_grad`
-    are kept, a Parameter gives a Parameter, and a tensor that occurs twice in `params` is one tensor in each copy.
+    Every copy has its own memory, even if a device is given several times. Copies keep element type, strides,
+    `requires_grad`, and the class Parameter. A tensor that occurs twice in `params` is one tensor in each copy.
     Gradients and autograd history are not copied.
 
     Args:
@@ -48,14 +48,14 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
         X_parts, y_parts = split_batch(X, y, ["cuda:0", "cuda:1"])
 
     With n rows and k devices, the first n % k parts have one row more than the others. If there are fewer rows than
-    devices, the last parts are empty. A part on the tensor's own device is a view. Gradients flow back through every
-    part. A pinned tensor is copied to a GPU asynchronously: do not overwrite it before the GPU has read it.
+    devices, the last parts are empty. A part on the device of the tensor is a view. All parts are differentiable. A
+    pinned tensor is copied to a GPU asynchronously, so do not overwrite it before the GPU has read it.
 
     Args:
-        arguments: one or more tensors with the same number of rows, and last the list of devices.
+        arguments: one or more tensors with the same number of rows, followed by the list of devices.
 
     Returns:
-        For each tensor the list of its parts.
+        For each tensor, the list of its parts.
 
     >>> split_batch(torch.arange(5), ["cpu", "cpu"])
     ([tensor([0, 1, 2]), tensor([3, 4])],)

@@ -28,6 +28,8 @@ _CPU = torch.device("cpu")
 
 
 class TensorReader:
+    """Reads tensors or NumPy arrays, which have one row per sample. `is_single`: see `Rows`."""
+
     def __init__(self, arrays: Sequence[Any], *, is_single: bool) -> None:
         self._tensors = tuple(map(as_tensor, arrays))
         self._is_single = is_single
@@ -95,7 +97,7 @@ Reader = TensorReader | SampleReader
 
 
 def collate(collate_fn: Collate, samples: list[Any]) -> Content:
-    """Collate the samples of a shard. Raises TypeError if `collate_fn` returns None."""
+    """Collate the samples of a shard. Raise TypeError if `collate_fn` returns None."""
     content = collate_fn(samples)
     if content is None:
         raise TypeError(
@@ -110,9 +112,9 @@ def _check_equal(first: Content, second: Content) -> None:
     if once == twice:
         return
     error = ValueError(
-        "the data set returned different samples when the same indices were read twice. Samples may depend only on "
-        "their index and on the global random numbers of torch, numpy and Python, not on a generator or counter of the "
-        "data set, or on the time: the result would depend on the number of devices and workers.\n"
+        "the data set returned different samples when the same indices were read twice. A sample may depend only on "
+        "its index and on random numbers from the global functions of torch, numpy and random. It must not depend on a "
+        "generator or counter of the data set, or on the time.\n"
         "  wrong:  self.rng = np.random.default_rng(0)       # in __init__; then, in __getitem__: self.rng.normal()\n"
         "  right:  np.random.normal(), torch.randn(1)        # in __getitem__ and collate_fn: from (seed, epoch, index)"
     )
@@ -123,6 +125,7 @@ def _check_equal(first: Content, second: Content) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
+    """Let torch use one thread in this block."""
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -135,7 +138,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def note_sample(index: int) -> Iterator[None]:
-    """Add the index of the sample to exceptions from this block."""
+    """Add a note with the index of the sample to exceptions from this block."""
     try:
         yield
     except Exception as error:
@@ -184,7 +187,7 @@ def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise TypeError(
             f"{expected}; got {type(data).__name__}.\n"
-            f"Pass the data set of a DataLoader, and its options. Only run.batches takes an IterableDataset."
+            f"Instead of a DataLoader, pass its data set and its options. Only run.batches takes an IterableDataset."
         )
     if isinstance(data, Mapping):
         raise TypeError(

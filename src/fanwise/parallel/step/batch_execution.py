@@ -216,8 +216,7 @@ class BatchExecution:
             mean: divide the gradients by the count.
         """
         operation = f"makes step {self.number} of batch {self.batches}"
-        with library_update():
-            total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
+        total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
         self.replica.buffers.commit(total.buffers, total.samples)
         return total
 
@@ -263,7 +262,7 @@ class BatchExecution:
             self.loss_scale.load_state_dict(state["loss_scale"])
 
 
-@dataclass(slots=True)
+@dataclass
 class AccumulatedGradients:
     """Summed gradients of the batches since the last update. `count`: sum of the counts of their losses."""
 
@@ -344,7 +343,7 @@ class TrainStages:
             self._update(accumulated.grads)
 
     def _update(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer, unless they are not finite because of a scaled loss."""
+        """Clip these mean gradients and call the optimizer. Skip the update if scaled gradients are not finite."""
         scale = self.execution.loss_scale
         if scale is None or scale.adjust(are_finite(grads)):
             self.clip_and_step(grads)

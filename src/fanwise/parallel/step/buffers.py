@@ -151,19 +151,17 @@ class Buffers:
 
 def _compare_pairs(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> list[bool]:
     """Return `have_same_bits` of each pair. Waits for an accelerator once, not for each pair. None equals only None."""
-    equal = [one is other for one, other in zip(left, right, strict=True)]
-    pending: dict[int, Tensor] = {}  # results on an accelerator
-    for index, (one, other) in enumerate(zip(left, right, strict=True)):
+    results: list[bool | Tensor] = []
+    for one, other in zip(left, right, strict=True):
         if one is None or other is None:
-            continue
-        if other.device.type == "cpu":
-            equal[index] = have_same_bits(one, other)
-        elif (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device):
-            pending[index] = (as_integers(one) == as_integers(other)).all()
-    if pending:
-        for index, is_equal in zip(pending, torch.stack(list(pending.values())).cpu().tolist(), strict=True):
-            equal[index] = is_equal
-    return equal
+            results.append(one is other)
+        elif one.device.type == "cpu" or (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+            results.append(have_same_bits(one, other))
+        else:
+            results.append((as_integers(one) == as_integers(other)).all())
+    pending = [result for result in results if isinstance(result, Tensor)]
+    values = iter(torch.stack(pending).tolist() if pending else ())
+    return [next(values) if isinstance(result, Tensor) else result for result in results]
 
 
 def _check_mean_buffers(mean_buffers: Sequence[str], buffers: Mapping[str, Tensor]) -> None:

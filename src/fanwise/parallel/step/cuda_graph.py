@@ -33,7 +33,7 @@ from ...tensor.random.keys import Key
 from ..data.batch import Batch, Content
 from ..rng import isolated_generators, seed_generators
 from ..validation.fingerprints import have_same_bits
-from .batch_execution import BatchExecution, TrainStages
+from .batch_execution import TrainStages
 from .gradients import Partial, add
 from .loss_scale import are_finite
 from .replicas import LossFn, ShardWork, add_shard_note
@@ -133,16 +133,16 @@ class _Snapshot:
 class StepGraphs:
     """The CUDA graphs of one step, by kind of step; see the module."""
 
-    def __init__(self, stages: TrainStages, execution: BatchExecution, optimizer: Optimizer) -> None:
+    def __init__(self, stages: TrainStages, optimizer: Optimizer) -> None:
         self._stages = stages
-        self._execution = execution
+        self._execution = stages.execution
         self._optimizer = optimizer
         self._kinds: dict[Hashable, _Kind] = {}  # the last used one is last
         self._has_warned = False
-        replica = execution.replica
+        replica = stages.execution.replica
         self._params = replica.params
         self._modules = [part for module in replica.modules.values() for part in module.modules()]
-        # It replaces the tensors that graphs have captured.
+        # Loading replaces the tensors that graphs have captured.
         optimizer.register_load_state_dict_post_hook(lambda _: self._kinds.clear())
 
     def train(self, batch: Batch) -> Partial:
@@ -197,7 +197,7 @@ class StepGraphs:
             return total
         self._restore(before)
         if kind.captured is None:
-            kind.captured = _CapturedStep(self._stages, self._execution, self._optimizer, batch, inputs)
+            kind.captured = _CapturedStep(self._stages, self._optimizer, batch, inputs)
         result = kind.captured.train(batch, inputs)
         pairs = [(name, tensor, expected.tensors[name]) for name, tensor in self._tensors().items()]
         pairs.append(("the loss", result.loss, total.loss))
@@ -293,21 +293,14 @@ class _Inputs:
 class _CapturedStep:
     """A step that was captured, for batches of one kind."""
 
-    def __init__(
-        self,
-        stages: TrainStages,
-        execution: BatchExecution,
-        optimizer: Optimizer,
-        batch: Batch,
-        inputs: _Inputs,
-    ) -> None:
+    def __init__(self, stages: TrainStages, optimizer: Optimizer, batch: Batch, inputs: _Inputs) -> None:
+        execution = stages.execution
         # The graph reads these tensors even if the program replaces them, so keep them alive.
         self._options = [value for group in optimizer.param_groups for value in group.values() if is_tensor(value)]
         self._stages = stages
         self._execution = execution
         self._replica = execution.replica
         self._inputs = inputs.copy()
-        self._num_shards = len(batch.sizes)
         self._own = execution.own_shards(batch)
         self._shards = [index for index in self._own if batch.sizes[index]]
         is_scaled = execution.loss_scale is not None
@@ -402,9 +395,9 @@ class _CapturedStep:
         with self._execution.shard_context(generators=()):
             nodes = [self._shard(index) for index in self._own]
             self._graph.join()
-        # Keep this memory, so that no branch reuses it while another stream computes the sum.
+        # Keep this memory, so that no branch reuses it while the main stream computes the sum.
         self._memory = [node.value for node in nodes]
-        tree: TreeSum[Partial] = TreeSum(self._num_shards, add)
+        tree: TreeSum[Partial] = TreeSum(len(self._sizes), add)
         for node in nodes:
             tree.put(_fresh(node))
         return tree.nodes
@@ -415,7 +408,7 @@ class _CapturedStep:
         factor = 1.0 if self._factor is None else self._factor
         work = ShardWork(index, self._inputs.shard, self._sizes[index], False, factor)
         seed_generators(self._execution.key.fold_in(index), self._replica.generators[:1])
-        with self._graph.branch(self._shards.index(index)), add_shard_note(work, self._num_shards):
+        with self._graph.branch(self._shards.index(index)), add_shard_note(work, len(self._sizes)):
             return Node(index, index + 1, self._replica.differentiate_concurrently(work))
 
     def _clip_and_step(self) -> None:

@@ -86,8 +86,9 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
             both_right.append(right_grad)
     if not both_left:
         return
-    first = both_left[0]
-    if not first.is_sparse and first.numel() and first.data_ptr() == both_right[0].data_ptr():
+    one, other = both_left[0], both_right[0]
+    is_dense = one.layout is other.layout is torch.strided
+    if is_dense and one.numel() and one.data_ptr() == other.data_ptr():
         raise ValueError(
             "two passes of the model wrote a gradient to the same memory, so the first one is lost. CUDA graphs of a "
             "model do that.\n"

@@ -109,8 +109,8 @@ class ManualStep:
             batch: a `Batch`, or a tree of tensors.
 
         Raises:
-            ValueError: the batch has no samples; a body did not call `step.backward`, or influenced a later shard; or
-                another loop has not finished.
+            ValueError: the batch has no samples; a body did not call `step.backward`; the two executions of the first
+                shard differ; or another loop is in progress or was left early.
             TypeError: a part of the batch cannot be cut into samples.
         """
         execution = self._execution
@@ -134,8 +134,8 @@ class ManualStep:
     def _check_usable(self) -> None:
         if self._was_left:
             raise ValueError(
-                "a loop over step.shards(batch) was left early, by break, return or a caught error. So other processes "
-                "would wait for its shards.\n"
+                "a loop over step.shards(batch) was left early, by break, return or a caught error. Other processes "
+                "may wait for its shards, so this step cannot be used any more.\n"
                 "  wrong:  for x, y in step.shards(batch): ...; break\n"
                 "  right:  for x, y in step.shards(batch): ...        # to its end, with a smaller batch"
             )

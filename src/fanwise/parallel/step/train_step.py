@@ -108,11 +108,7 @@ class Step:
     def state_dict(self) -> dict[str, Any]:
         """Return the counts, and the accumulated gradients."""
         accumulated = self._stages.accumulated
-        window = (
-            None
-            if accumulated is None
-            else {"grads": accumulated.grads, "count": accumulated.count, "batches": accumulated.batches}
-        )
+        window = None if accumulated is None else dict(vars(accumulated))
         return self._execution.state_dict() | {"updates": self.updates, "window": window}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ def test_a_sum_that_fails_is_aborted() -> None:
             raise WorkerLostError("it is gone")
 
     params, cpu, calls = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
-    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
+    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), allow_slices=False)
     failing = FastAllReduce(cast(TorchGroup, Fails()), params, cpu)
     failing.abort = lambda: calls.append("abort")  # type: ignore[method-assign]
     sums = TeamSums(Alone(), failing, step_optimizer, cpu, by_process=True)

@@ -105,7 +105,7 @@ class Run:
         """Run the training function in this block: check how it uses the run, and end its loader workers."""
         with (
             closing(self._loaders),
-            misuse.watched(self._step_optimizers.__contains__),
+            misuse.watch_updates(self._step_optimizers.__contains__),
         ):
             yield
             for step in self._steps:
@@ -278,8 +278,10 @@ class Run:
             replica.add_modules({f"the model of step {known_number}": known.model})
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
-        in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
-        step_optimizers = [self._step_optimizers.add(replica.params, opt, in_parts=in_parts) for opt in optimizers]
+        allow_slices = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
+        step_optimizers = [
+            self._step_optimizers.add(replica.params, opt, allow_slices=allow_slices) for opt in optimizers
+        ]
         execution = BatchExecution(
             self._plan,
             replica,
@@ -287,7 +289,7 @@ class Run:
             self._team,
             self._team.sums(replica.params, step_optimizers[0]),
             number=number,
-            line=self._line,
+            progress_line=self._line,
             verifier=Verifier(
                 self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),

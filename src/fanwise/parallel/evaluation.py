@@ -53,7 +53,12 @@ def sums(
         own = assign(len(chunks), team.size)[team.place]
         results: list[tuple[float, float]] = []
         try:
-            with evaluating(model), torch.no_grad(), closing(fetch(own)) as fetched, isolated_generators(generators):
+            with (
+                evaluation_mode(model),
+                torch.no_grad(),
+                closing(fetch(own)) as fetched,
+                isolated_generators(generators),
+            ):
                 for index in own:
                     watch((index - own.start) / len(own))
                     samples = chunks[index]
@@ -101,7 +106,7 @@ def _sum(values: Any) -> float:  # Any: returned by the user's function
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode during the block, and restore the mode of each module afterwards."""
     were_training = [module for module in model.modules() if module.training]
     model.eval()

@@ -45,7 +45,7 @@ def is_in_process_memory(location: Location) -> bool:
 
 def upload(data: memoryview, url: str) -> None:
     """Replace the content of a URL. Raise CheckpointError if the file system refuses. Then nothing changes."""
-    with _explained(url, "written"):
+    with _explain_errors(url, "written"):
         try:
             _upload(data, url)
         except FileNotFoundError:
@@ -72,7 +72,7 @@ def download(url: str) -> bytes:
         FileNotFoundError: the URL does not exist.
         CheckpointError: the file system refuses.
     """
-    with _explained(url, "read"):
+    with _explain_errors(url, "read"):
         filesystem, path = filesystem_of(url)
         filesystem.invalidate_cache()
         content: bytes = filesystem.cat_file(path)
@@ -80,7 +80,7 @@ def download(url: str) -> bytes:
 
 
 @contextmanager
-def _explained(url: str, verb: str) -> Iterator[None]:
+def _explain_errors(url: str, verb: str) -> Iterator[None]:
     """Raise errors of a file system as CheckpointError, because every object store has its own error classes."""
     host = socket.gethostname()
     try:

@@ -212,12 +212,12 @@ class DeviceCopy:
 
         Copies to an accelerator begin one batch before the loop needs them, on a stream of their own.
         """
-        started: deque[LoadedBatch] = deque()
+        copying: deque[LoadedBatch] = deque()
         for batch in loaded:
-            started.append(replace(batch, shards={index: self._start(shard) for index, shard in batch.shards.items()}))
-            if self._device.type == "cpu" or len(started) > 1:
-                yield started.popleft()
-        yield from started
+            copying.append(replace(batch, shards={index: self._start(shard) for index, shard in batch.shards.items()}))
+            if self._device.type == "cpu" or len(copying) > 1:
+                yield copying.popleft()
+        yield from copying
 
     def _start(self, content: Content) -> Callable[[], Content]:
         """Start a copy beside the kernels of the current stream. The returned function makes later kernels wait."""

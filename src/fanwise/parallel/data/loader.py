@@ -12,14 +12,15 @@ import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, TypedDict
 
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from ...links.codec import pack_error, unpack_error
 from ...pool.current import in_job
@@ -29,7 +30,7 @@ from ..step.tree import cut
 from .batch import Batch, Content, DeviceCopy, LoadedBatch
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
 from .position import Pass
-from .stream import StreamReader, StreamShards
+from .stream import StreamReader
 
 InitFn = Callable[[int], Any]
 Requests = Iterable[Mapping[int, range]]  # for each batch: shard -> range of its samples in the order of the pass
@@ -115,6 +116,25 @@ def _failure(error: Exception) -> _Failure:
     return _Failure(pack_error(error))
 
 
+class StreamShards(IterableDataset[Any]):
+    """The data set of the DataLoader worker of a stream: all batches, with the shards that its process executes."""
+
+    def __init__(self, reader: StreamReader, shards: Sequence[int]) -> None:
+        self._reader = reader
+        self._shards = shards
+
+    def __iter__(self) -> Iterator[LoadedBatch | _Failure]:
+        for number in count():
+            try:
+                batch = self._reader.read(number, self._shards)
+            except Exception as error:
+                yield _failure(error)
+                return
+            yield batch
+            if batch.is_last or not batch.num_samples:
+                return
+
+
 def _raise_failure(result: Any) -> LoadedBatch:
     if isinstance(result, _Failure):
         raise unpack_error(result.error)
@@ -182,15 +202,17 @@ class Loaders:
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> Fetch:
         """Start the workers of a pass over a map-style data set, if it needs them."""
-        count = options.num_workers
-        if not count or isinstance(source.reader, TensorReader):
+        num_workers = options.num_workers
+        if not num_workers or isinstance(source.reader, TensorReader):
             return Fetch(self._device_copy(options))
         # The loader that is kept refers to these objects, so their ids stay unique.
-        key = (id(data), count, id(options.collate_fn), id(options.worker_init_fn), options.timeout)
+        key = (id(data), num_workers, id(options.collate_fn), id(options.worker_init_fn), options.timeout)
         # A loop that has not ended still uses its own workers.
         loader = self._idle.pop(key, None) if options.persistent_workers else None
         if loader is None:
-            loader = self._new_loader(ShardDataset(source.reader), count, options, batch_sampler=_RequestSampler())
+            loader = self._new_loader(
+                ShardDataset(source.reader), num_workers, options, batch_sampler=_RequestSampler()
+            )
         sampler: Any = loader.batch_sampler
         sampler.requests = (
             _Request(source.key, {shard: source.indices(samples) for shard, samples in shards.items()})
@@ -214,7 +236,7 @@ class Loaders:
         """Start the worker of a pass over an iterable data set, if the options ask for one."""
         if not options.num_workers:
             return Fetch(self._device_copy(options))
-        dataset = StreamShards(new_reader(), own_shards(), _failure)
+        dataset = StreamShards(new_reader(), own_shards())
         return self._start(self._new_loader(dataset, 1, options, batch_size=None), options)
 
     def close(self) -> None:
@@ -229,12 +251,12 @@ class Loaders:
         return DeviceCopy(self._device, pin=options.pin_memory is not False)
 
     def _new_loader(
-        self, dataset: "Dataset[Any]", count: int, options: LoaderOptions, **batches: Any
+        self, dataset: "Dataset[Any]", num_workers: int, options: LoaderOptions, **batches: Any
     ) -> "DataLoader[Any]":
         """`batches`: either `batch_sampler` or `batch_size`, for DataLoader."""
         return DataLoader(
             dataset,
-            num_workers=count,
+            num_workers=num_workers,
             collate_fn=_identity,
             pin_memory=self._device.type == "cuda" and options.pin_memory is not False,
             timeout=options.timeout,
@@ -278,14 +300,14 @@ class Loaders:
 
 
 def iterate_batches(
-    started: Pass, size: int, shards: int, source: PassReader, fetch: Fetch, *, drop_last: bool
+    current_pass: Pass, size: int, shards: int, source: PassReader, fetch: Fetch, *, drop_last: bool
 ) -> Iterator[Batch]:
     """Yield the batches of a pass. Raise ValueError if the length of the data set has changed since the pass began."""
     try:
-        for number, batch in enumerate(started.ranges(size, drop_last)):
-            if (length := len(source.reader)) != started.length:
+        for number, batch in enumerate(current_pass.ranges(size, drop_last)):
+            if (length := len(source.reader)) != current_pass.length:
                 raise ValueError(
-                    f"the length of the data set changed from {started.length} to {length} during a pass.\n"
+                    f"the length of the data set changed from {current_pass.length} to {length} during a pass.\n"
                     f"Change the data set between two calls of run.batches."
                 )
             shard_ranges = cut_range(batch, shards)
@@ -294,35 +316,35 @@ def iterate_batches(
             def shard(index: int, number: int = number, ranges: tuple[range, ...] = shard_ranges) -> Content:
                 return fetch.shard(number, index, lambda: source.read(ranges[index]))
 
-            is_last = started.range_at(batch.stop, size, drop_last) is None
+            is_last = current_pass.range_at(batch.stop, size, drop_last) is None
             yield Batch(tuple(map(len, shard_ranges)), shard, is_last, source.rows(batch))
     finally:
         fetch.close()
 
 
 def iterate_stream(
-    started: Pass, size: int, shards: int, reader: StreamReader, fetch: Fetch, *, drop_last: bool
+    current_pass: Pass, size: int, shards: int, reader: StreamReader, fetch: Fetch, *, drop_last: bool
 ) -> Iterator[Batch]:
     """Yield the batches of a pass over a stream. Raise ValueError if the stream has no samples."""
     try:
-        number = 0
-        while not started.is_finished:
+        for number in count():
+            if current_pass.is_finished:
+                return
             forget_spare_normal()
             loaded = fetch.start_batch(number) or reader.read(number, ())
-            if loaded.num_samples == 0 and started.done == 0:
+            if loaded.num_samples == 0 and current_pass.done == 0:
                 raise ValueError("the data set has no samples")
             if loaded.num_samples < (size if drop_last else 1):
-                started.is_finished = True
+                current_pass.is_finished = True
                 return
 
             def shard(index: int, number: int = number) -> Content:
                 return fetch.shard(number, index, lambda: reader.read(number, (index,)).shards[index])
 
-            started.start_batch(started.done + loaded.num_samples, loaded.state)
+            current_pass.start_batch(current_pass.done + loaded.num_samples, loaded.state)
             yield Batch(tuple(map(len, cut(loaded.num_samples, shards))), shard, loaded.is_last)
-            started.advance()
-            started.is_finished = loaded.is_last
-            number += 1
+            current_pass.advance()
+            current_pass.is_finished = loaded.is_last
     finally:
         fetch.close()
 

@@ -10,8 +10,7 @@ Otherwise it reads and drops the samples before the checkpoint.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -29,7 +28,7 @@ class StreamReader:
     """Reads the batches of one pass over a stream. Reading an earlier batch iterates the stream anew.
 
     Args:
-        started: the pass, at the position where reading starts.
+        current_pass: the pass, at the position where reading starts.
         size: number of samples of a batch.
         num_shards: number of shards of a batch.
     """
@@ -38,7 +37,7 @@ class StreamReader:
         self,
         data: "IterableDataset[Any]",
         collate_fn: Collate,
-        started: Pass,
+        current_pass: Pass,
         *,
         size: int,
         drop_last: bool,
@@ -49,9 +48,9 @@ class StreamReader:
         self._size = size
         self._drop_last = drop_last
         self._num_shards = num_shards
-        self._key = started.key.fold_in("reading")
-        self._done = started.done
-        self._state = started.stream
+        self._key = current_pass.key.fold_in("reading")
+        self._done = current_pass.done
+        self._state = current_pass.stream
         self._iterator: Iterator[Any] | None = None
         self._buffer: list[Any] = []  # samples that were read and are not part of a batch yet
         self._number = 0  # of the first sample in the buffer, or of the next sample
@@ -118,27 +117,3 @@ class StreamReader:
 
 def _has_state(stateful: Any) -> bool:
     return hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict")
-
-
-class StreamShards(IterableDataset[Any]):
-    """The data set of the DataLoader worker: all batches, with the shards that its process executes.
-
-    Args:
-        on_error: returns the item that reports an exception.
-    """
-
-    def __init__(self, reader: StreamReader, shards: Sequence[int], on_error: Callable[[Exception], Any]) -> None:
-        self._reader = reader
-        self._shards = shards
-        self._on_error = on_error
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in count():
-            try:
-                batch = self._reader.read(number, self._shards)
-            except Exception as error:
-                yield self._on_error(error)
-                return
-            yield batch
-            if batch.is_last or not batch.num_samples:
-                return

@@ -25,7 +25,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..comm.flat_layout import Bucket, in_order
 from ..comm.shm_areas import Areas
-from ..validation.misuse import is_watch
+from ..validation.misuse import is_watch_hook
 
 Group = Mapping[str, Any]  # settings of an optimizer
 
@@ -60,7 +60,7 @@ def _has_hooks(optimizer: Optimizer) -> bool:
         *optimizer_module._global_optimizer_pre_hooks.values(),
         *optimizer_module._global_optimizer_post_hooks.values(),
     ]
-    return not all(map(is_watch, hooks))
+    return not all(map(is_watch_hook, hooks))
 
 
 class ShardedOptimizer:

@@ -14,13 +14,13 @@ class StepOptimizer:
     """The optimizer of a step.
 
     Args:
-        in_parts: allow updates by slices.
+        allow_slices: False if the step needs whole gradients.
     """
 
-    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> None:
         self.params = list(params)
         self.optimizer = optimizer
-        self._in_parts = in_parts
+        self._allow_slices = allow_slices
         self._sharded: ShardedOptimizer | None = None
 
     @property
@@ -29,12 +29,12 @@ class StepOptimizer:
 
     def enable_slices(self, memory: Areas) -> None:
         """Update by slices from now on, in this shared memory, if the optimizer can be divided."""
-        if self._in_parts and can_be_divided(self.optimizer, self.params):
+        if self._allow_slices and can_be_divided(self.optimizer, self.params):
             self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)
 
     def unshard(self) -> None:
         """Update the whole optimizer from now on. All processes call it between the same steps."""
-        self._in_parts = False
+        self._allow_slices = False
         if self._sharded is not None:
             self._sharded.end()
             self._sharded = None
@@ -64,15 +64,16 @@ class StepOptimizers:
     def __contains__(self, optimizer: Optimizer) -> bool:
         return id(optimizer) in self._by_optimizer
 
-    def add(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:
+    def add(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> StepOptimizer:
         """Return the optimizer for a new step. If several steps have one optimizer, all update it as a whole.
 
         Args:
-            in_parts: the step does not need whole gradients. Steps need them for clipping, accumulation, a scaled loss,
-                or a loop of the program over the shards.
+            allow_slices: False if the step needs whole gradients, for clipping, accumulation, a scaled loss, or a loop
+                of the program over the shards.
         """
-        known = self._by_optimizer.setdefault(id(optimizer), [])
-        for other in known:
-            other.unshard()
-        known.append(StepOptimizer(params, optimizer, in_parts=in_parts and not known))
-        return known[-1]
+        step_optimizers = self._by_optimizer.setdefault(id(optimizer), [])
+        for earlier in step_optimizers:
+            earlier.unshard()
+        new = StepOptimizer(params, optimizer, allow_slices=allow_slices and not step_optimizers)
+        step_optimizers.append(new)
+        return new

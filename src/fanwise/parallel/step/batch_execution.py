@@ -82,7 +82,7 @@ class BatchExecution:
         sums: Sums,
         *,
         number: int,
-        line: ProgressLine,
+        progress_line: ProgressLine,
         verifier: Verifier,
         guard: ShardLoopGuard,
         loss_scale: LossScale | None = None,
@@ -98,8 +98,8 @@ class BatchExecution:
         self._plan = plan
         self._optimizers = optimizers
         self._optimized = self._optimized_params()
-        self._line = line
-        self._is_first = True
+        self._progress_line = progress_line
+        self._is_first_batch = True
         self._is_compiled_per_shape = any(map(is_compiled_per_shape, replica.modules.values()))
 
     # -- before the shards -----------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ class BatchExecution:
 
     def take_repeat_check(self) -> bool:
         """Return True if this process executes a shard of this batch twice as a check. Called once per batch."""
-        is_first, self._is_first = self._is_first, False
-        return self.verifier.repeats(self.batches, is_first=is_first)
+        is_first_batch, self._is_first_batch = self._is_first_batch, False
+        return self.verifier.is_repeat_due(self.batches, is_first_batch=is_first_batch)
 
     # -- the shards ------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class BatchExecution:
         self.sums.release()
         self._plan.position.mark_used()
         loss = divided(total.loss, total.count)
-        self._line.record_step(self.number, len(batch), loss)
+        self._progress_line.record_step(self.number, len(batch), loss)
         return loss
 
     def state_dict(self) -> dict[str, Any]:

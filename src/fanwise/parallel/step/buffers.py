@@ -160,7 +160,7 @@ def _compare_pairs(left: Sequence[Tensor | None], right: Sequence[Tensor | None]
         else:
             results.append((as_integers(one) == as_integers(other)).all())
     pending = [result for result in results if isinstance(result, Tensor)]
-    values = iter(torch.stack(pending).tolist() if pending else ())
+    values = iter(torch.stack(pending).cpu().tolist() if pending else ())
     return [next(values) if isinstance(result, Tensor) else result for result in results]
 
 

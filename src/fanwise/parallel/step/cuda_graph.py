@@ -353,7 +353,7 @@ class _CapturedStep:
         execution = self._execution
         with execution.team.attempt(), execution.transaction():  # a lost GPU process ends the run, so no repetition
             self._replay(batch, inputs)
-            total = execution.reduce([_fresh(node) for node in self._nodes], batch, mean=True)
+            total = execution.reduce([_copy_node(node) for node in self._nodes], batch, mean=True)
             execution.gather(total, mean=True)
         return total
 
@@ -368,7 +368,7 @@ class _CapturedStep:
         if self._update_graph is None:
             self._grads = [None if grad is None else torch.empty_like(grad) for grad in grads]
             self._update_graph = self._new_graph(0)
-            with _explained():
+            with _explain_errors():
                 self._update_graph.capture(self._clip_and_step)
         torch._foreach_copy_([grad for grad in self._grads if grad is not None], present)
         self._update_graph.replay()
@@ -376,7 +376,7 @@ class _CapturedStep:
     # -- the captured part ------------------------------------------------------------------------------------------
 
     def _capture(self, batch: Batch) -> None:
-        with _explained(), isolated_generators():
+        with _explain_errors(), isolated_generators():
             if self._is_one_graph:
                 self._total = self._graph.capture(lambda: self._train(batch))
             else:
@@ -399,7 +399,7 @@ class _CapturedStep:
         self._memory = [node.value for node in nodes]
         tree: TreeSum[Partial] = TreeSum(len(self._sizes), add)
         for node in nodes:
-            tree.put(_fresh(node))
+            tree.put(_copy_node(node))
         return tree.nodes
 
     def _shard(self, index: int) -> Node[Partial]:
@@ -436,7 +436,7 @@ def check_capturable(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -449,7 +449,7 @@ def _explained() -> Iterator[None]:
         ) from error
 
 
-def _fresh(node: Node[Partial]) -> Node[Partial]:
+def _copy_node(node: Node[Partial]) -> Node[Partial]:
     """Return a copy of the node, whose lists an addition may change."""
     value = node.value
     if value is None:

@@ -65,7 +65,7 @@ def add(left: Partial, right: Partial) -> Partial:
     left.samples += right.samples
     left.executed += right.executed
     for index, update in right.buffers.items():
-        left.buffers[index] = _added(left.buffers[index], update) if index in left.buffers else update
+        left.buffers[index] = _add_updates(left.buffers[index], update) if index in left.buffers else update
     for index, grad in right.sparse.items():
         left.sparse[index] = left.sparse[index] + grad if index in left.sparse else grad
     return left
@@ -123,24 +123,24 @@ def total_into(
         nonlocal additions
         additions += 1
         if additions == operands - 1:
-            return list(map(_put, sums, left, right))
+            return list(map(_store_sum, sums, left, right))
         if not changes:
             left = [None if grad is None else grad.clone() for grad in left]
         add_grads(left, right)
         return left
 
     result = total(nodes, shards, plus)
-    return result if operands > 1 else list(map(_put, sums, result, [None] * len(result)))
+    return result if operands > 1 else list(map(_store_sum, sums, result, [None] * len(result)))
 
 
-def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
+def _store_sum(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
     if left is not None and right is not None:
         return torch.add(left, right, out=out)
     only = left if right is None else right
     return None if only is None else out.copy_(only)
 
 
-def _added(left: BufferUpdate, right: BufferUpdate) -> BufferUpdate:
+def _add_updates(left: BufferUpdate, right: BufferUpdate) -> BufferUpdate:
     samples = left.samples + right.samples
     if left.rule == "mean":
         return BufferUpdate(left.value + right.value, samples)

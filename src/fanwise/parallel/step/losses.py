@@ -26,14 +26,14 @@ class Wording(NamedTuple):
     line: str
 
 
-RETURNED = Wording("loss_fn returned", "return {}")
-GIVEN = Wording("step.backward got", "step.backward({})")
+FROM_LOSS_FN = Wording("loss_fn returned", "return {}")
+FROM_BACKWARD = Wording("step.backward got", "step.backward({})")
 
 
 class LossReader:
     """Reads the losses of one step. Warns once if a loss is one number."""
 
-    def __init__(self, wording: Wording = RETURNED) -> None:
+    def __init__(self, wording: Wording = FROM_LOSS_FN) -> None:
         self._wording = wording
         self._has_warned = False
 

@@ -7,7 +7,7 @@
     step.update()                         calls the optimizer; .grad is None again
 
 The generator exchanges gradients after the last shard. If a process is lost during the exchange, the generator yields
-all shards that this process then has, and the body runs again. Like `backward`, a loop adds to `.grad`, so a program
+all shards that this process then has, and the body runs second. Like `backward`, a loop adds to `.grad`, so a program
 may run several loops before an update.
 
 Variables and objects that a body changes depend on the shards of this process, so they must not affect later losses. As
@@ -29,7 +29,7 @@ from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
 from .gradients import Partial, add, add_grads
 from .loss_scale import are_finite
-from .replicas import ShardWork, add_shard_note, scaled
+from .replicas import ShardWork, add_shard_note, scale_loss
 from .tree import Node, TreeSum
 
 
@@ -197,10 +197,10 @@ class ManualStep:
         return self._replica.collect_result(work, current.loss, current.count)
 
     def _check_repeated(self, work: ShardWork, first: Sequence[Tensor | None]) -> Generator[Any, None, None]:
-        """Yield a shard again. Raise ValueError unless its loss and gradients equal `first`."""
-        again = yield from self._body(work)
+        """Yield a shard second. Raise ValueError unless its loss and gradients equal `first`."""
+        second = yield from self._body(work)
         self._execution.verifier.check_same(
-            first, [again.loss, *again.grads], index=work.index, batch_number=self.batches
+            first, [second.loss, *second.grads], index=work.index, batch_number=self.batches
         )
 
     def backward(self, losses: Tensor, counts: Tensor | float | None = None) -> None:
@@ -238,7 +238,7 @@ class ManualStep:
                 )
                 different.add_note(f"the counts are {float(current.count):g} and {float(count):g}")
                 raise different
-            scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+            scale_loss(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         current.loss = loss.detach() if current.loss is None else current.loss + loss.detach()
         current.count = count
 

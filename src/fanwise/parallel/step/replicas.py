@@ -19,7 +19,7 @@ from ..data.batch import Content, as_arguments
 from ..rng import generators_of, seed_generators
 from .buffers import Buffers
 from .gradients import BufferUpdate, Partial, add
-from .losses import GIVEN, RETURNED, LossReader
+from .losses import FROM_BACKWARD, FROM_LOSS_FN, LossReader
 from .tree import Node, TreeSum
 
 _CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ class Replica:
         self.device = device
         self.generators = generators_of(device)
         self.params = list(model.parameters())
-        self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
+        self.reader = LossReader(FROM_BACKWARD if loss_fn is None else FROM_LOSS_FN)
         self._autocast = autocast
         self._mean_buffers = mean_buffers
         self.modules: Mapping[str, nn.Module] = {"": model}
@@ -113,7 +113,7 @@ class Replica:
         """Execute forward and backward of a shard. The parameters have no gradients afterwards."""
         seed_generators(key.fold_in(work.index), self.generators)
         loss, count = self.loss(work)
-        scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        scale_loss(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         return self.collect_result(work, loss, count)
 
     def differentiate_concurrently(self, work: ShardWork) -> Partial:
@@ -128,7 +128,7 @@ class Replica:
         with self.buffers.copied():
             loss, count = self.loss(work)
             trained = [param for param in self.params if param.requires_grad]
-            trained_grads = iter(torch.autograd.grad(scaled(loss, work), trained, allow_unused=True))
+            trained_grads = iter(torch.autograd.grad(scale_loss(loss, work), trained, allow_unused=True))
             grads = [next(trained_grads) if param.requires_grad else None for param in self.params]
             changed = self.buffers.collect(work.samples)
         if any(grad is not None and grad.is_sparse for grad in grads):
@@ -178,7 +178,7 @@ def _partial(
     return Partial(grads, loss.detach(), count, samples, buffers, sparse=sparse)
 
 
-def scaled(loss: Tensor, work: ShardWork) -> Tensor:
+def scale_loss(loss: Tensor, work: ShardWork) -> Tensor:
     """Return the loss times the factor of the shard. A factor of 1 adds no operation."""
     return loss if not isinstance(work.factor, Tensor) and work.factor == 1 else loss * work.factor
 

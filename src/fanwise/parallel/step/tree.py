@@ -5,7 +5,7 @@
     the tree over 4 shards:  (0 + 1) + (2 + 3)
 
 Floating-point addition is not associative, so the order of additions affects the result. The tree depends only on the
-number of shards. A device adds the siblings among its shards and passes on the remaining nodes, of which there are few.
+number of shards. A device adds the siblings among its shards and passes on the few remaining nodes.
 The other additions of the same tree follow when the nodes of all devices are gathered. So the result has the same bits
 for every assignment of consecutive shards to devices.
 """

@@ -96,7 +96,7 @@ class Verifier:
         if name.startswith(_BATCH_FACTS):
             raise ValueError(
                 f"the processes called step {self.number} with different batches, first batch {batch_number}: {name} "
-                f"is {values}.\nEvery process calls the step with the whole batch, of which it executes some shards. "
+                f"is {values}.\nEvery process calls the step with the whole batch and executes some of its shards. "
                 f"Give each process the whole data set, without a DistributedSampler.\n"
                 f"  wrong:  for batch in DataLoader(data, 32, sampler=DistributedSampler(data)): step(batch)\n"
                 f"  right:  for batch in run.batches(data, 32): step(batch)"
@@ -107,14 +107,14 @@ class Verifier:
             f"functions of torch, numpy and random. A smaller verify= detects the difference sooner."
         )
 
-    def repeats(self, batch_number: int, *, is_first: bool) -> bool:
+    def is_repeat_due(self, batch_number: int, *, is_first_batch: bool) -> bool:
         """Return True if this process executes a shard of this batch twice.
 
         Args:
-            is_first: the batch is the first one that this process executes, also after a resume.
+            is_first_batch: the batch is the first one that this process executes in this run, even after a resume.
         """
         is_deterministic = self.replica.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
-        is_due = is_first and self.team.place == 0 and is_deterministic
+        is_due = is_first_batch and self.team.place == 0 and is_deterministic
         return self.can_repeat and (is_due or self._compares_all(batch_number))
 
     def check_repeats(self, work: ShardWork, key: Key, batch_number: int) -> None:

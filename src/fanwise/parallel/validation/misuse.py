@@ -24,7 +24,7 @@ def library_update() -> Iterator[None]:
 
 
 @contextmanager
-def watched(owns: Callable[[Optimizer], bool]) -> Iterator[None]:
+def watch_updates(owns: Callable[[Optimizer], bool]) -> Iterator[None]:
     """Watch the updates of this thread during the block. `owns`: whether an optimizer belongs to a step of the run."""
     thread, has_warned = threading.get_ident(), False
 
@@ -57,6 +57,6 @@ def watched(owns: Callable[[Optimizer], bool]) -> Iterator[None]:
         hook.remove()
 
 
-def is_watch(hook: object) -> bool:
-    """Return True for a hook that `watched` has registered."""
+def is_watch_hook(hook: object) -> bool:
+    """Return True for a hook that `watch_updates` has registered."""
     return getattr(hook, "__module__", None) == __name__

@@ -76,9 +76,8 @@ LAZY = nn.LazyLinear(2)
         (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet. Call the model with a batch"),
         (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS needs the loss several times: use"),
         (LINEAR, sgd(LINEAR), {"clip_norm": 0.0}, "clip_norm must be above 0, got 0.0"),
-        (LINEAR, sgd(LINEAR), {"accumulate": 0}, "accumulate must be at least 1, got 0"),
     ],
-    ids=["elsewhere", "lazy", "closure", "clip", "accumulate"],
+    ids=["elsewhere", "lazy", "closure", "clip"],
 )
 def test_a_step_is_checked_when_it_is_made(
     model: Any, optimizer: Any, options: Any, message: str

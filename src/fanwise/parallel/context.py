@@ -44,11 +44,11 @@ from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
+    check_clip_norm,
     check_manual_step,
     check_model,
     check_optimizer,
     check_precision,
-    check_step,
     check_whole_number,
 )
 from .validation.consistency import Verifier, check_same_model
@@ -154,7 +154,6 @@ class Run:
         loss_fn: LossFn,
         *,
         clip_norm: float | None = None,
-        accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
         batch_norm: BatchNormMode = "shard",
@@ -181,7 +180,6 @@ class Run:
         loss_fn: LossFn | None = None,
         *,
         clip_norm: float | None = None,
-        accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
         batch_norm: BatchNormMode = "shard",
@@ -209,7 +207,6 @@ class Run:
                 sum of all counts of the global batch. Each shard is seeded by itself.
             clip_norm: the gradient of the whole batch is scaled down to this 2-norm; `step.grad_norm` is the norm
                 before that. math.inf only measures it.
-            accumulate: batches per update. The last batch of a pass of `run.batches` always ends with one.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
                 leaves an update out when a gradient is not finite.
             loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it scales the
@@ -230,7 +227,7 @@ class Run:
         Raises:
             TypeError: `model` is no torch.nn.Module.
             ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
-                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
+                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` not
                 positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
                 without one shard per process; without `loss_fn` an option that only a step with one has.
         """
@@ -254,7 +251,7 @@ class Run:
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
-            options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
+            options = {"clip_norm": clip_norm, "autocast": autocast, "batch_norm": batch_norm}
             check_manual_step(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
@@ -263,10 +260,10 @@ class Run:
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
-        check_step(clip_norm, accumulate)
+        check_clip_norm(clip_norm)
         captures = capture and self.device.type in GRAPHS
         if capture:
-            check_capturable(loss_fn, optimizers[0], self.device, accumulate=accumulate, batch_norm=batch_norm)
+            check_capturable(loss_fn, optimizers[0], self.device, batch_norm=batch_norm)
         for part in models:
             self._state.register("model", part)
         for opt in optimizers:
@@ -278,7 +275,7 @@ class Run:
             replica.add_modules({f"the model of step {known_number}": known.model})
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
-        allow_slices = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
+        allow_slices = loss_fn is not None and clip_norm is None and not scale
         step_optimizers = [
             self._step_optimizers.add(replica.params, opt, allow_slices=allow_slices) for opt in optimizers
         ]
@@ -301,7 +298,7 @@ class Run:
             step = ManualStep(execution, step_optimizers)
         else:
             execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
-            stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
+            stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm)
             step = Step(stages, StepGraphs(stages, optimizers[0]) if captures else stages)
         self._steps.append(step)
         self._replicas.append(replica)

@@ -85,7 +85,6 @@ TRAININGS: dict[str, Callable[[Run], Any]] = {  # Any: as `training` returns
     "momentum": training,
     "adamw": partial(training, optimizer="adamw"),
     "clipped": partial(training, clip_norm=0.5),
-    "accumulated": partial(training, accumulate=2),
 }
 
 
@@ -111,7 +110,7 @@ def fast(rank: int) -> list[list[float]]:
 
 
 def fast_and_partly_unreached(rank: int) -> Any:  # Any: as `training` returns
-    return fanwise.run(partial(training, accumulate=2), shards=2, reduce="fast")
+    return fanwise.run(training, shards=2, reduce="fast")
 
 
 def prints(rank: int) -> None:

@@ -102,9 +102,9 @@ def test_fast_is_the_same_everywhere_and_near_to_exact(three: Said) -> None:
     for found, exact in zip(first, three.alone["fast"], strict=True):
         assert found == pytest.approx(exact, abs=1e-6)
     assert first != three.alone["fast"], "7 shards on 3 processes are added in another order"
-    accumulated = three.all("fast_and_partly_unreached")
-    assert accumulated == [accumulated[0]] * 3
-    assert isinstance(accumulated[0][0], str), accumulated
+    results = three.all("fast_and_partly_unreached")
+    assert results == [results[0]] * 3
+    assert isinstance(results[0][0], str), results
 
 
 @pytest.mark.parametrize("program", ["contract_exact", "contract_fast"])

@@ -246,7 +246,6 @@ def a_loader_of_torch(run: Run) -> Result:
 # -- optimizers -------------------------------------------------------------------------------------------------------
 
 
-PROGRAMS["accumulation"] = lambda run: fit(run, net(), accumulate=2)
 PROGRAMS["autocast_to_bfloat16"] = lambda run: fit(run, net(), autocast=torch.bfloat16)
 
 

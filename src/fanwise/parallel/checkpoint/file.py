@@ -2,7 +2,7 @@
 
 torch.load(path)["model"]               state_dict of the model; "model2" for a second run.step
                 ["optimizer"]           state_dict of the optimizer; "optimizer2" for a second run.step
-                ["step"]                counts of the step, and accumulated gradients
+                ["step"]                counts of the step, and gradients that wait for step.update
                 ["kept"][name]          state_dict of an object of run.keep
                 ["run"]                 settings, and position in the data
                 ["rows"]                reported values

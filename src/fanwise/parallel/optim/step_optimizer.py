@@ -68,8 +68,8 @@ class StepOptimizers:
         """Return the optimizer for a new step. If several steps have one optimizer, all update it as a whole.
 
         Args:
-            allow_slices: False if the step needs whole gradients, for clipping, accumulation, a scaled loss, or a loop
-                of the program over the shards.
+            allow_slices: False if the step needs whole gradients, for clipping, a scaled loss, or a loop of the
+                program over the shards.
         """
         step_optimizers = self._by_optimizer.setdefault(id(optimizer), [])
         for earlier in step_optimizers:

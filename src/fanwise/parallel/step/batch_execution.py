@@ -15,7 +15,6 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Generator, Tensor
@@ -23,7 +22,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..comm.team import NotSame, Sums, Team, divide
+from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
@@ -32,7 +31,7 @@ from ..rng import isolated_generators
 from ..validation.arguments import check_equal_shard_sizes, check_optimizer, is_compiled_per_shape
 from ..validation.consistency import Verifier
 from ..validation.misuse import library_update
-from .gradients import Partial, add_grads, divided
+from .gradients import Partial, divided
 from .loss_scale import LossScale, are_finite, unscale
 from .replicas import Execute, Replica, ShardWork
 from .tree import Node, assign
@@ -262,22 +261,12 @@ class BatchExecution:
             self.loss_scale.load_state_dict(state["loss_scale"])
 
 
-@dataclass
-class AccumulatedGradients:
-    """Summed gradients of the batches since the last update. `count`: sum of the counts of their losses."""
-
-    grads: list[Tensor | None]
-    count: float | Tensor
-    batches: int
-
-
 class TrainStages:
     """The stages of a step: forward and backward, reduction, clipping, update.
 
     Attributes:
         updates: number of updates.
         grad_norm: the 2-norm of the gradients of the last update. None without `clip_norm`, or before the first update.
-        accumulated: gradients that wait for an update. None if no batch has been executed since the last update.
     """
 
     def __init__(
@@ -287,67 +276,43 @@ class TrainStages:
         execute: Execute,
         *,
         clip_norm: float | None,
-        accumulate: int,
     ) -> None:
         self.execution = execution
         self.updates = 0
         self.clip_norm = clip_norm
         self.grad_norm: Tensor | None = None
-        self.accumulated: AccumulatedGradients | None = None
         self._replica = execution.replica
         self._step_optimizer = step_optimizer
         self._execute = execute
-        self._accumulate = accumulate
 
     def train(self, batch: Batch) -> Partial:
         """Execute all stages for a batch. Return the sums over all shards. Repeat them if a process is lost."""
         execution = self.execution
-        is_update = self.accumulated is None and (self._accumulate == 1 or batch.last)
         while True:
             with execution.team.attempt() as attempt, execution.transaction():
                 nodes = self._forward_backward(batch)
-                total = execution.reduce(nodes, batch, mean=is_update)
-                is_sliced = is_update and self._step_optimizer.is_sharded
+                total = execution.reduce(nodes, batch, mean=True)
+                is_sliced = self._step_optimizer.is_sharded
                 if is_sliced:
                     execution.update_slices()
                 else:
-                    execution.gather(total, mean=is_update)
+                    execution.gather(total, mean=True)
             if not attempt.is_void:
                 break
             discard_contents(batch)
         execution.record(batch, total)
+        scale = execution.loss_scale
         if is_sliced:
             self.updates += 1
-        elif is_update:
-            self._update(total.grads)
-        else:
-            self._accumulate_grads(total, batch.last)
+        elif scale is None or scale.adjust(are_finite(total.grads)):
+            self.clip_and_step(total.grads)
+            self.updates += 1
         return total
 
     def _forward_backward(self, batch: Batch) -> list[Node[Partial]]:
         execution = self.execution
         with execution.shard_context():
             return self._execute(execution.shard_work(batch), execution.key, len(batch.sizes))
-
-    def _accumulate_grads(self, total: Partial, last: bool) -> None:
-        """Add the gradients of a batch to those of earlier batches. Update after the last of `accumulate` batches."""
-        if self.accumulated is None:
-            self.accumulated = AccumulatedGradients(total.grads, total.count, 1)
-        else:
-            add_grads(self.accumulated.grads, total.grads)
-            self.accumulated.count = self.accumulated.count + total.count
-            self.accumulated.batches += 1
-        if self.accumulated.batches >= self._accumulate or last:
-            accumulated, self.accumulated = self.accumulated, None
-            divide(accumulated.grads, accumulated.count)
-            self._update(accumulated.grads)
-
-    def _update(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer. Skip the update if scaled gradients are not finite."""
-        scale = self.execution.loss_scale
-        if scale is None or scale.adjust(are_finite(grads)):
-            self.clip_and_step(grads)
-            self.updates += 1
 
     def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
         for param, grad in zip(self._replica.params, grads, strict=True):

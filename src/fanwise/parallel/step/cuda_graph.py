@@ -416,14 +416,10 @@ class _CapturedStep:
         self._grad_norm = self._stages.grad_norm
 
 
-def check_capturable(
-    loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, accumulate: int, batch_norm: str
-) -> None:
+def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, batch_norm: str) -> None:
     """Raise ValueError for options that a graph cannot execute, and on a device with graphs also for optimizers."""
     if loss_fn is None:
         raise ValueError("capture=True needs a loss_fn: a loop over step.shards(batch) runs Python code in every step")
-    if accumulate != 1:
-        raise ValueError(f"capture=True needs accumulate=1, got {accumulate}: a graph ends with an update")
     if batch_norm == "global":
         raise ValueError("capture=True needs batch_norm='shard': 'global' exchanges statistics in the forward pass")
     if device.type in GRAPHS and any(group.get("capturable") is False for group in optimizer.param_groups):

@@ -94,7 +94,7 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
             "model do that.\n"
             "  wrong:  model = torch.cuda.make_graphed_callables(model, samples)   # and several shards in a process\n"
             "  right:  run.step(model, ..., capture=True)\n"
-            "  right:  fanwise.run(..., shards='devices'), accumulate=1"
+            "  right:  fanwise.run(..., shards='devices')"
         )
     torch._foreach_add_(both_left, both_right)
 

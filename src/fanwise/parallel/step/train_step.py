@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.batch import Batch
 from ..validation.arguments import check_no_gradients
-from .batch_execution import AccumulatedGradients, TrainStages
+from .batch_execution import TrainStages
 from .cuda_graph import StepGraphs
 from .replicas import add_shard_note
 
@@ -63,7 +63,7 @@ class Step:
         return self._stages.grad_norm
 
     def __call__(self, batch: Any) -> Tensor:
-        """Execute forward, backward and, unless more batches are to be accumulated, the update.
+        """Execute forward, backward and the update.
 
         Blocks until all processes have exchanged their gradients. A single process does not wait for a GPU.
 
@@ -106,16 +106,9 @@ class Step:
         self._execution.verifier.check_end(self.batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts, and the accumulated gradients."""
-        accumulated = self._stages.accumulated
-        window = None if accumulated is None else dict(vars(accumulated))
-        return self._execution.state_dict() | {"updates": self.updates, "window": window}
+        """Return the counts."""
+        return self._execution.state_dict() | {"updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._execution.load_state_dict(state)
         self._stages.updates = state["updates"]
-        accumulated = None if state["window"] is None else AccumulatedGradients(**state["window"])
-        if accumulated is not None:  # copy from main memory, where a checkpoint is read
-            device = self._replica.device
-            accumulated.grads = [None if grad is None else grad.to(device) for grad in accumulated.grads]
-        self._stages.accumulated = accumulated

@@ -138,7 +138,7 @@ def check_manual_step(models: Sequence[object], optimizers: Sequence[object], op
     if not models or not optimizers:
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"run.step got {counts}; it needs at least one of each")
-    defaults = {"clip_norm": None, "accumulate": 1, "autocast": None, "batch_norm": "shard"}
+    defaults = {"clip_norm": None, "autocast": None, "batch_norm": "shard"}
     for name, default in defaults.items():
         if options[name] != default:
             option = f"{name}={options[name]!r}"
@@ -150,11 +150,9 @@ def check_manual_step(models: Sequence[object], optimizers: Sequence[object], op
             )
 
 
-def check_step(clip_norm: float | None, accumulate: int) -> None:
-    """Raise ValueError unless both are positive, and TypeError unless `accumulate` is a whole number."""
+def check_clip_norm(clip_norm: float | None) -> None:
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
-    check_whole_number("accumulate", accumulate, least=1)
 
 
 def check_name(setting: str, value: object, known: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from .rng import isolated_generators, seed_generators
 from .step.losses import check_rows
 from .step.tree import assign
 
-Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns one value per sample
+Measure = Callable[..., Any]  # called with the model and the items of a batch; returns one value per sample
 
 
 def sums(
@@ -44,7 +44,8 @@ def sums(
 
     Args:
         chunks: the samples of each call of `fn`.
-        fetch: provides the chunks with the given indices.
+        source: reads the samples of a chunk.
+        fetch: returns the `Fetch` of the chunks with the given indices.
         watch: called with the fraction of this process's chunks that is finished, and with 1 at the end, also after an
             error.
     """
@@ -53,17 +54,12 @@ def sums(
         own = assign(len(chunks), team.size)[team.place]
         results: list[tuple[float, float]] = []
         try:
-            with (
-                evaluation_mode(model),
-                torch.no_grad(),
-                closing(fetch(own)) as fetched,
-                isolated_generators(generators),
-            ):
+            with evaluation_mode(model), torch.no_grad(), closing(fetch(own)) as data, isolated_generators(generators):
                 for index in own:
                     watch((index - own.start) / len(own))
                     samples = chunks[index]
-                    fetched.start_batch(index)
-                    content = fetched.shard(index, 0, partial(source.read, samples))
+                    data.start_batch(index)
+                    content = data.shard(index, 0, partial(source.read, samples))
                     seed_generators(key.fold_in(samples.start), generators)
                     results.append(_measured(fn(model, *as_arguments(content)), len(samples)))
         finally:

@@ -185,6 +185,7 @@ class Fetch:
         return self._device_copy.copy(read())
 
     def close(self) -> None:
+        """End the loop. The workers end, or wait for another loop."""
         self._shards = {}
         if self._loaded is not None:
             self._loaded, self._batch = None, -1
@@ -201,7 +202,12 @@ class Loaders:
         self._checked: list[weakref.ref[object]] = []
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> Fetch:
-        """Start the workers of a pass over a map-style data set, if it needs them."""
+        """Start the workers of a pass over a map-style data set, unless it is read without workers.
+
+        Args:
+            data: the data set, which identifies persistent workers.
+            requests: the shards that this process will execute.
+        """
         num_workers = options.num_workers
         if not num_workers or isinstance(source.reader, TensorReader):
             return Fetch(self._device_copy(options))
@@ -233,7 +239,7 @@ class Loaders:
     def fetch_stream(
         self, new_reader: Callable[[], StreamReader], own_shards: Callable[[], range], options: LoaderOptions
     ) -> Fetch:
-        """Start the worker of a pass over an iterable data set, if the options ask for one."""
+        """Start the worker of a pass over an iterable data set, unless it is read without a worker."""
         if not options.num_workers:
             return Fetch(self._device_copy(options))
         dataset = StreamShards(new_reader(), own_shards())

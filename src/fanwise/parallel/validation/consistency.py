@@ -126,15 +126,15 @@ class Verifier:
         self, one: Sequence[Tensor | None], two: Sequence[Tensor | None], *, index: int, batch_number: int
     ) -> None:
         """Compare loss and gradients of two executions of a shard. Raise ValueError if they differ."""
-        pairs = enumerate(zip(one, two, strict=True))
-        different = next((position for position, (left, right) in pairs if not _are_same(left, right)), None)
-        if different is None:
-            return
         names = {id(param): name for name, param in self.replica.model.named_parameters()}
         param_names = [names.get(id(param), "a removed parameter") for param in self.replica.params]
-        result = ["the loss", *(f"the gradient of {name!r}" for name in param_names)][different]
+        results = ["the loss", *(f"the gradient of {name!r}" for name in param_names)]
+        triples = zip(results, one, two, strict=True)
+        name = next((result for result, left, right in triples if not _are_same(left, right)), None)
+        if name is None:
+            return
         raise ValueError(
-            f"shard {index} of batch {batch_number} of step {self.number} was executed twice, and {result} differs.\n"
+            f"shard {index} of batch {batch_number} of step {self.number} was executed twice, and {name} differs.\n"
             f"The loss must be a function of model and batch, with random numbers from the global functions of torch, "
             f"numpy or random. This loss depends on something else, such as a counter, a running mean, its own random "
             f"generator, the time, or samples that it changes in place.\n"

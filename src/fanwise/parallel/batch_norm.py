@@ -171,17 +171,8 @@ def _batch_norm(
 
 class _Normalization(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Any,
-        bias: Any,
-        mean_C: Tensor,
-        variance_C: Tensor,
-        count: int,
-        eps: float,
-        total: Any,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Any, bias: Any, *statistics: Any) -> Tensor:
+        mean_C, variance_C, count, eps, total = statistics
         dtype = _widen(x).dtype if weight is None else weight.dtype
         ctx.save_for_backward(x, weight)
         ctx.mean_C, ctx.inverse_C, ctx.count, ctx.total = mean_C.to(dtype), (variance_C + eps).rsqrt(), count, total

@@ -212,12 +212,12 @@ class DeviceCopy:
 
         Copies to an accelerator begin one batch before the loop needs them, on a stream of their own.
         """
-        copying: deque[LoadedBatch] = deque()
+        pending: deque[LoadedBatch] = deque()
         for batch in loaded:
-            copying.append(replace(batch, shards={index: self._start(shard) for index, shard in batch.shards.items()}))
-            if self._device.type == "cpu" or len(copying) > 1:
-                yield copying.popleft()
-        yield from copying
+            pending.append(replace(batch, shards={index: self._start(shard) for index, shard in batch.shards.items()}))
+            if self._device.type == "cpu" or len(pending) > 1:
+                yield pending.popleft()
+        yield from pending
 
     def _start(self, content: Content) -> Callable[[], Content]:
         """Start a copy beside the kernels of the current stream. The returned function makes later kernels wait."""

@@ -270,12 +270,7 @@ class TrainStages:
     """
 
     def __init__(
-        self,
-        execution: BatchExecution,
-        step_optimizer: StepOptimizer,
-        execute: Execute,
-        *,
-        clip_norm: float | None,
+        self, execution: BatchExecution, step_optimizer: StepOptimizer, execute: Execute, *, clip_norm: float | None
     ) -> None:
         self.execution = execution
         self.updates = 0

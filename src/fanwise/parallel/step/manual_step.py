@@ -6,12 +6,8 @@
     ...                                   .grad is the gradient of the whole batch, with equal bits in every process
     step.update()                         calls the optimizer; .grad is None again
 
-The generator exchanges gradients after the last shard. If a process is lost during the exchange, the generator yields
-all shards that this process then has, and the body runs second. Like `backward`, a loop adds to `.grad`, so a program
-may run several loops before an update.
-
-Variables and objects that a body changes depend on the shards of this process, so they must not affect later losses. As
-a check, the first shard of the first batch is yielded twice and must have the same gradients.
+Like `backward`, a loop adds to `.grad`, so a program may run several loops before an update. Variables and objects that
+a body changes depend on the shards of this process, so they must not affect later losses.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -197,7 +193,7 @@ class ManualStep:
         return self._replica.collect_result(work, current.loss, current.count)
 
     def _check_repeated(self, work: ShardWork, first: Sequence[Tensor | None]) -> Generator[Any, None, None]:
-        """Yield a shard second. Raise ValueError unless its loss and gradients equal `first`."""
+        """Yield a shard again. Raise ValueError unless its loss and gradients equal `first`."""
         second = yield from self._body(work)
         self._execution.verifier.check_same(
             first, [second.loss, *second.grads], index=work.index, batch_number=self.batches

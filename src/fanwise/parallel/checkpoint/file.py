@@ -42,8 +42,7 @@ _writers: "weakref.WeakSet[Writer]" = weakref.WeakSet()  # of this process
 def serialize(content: Mapping[str, Any]) -> memoryview:
     """Return the bytes of a checkpoint. Blocks until tensors of other devices are in main memory.
 
-    Raises:
-        Errors of torch and pickle for an object that cannot be saved.
+    Raises errors of torch and pickle for an object that cannot be saved.
     """
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **_in_main_memory(dict(content))}, buffer)

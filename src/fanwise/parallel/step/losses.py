@@ -96,9 +96,6 @@ class LossReader:
         """Return the sum of the counts, exact for whole numbers.
 
         A sum on an accelerator stays there unchecked, so that nothing waits for the device.
-
-        Raises:
-            ValueError: the sum is negative, NaN or not a number.
         """
         if isinstance(counts, Tensor):
             total = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64)

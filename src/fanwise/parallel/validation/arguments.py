@@ -1,4 +1,7 @@
-"""Checks of models, optimizers and options before the first step. Errors name the offending argument."""
+"""Checks of models, optimizers and options before the first step.
+
+Wrong types raise TypeError, wrong values ValueError. The message names the argument.
+"""
 
 import math
 import operator
@@ -18,12 +21,6 @@ _SHARDED_OPTIMIZERS = {"ZeroRedundancyOptimizer", "DistributedOptimizer", "OSS",
 
 
 def check_model(model: nn.Module, device: torch.device) -> None:
-    """Check a model.
-
-    Raises:
-        TypeError: the model is not a module.
-        ValueError: the model is wrapped for several devices, or a tensor is on another device or has no shape yet.
-    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
     for module in model.modules():
@@ -48,16 +45,7 @@ def check_model(model: nn.Module, device: torch.device) -> None:
 def check_optimizer(
     optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter], *, has_closure: bool = False
 ) -> None:
-    """Check an optimizer.
-
-    Args:
-        params: the parameters that it may have.
-        has_closure: allow LBFGS, which asks a closure for the loss.
-
-    Raises:
-        TypeError: it is not an optimizer.
-        ValueError: it has other parameters, divides its state itself, or needs a closure.
-    """
+    """`params`: the parameters that the optimizer may have. `has_closure`: allow LBFGS, which needs a closure."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"the optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if type(optimizer).__name__ in _SHARDED_OPTIMIZERS:
@@ -79,7 +67,6 @@ def check_optimizer(
 
 
 def check_no_gradients(model: nn.Module) -> None:
-    """Raise ValueError if a parameter has a gradient."""
     for name, param in model.named_parameters():
         if param.grad is not None:
             raise ValueError(
@@ -98,7 +85,6 @@ def is_compiled_per_shape(module: nn.Module) -> bool:
 
 
 def check_equal_shard_sizes(sizes: Sequence[int]) -> None:
-    """Raise ValueError if shards of a model that is compiled per shape have different sizes."""
     different = sorted({size for size in sizes if size})
     if len(different) > 1:
         raise ValueError(
@@ -111,12 +97,6 @@ def check_equal_shard_sizes(sizes: Sequence[int]) -> None:
 
 
 def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> None:
-    """Check the options for mixed precision.
-
-    Raises:
-        ValueError: `autocast` is not a 16-bit type; `loss_scale` is set without float16; or the model of a float16
-            autocast has float16 parameters.
-    """
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
     if loss_scale is not None and autocast is not torch.float16:
@@ -130,11 +110,7 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
 
 
 def check_manual_step(models: Sequence[object], optimizers: Sequence[object], options: Mapping[str, object]) -> None:
-    """Check the arguments of a step without `loss_fn`.
-
-    Raises:
-        ValueError: there is no model or no optimizer, or an option needs a `loss_fn`.
-    """
+    """Check the arguments of a step without `loss_fn`."""
     if not models or not optimizers:
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"run.step got {counts}; it needs at least one of each")
@@ -156,13 +132,12 @@ def check_clip_norm(clip_norm: float | None) -> None:
 
 
 def check_name(setting: str, value: object, known: Sequence[str]) -> None:
-    """Raise ValueError if the value of a setting is unknown. `setting`: its name for the message."""
     if value not in known:
         raise ValueError(f"unknown {setting}={value!r}{did_you_mean(str(value), known)}")
 
 
 def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
-    """Return the value as an int. Raise TypeError for other types and bool, ValueError if it is below `least`."""
+    """Return the value as an int."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -175,7 +150,7 @@ def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
 
 
 def check_seconds(name: str, value: float) -> float:
-    """Return the value as a float. Raise TypeError for other types, ValueError unless it is positive and finite."""
+    """Return the value, which must be positive and finite, as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, or None, got {value!r}")
     if not (value > 0 and math.isfinite(value)):

@@ -56,11 +56,7 @@ class Verifier:
         return self.every > 0 and batch_number % self.every == 0
 
     def check_batch(self, batch_number: int, content: Any, batch: Batch) -> None:  # Any: a Batch, or a tree of tensors
-        """Compare the batch with other processes, and with `verify=` also the model and the optimizer settings.
-
-        Raises:
-            ValueError: the processes differ.
-        """
+        """Raise ValueError if the batch differs between processes, or with `verify=` models or optimizer settings."""
         if self.team.size == 1:
             return
         facts: dict[str, object] = {_SIZE: len(batch)}
@@ -75,11 +71,7 @@ class Verifier:
         self._compare(facts, batch_number)
 
     def check_end(self, batch_number: int) -> None:
-        """Compare models and optimizer settings after the last batch. Has no effect without `verify=`.
-
-        Raises:
-            ValueError: the processes differ.
-        """
+        """With `verify=`, raise ValueError if models or optimizer settings differ between processes at the end."""
         if self.every:
             self._compare(self._state(), batch_number)
 
@@ -125,7 +117,7 @@ class Verifier:
     def check_same(
         self, one: Sequence[Tensor | None], two: Sequence[Tensor | None], *, index: int, batch_number: int
     ) -> None:
-        """Compare loss and gradients of two executions of a shard. Raise ValueError if they differ."""
+        """Raise ValueError if loss or gradients differ between two executions of a shard."""
         names = {id(param): name for name, param in self.replica.model.named_parameters()}
         param_names = [names.get(id(param), "a removed parameter") for param in self.replica.params]
         results = ["the loss", *(f"the gradient of {name!r}" for name in param_names)]

@@ -214,7 +214,8 @@ def test_one_value_per_channel_is_refused_for_the_whole_batch_only() -> None:
     trained(make, B, (ROWS, Y))  # one sample per shard
 
     def only_first(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return part(model, slice(1))(x[(x == ROWS[0]).all(1)]).sum() + x.new_zeros(len(x))
+        result: Tensor = part(model, slice(1))(x[(x == ROWS[0]).all(1)]).sum() + x.new_zeros(len(x))
+        return result
 
     with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
         trained(make, 2, (ROWS, Y), only_first)

@@ -104,10 +104,21 @@ def test_what_is_no_model_or_optimizer_is_refused() -> None:
             r"loss_fn returned a tensor of shape \(3,\) for 4 samples",
         ),
         ((torch.zeros(4, requires_grad=True), -1), ValueError, "with counts -1; counts must be numbers of at least 0"),
+        (
+            (torch.zeros(4, requires_grad=True).mean(), torch.zeros(4, 3, requires_grad=True)),
+            (TypeError, ValueError),
+            r"float32 of shape \(4, 3\) with a gradient(.|\n)*\n  wrong:  return loss, logits(.|\n)*\n  right: ",
+        ),
+        (
+            (torch.zeros(4, requires_grad=True), torch.zeros(4, 3)),
+            (TypeError, ValueError),
+            r"losses of shape \(4,\) and torch.float32 of shape \(4, 3\)\.(.|\n)*\n  wrong:  return loss, logits",
+        ),
+        ({"loss": torch.zeros(4, requires_grad=True)}, (TypeError, ValueError), "returned a dict"),
     ],
-    ids=["float", "rows", "counts"],
+    ids=["float", "rows", "counts", "logits", "detached", "dict"],
 )
-def test_what_is_no_loss_is_refused(result: Any, error: type[Exception], message: str) -> None:  # Any: wrong on purpose
+def test_what_is_no_loss_is_refused(result: Any, error: Any, message: str) -> None:  # Any: wrong on purpose
     step = fanwise.here(shards=1).step(LINEAR, sgd(LINEAR), lambda m, x: result)
     with pytest.raises(error, match=message):
         step(torch.rand(4, 2))

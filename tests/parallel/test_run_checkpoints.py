@@ -93,31 +93,6 @@ def test_an_object_that_is_kept_after_a_resume_leaves_the_learning_rate_alone(tm
     assert fanwise.run(decays, devices=1, resume=path) == 0.125
 
 
-@pytest.mark.parametrize("after", [1, 3, 4, 9])
-def test_a_checkpoint_made_after_a_step_holds_that_step(after: int, tmp_path: Path) -> None:
-    path = tmp_path / "run.pt"
-    seen: list[int] = []
-
-    def main(run: Run, stop: bool) -> Tensor:
-        model = nn.Linear(1, 1)
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().sum(1))
-        for _ in run.epochs(EPOCHS):
-            for batch in run.batches(torch.arange(N)[:, None] / N, B):
-                seen.extend((batch.whole()[:, 0] * N).round().int().tolist())
-                step(batch)
-                if stop and step.batches == after:
-                    run.save(path)
-                    raise Ended
-        return model.weight.detach()
-
-    whole, order = fanwise.run(functools.partial(main, stop=False)), [*seen]
-    seen.clear()
-    with pytest.raises(Ended):
-        fanwise.run(functools.partial(main, stop=True), devices=1)
-    assert torch.equal(fanwise.run(functools.partial(main, stop=False), resume=path), whole)
-    assert seen == order
-
-
 def saved(path: Path, **options: Any) -> Path:  # Any: of fanwise.run
     with pytest.raises(Ended):
         fanwise.run(functools.partial(train, path=path, end_after=2), **options)

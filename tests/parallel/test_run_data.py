@@ -74,10 +74,6 @@ def test_the_order_is_of_the_seed_and_the_epoch_and_not_of_the_shards() -> None:
     assert first[0] != first[1] != first[2] != list(range(11))
 
 
-def test_without_shuffling_the_order_is_that_of_the_data() -> None:
-    assert order(fanwise.here().batches((NUMBERS,), 4, shuffle=False)) == list(range(11))
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -94,11 +90,6 @@ def test_kinds_of_data_sets_give_the_same_batches(data: Any) -> None:  # Any: da
         assert torch.equal(y, x**2)
         assert torch.equal(x, wanted.whole()[0])
         assert batch.sizes == wanted.sizes
-
-
-def test_one_tensor_is_a_data_set_too() -> None:
-    (batch,) = fanwise.here(shards=2).batches(NUMBERS, 11)
-    assert sorted(batch.whole().tolist()) == list(range(11))
 
 
 def test_each_shard_is_collated_by_itself() -> None:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -402,17 +401,6 @@ def test_the_pareto_front_is_of_all_reports_that_count(tmp_path: Path) -> None:
     experiment = load_experiment(tmp_path / "e")
     texts = [text.get_text() for text in experiment.plot_pareto_front().texts]
     assert texts == ["lenet: 3 of 4 reports on the Pareto front, of 1 trial\n1 not finite are left out"]
-
-
-def test_the_figures_are_drawn(experiment: Experiment) -> None:
-    for figure in (
-        experiment.plot(),
-        experiment.plot_learning_curves(),
-        experiment.plot_workers(),
-        experiment.plot_rungs(),
-    ):
-        assert figure.axes
-        plt.close(figure)
 
 
 def test_an_experiment_is_found_by_name_by_path_and_by_its_file(

@@ -1,6 +1,5 @@
 """Fronts, ranks, crowding and hypervolume, against definitions applied word by word."""
 
-import doctest
 import itertools
 import math
 from collections.abc import Sequence
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import pareto
 from fanwise.tune.pareto import (
     HypervolumeFront,
     best_of,
@@ -139,8 +137,3 @@ def test_a_lone_point_is_crowded_by_nobody_and_a_middle_one_by_its_neighbours() 
 def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="without NaN"):
         non_dominated_sort([(math.nan, 1.0)])
-
-
-def test_the_examples_run() -> None:
-    result = doctest.testmod(pareto)
-    assert result.failed == 0 < result.attempted

@@ -1,6 +1,5 @@
 """Permutation importances, and the correlation of their model with the results."""
 
-import doctest
 import json
 import random
 import sys
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from fanwise.cli.app import main
-from fanwise.plot import importances
 from fanwise.testing.late import Late
 from fanwise.tune import (
     FIFO,
@@ -99,7 +97,6 @@ def test_command_line_shows_importances_as_text_and_json(
 def test_the_picture_has_the_bars_and_the_model() -> None:
     figure = told(40).plot_importances()
     assert (figure.get_suptitle().partition(": 0")[0]).startswith("told: importance for loss\nmodel: correlation 0.")
-    assert doctest.testmod(importances).failed == 0
 
 
 def test_every_configuration_that_the_model_is_asked_about_is_one_of_the_space(monkeypatch: pytest.MonkeyPatch) -> None:

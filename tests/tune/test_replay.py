@@ -45,8 +45,8 @@ from fanwise.tune import (
     reverseloguniform,
     uniform,
 )
+from fanwise.tune.experiment_replay import replay_experiment
 from fanwise.tune.record.reading import read_meta
-from fanwise.tune.replaying import replay_experiment
 from fanwise.tune.simulate import Faults, FunctionTable
 from fanwise.tune.stopping import StoppingCriterion
 

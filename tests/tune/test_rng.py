@@ -1,7 +1,6 @@
 """KeyedRandom: the same numbers everywhere, spread evenly, and the methods of random.Random."""
 
 import copy
-import doctest
 import pickle
 from collections import Counter
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import rng
 from fanwise.tune.rng import KeyedRandom
 
 
@@ -92,7 +90,3 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         drawn.choice([])
     with pytest.raises(ValueError, match="k must be at least 0, got -1"):
         drawn.getrandbits(-1)
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(rng).failed == 0

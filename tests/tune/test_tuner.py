@@ -56,17 +56,6 @@ def test_objectives_receive_the_objects_of_a_choice_and_cannot_change_them(pool:
         Tuner.resume("objects", objective=call_its_hyperparameters, scheduler=scheduler, pool=pool)
 
 
-def take_notes(x: float) -> dict[str, object]:
-    report(loss=x, note="first")
-    return {"loss": x, "note": "last"}
-
-
-def test_strings_that_are_reported_or_returned_are_notes_of_the_trial(pool: Pool) -> None:
-    experiment = search(take_notes, {"x": uniform(0, 1)}, pool=pool, trials=1)
-    assert list(experiment.results["note"]) == ["first", "last"]
-    assert list(experiment.trials["note"]) == ["last"]
-
-
 def keep_a_diary(x: float, epochs: int, folder: str) -> None:
     """Writes down each report after it was acknowledged."""
     with open(Path(folder) / f"{current().number}.txt", "a") as diary:
@@ -157,45 +146,6 @@ class Halving(Searcher):
         x = observation.config["x"]
         assert isinstance(x, float)
         self.best = min(self.best, (observation.loss, x))
-
-
-def minus_x(x: float) -> float:
-    return -x
-
-
-@pytest.mark.parametrize(("objective", "mode"), [(return_x, "min"), (minus_x, "max")])
-def test_custom_searcher_observes_losses_before_its_next_suggestion(
-    pool: Pool,
-    objective: Objective,
-    mode: Any,  # Any: user code's
-) -> None:
-    scheduler = FIFO(Halving(), metric="loss", mode=mode)
-    tuner = quiet_tuner(objective, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
-    assert configurations(tuner.run()) == [0.5, 0.25, 0.125, 0.0625]
-    searcher = tuner.scheduler.searcher
-    assert isinstance(searcher, Halving)
-    assert searcher.seen == [(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.0625)]
-
-
-class Broken(Searcher):
-    """Suggests twice, then fails."""
-
-    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
-        if ask.trial_id == 2:
-            raise LookupError("no more ideas")
-        return {"x": 0.5}
-
-    def observe(self, observation: Observation) -> None:
-        """Learns nothing."""
-
-
-def test_exception_of_the_searcher_is_raised_by_run_and_results_are_kept(pool: Pool) -> None:
-    scheduler = FIFO(Broken(), metric="loss")
-    with pytest.raises(LookupError, match="no more ideas"):
-        search(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, name="broken", n_workers=1)
-    experiment = load_experiment("broken")
-    assert list(experiment.trials["status"]) == ["Completed", "Completed"]
-    assert experiment.state == "finished"
 
 
 def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:

@@ -43,7 +43,7 @@ def nothing_is_made(home: Path, request: pytest.FixtureRequest) -> Iterator[Path
     yield home
     release()  # of a tuner or pool that was made without an error
     if "pool" in request.fixturenames:  # a trial has run, or may have
-        within(5.0, lambda: running_processes() <= before, "the process that was forked for a next trial has gone")
+        within(30.0, lambda: running_processes() <= before, "the process that was forked for a next trial has gone")
     assert running_processes() <= before
     if home.exists():
         assert [path.name for path in home.iterdir()] == ["kept"]

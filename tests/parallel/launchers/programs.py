@@ -97,18 +97,6 @@ def place(rank: int) -> tuple[int, int, int, str]:
     return fanwise.run(lambda run: (run.rank, run.world_size, run.shards, str(run.device)), devices="auto")
 
 
-def weights(run: Run) -> list[list[float]]:
-    model = nn.Linear(36, 3)
-    step = run.step(model, optimizer_of("momentum", model), lambda m, x, y: losses(m, x.flatten(1), y))
-    for batch in run.batches((X, Y), B):
-        step(batch)
-    return [param.flatten().tolist() for param in model.parameters()]
-
-
-def fast(rank: int) -> list[list[float]]:
-    return fanwise.run(weights, shards=7, reduce="fast")
-
-
 def fast_and_partly_unreached(rank: int) -> Any:  # Any: as `training` returns
     return fanwise.run(training, shards=2, reduce="fast")
 

@@ -178,13 +178,6 @@ def test_a_run_resumes_in_mid_epoch_on_other_processes(
     assert same(uninterrupted, fanwise.run(resumed, devices=second, resume=path, pool=pool))
 
 
-def test_the_random_state_of_the_program_is_the_same_in_all_processes_and_put_back(pool: Pool) -> None:
-    before = torch.get_rng_state()
-    drawn = fanwise.run(lambda run: torch.rand(3), devices=2, seed=5, pool=pool)
-    assert torch.equal(drawn, fanwise.run(lambda run: torch.rand(3), devices=1, seed=5))
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def loads(run: Run) -> list[str]:
     before = set(sys.modules)
     train(momentum, Path(os.devnull), torch.contiguous_format, {}, run)

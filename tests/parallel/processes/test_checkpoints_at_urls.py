@@ -125,15 +125,10 @@ def test_a_missing_checkpoint_is_reported_with_the_host(memory: MemoryFileSystem
         fanwise.run(lambda run: None, devices=1, resume="memory://bucket/run.pt")
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("gcss://bucket/run.pt", r"path='gcss://bucket/run.pt': fsspec knows no gcss://; did you mean 'gcs'"),
-    ],
-)
-def test_an_invalid_location_is_refused_at_once(path: str | Path, text: str) -> None:
+def test_an_unknown_protocol_is_refused_at_once() -> None:
+    text = r"path='gcss://bucket/run.pt': fsspec knows no gcss://; did you mean 'gcs'"
     with pytest.raises(ValueError, match=text):
-        fanwise.run(functools.partial(train, path=path, end_after=1), devices=1)
+        fanwise.run(functools.partial(train, path="gcss://bucket/run.pt", end_after=1), devices=1)
 
 
 def test_memory_urls_are_refused_for_several_processes(pool: Pool) -> None:

@@ -213,25 +213,6 @@ def test_settings_of_the_program_reach_every_process_and_are_put_back(pool: Pool
         torch.set_float32_matmul_precision(before[1])
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (lambda m, x: (losses(m, x).mean(), m(x)), "float32 of shape (2, 3) with a gradient"),
-        (lambda m, x: (losses(m, x), m(x).detach()), "losses of shape (2,) and torch.float32 of shape (2, 3)."),
-        (lambda m, x: {"loss": losses(m, x)}, "returned a dict."),
-    ],
-    ids=["logits", "detached", "dict"],
-)
-def test_wrong_results_of_a_loss_are_the_same_error(result: Any, message: str, pool: Pool) -> None:  # Any: a loss
-    def train(run: Run) -> None:
-        model = net()
-        steps(run, run.step(model, torch.optim.SGD(model.parameters(), 0.1), result))
-
-    one, two = on_both(train, pool)
-    assert one == two
-    assert message in one[1] and "\n  wrong:  return loss, logits" in one[1] and "\n  right:  return " in one[1]
-
-
 def spoil_parameter(model: Any, optimizer: torch.optim.Optimizer) -> None:
     model[0].bias.data[0] += 1e-7
 

@@ -528,19 +528,9 @@ def starts_a_trial_before_the_slot_is_free(
         self._fill(now_s)
 
 
-@mutation("find", "_trials")
-def takes_late_events_for_current_ones(original: Any, self: Any, trial_id: int, attempt: int) -> Any:
-    return self.active.get(trial_id)
-
-
 @mutation("_may_retry", "_trials")
 def retries_every_failure(original: Any, self: Any, trial: Any, reason: Any, outcome: Any) -> bool:
     return bool(trial.num_retries < self._retries and not trial.plan)
-
-
-@mutation("_may_retry", "_trials")
-def retries_forever(original: Any, self: Any, trial: Any, reason: Any, outcome: Any) -> bool:
-    return reason.kind in CRASHES and not trial.plan
 
 
 @mutation("_end_attempt")
@@ -576,35 +566,6 @@ def ranks_infeasible_reports_as_feasible(original: Any, self: Any, trial: Any, *
     return decision
 
 
-@mutation("_rewind")
-def forgets_the_rollback_of_the_scheduler(original: Any, self: Any, trial: Any, now_s: float) -> None:
-    on_rollback, self._scheduler.on_rollback = self._scheduler.on_rollback, lambda *_: None
-    original(self, trial, now_s)
-    self._scheduler.on_rollback = on_rollback
-
-
-@mutation("_rewind")
-def forgets_the_rollback_of_the_searcher(original: Any, self: Any, trial: Any, now_s: float) -> None:
-    on_rollback, self._listener.on_rollback = self._listener.on_rollback, lambda *_: None
-    original(self, trial, now_s)
-    self._listener.on_rollback = on_rollback
-
-
-@mutation("_rewind")
-def keeps_the_best_of_void_reports(original: Any, self: Any, trial: Any, now_s: float) -> None:
-    best = trial.best
-    original(self, trial, now_s)
-    trial.best = best
-
-
-@mutation("_on_reported")
-def passes_on_repeated_reports(original: Any, self: Any, event: events.Reported) -> None:
-    trial = self._trials.find(event.trial_id, event.attempt)
-    if trial is not None and trial.iter < trial.reached:
-        trial.reached = trial.iter
-    original(self, event)
-
-
 @mutation("_resume_or_stop")
 def resumes_a_trial_before_its_slot_is_free(original: Any, self: Any, answer: Any, now_s: float) -> None:
     trial = self._trials.active.pop(answer.trial_id, None) if isinstance(answer, Resume) else None
@@ -615,22 +576,8 @@ def resumes_a_trial_before_its_slot_is_free(original: Any, self: Any, answer: An
 
 
 @mutation("_discard", "_trials")
-def discards_a_checkpoint_that_a_clone_needs(original: Any, self: Any, checkpoint: Any, trial_id: int) -> None:
-    if checkpoint is not None:
-        self.checkpoints[checkpoint.name] = 1
-    original(self, checkpoint, trial_id)
-
-
-@mutation("_discard", "_trials")
 def never_discards_a_checkpoint(original: Any, self: Any, checkpoint: Any, trial_id: int) -> None:
     return
-
-
-@mutation("start", "_trials")
-def starts_from_scratch_despite_a_checkpoint(original: Any, self: Any, trial: Any, *args: Any, **more: Any) -> None:
-    if trial.attempt >= 0:
-        trial.checkpoint = None
-    original(self, trial, *args, **more)
 
 
 @mutation("suspend_lost", "_trials")
@@ -645,22 +592,9 @@ def forgets_suspended_trials(original: Any, self: Any, event: events.Resumed) ->
     original(self, event)
 
 
-@mutation("wait", "_suggestions")
-def extends_the_wait_for_a_suggestion(original: Any, self: Any, trial_id: int, pending: Any, now_s: float) -> None:
-    original(self, trial_id, pending, now_s)
-    if self.timeout_s is not None:
-        self.deadline_s = now_s + self.timeout_s
-
-
 @mutation("is_requested", "_suggestions")
 def takes_a_late_suggestion(original: Any, self: Any, number: int) -> bool:
     return True
-
-
-@mutation("_on_command")
-def never_holds_a_trial(original: Any, self: Any, event: events.Command) -> None:
-    if event.command != "pause":
-        original(self, event)
 
 
 @mutation("_finish_trial")
@@ -688,43 +622,7 @@ def forgets_the_reserved_slot(original: Any, self: Any, trial: Any, now_s: float
     original(self, trial, now_s)
 
 
-@mutation("_start_next")
-def resumes_no_trials_when_no_more_may_start(original: Any, self: Any, now_s: float) -> bool:
-    return bool(self._stage == "open" and original(self, now_s))
-
-
-@mutation("_ask_scheduler")
-def clones_when_no_more_may_start(original: Any, self: Any, now_s: float) -> Any:
-    stage = self._stage
-    self._stage = "open"
-    answer = original(self, now_s)
-    self._stage = stage if self._stage == "open" else self._stage
-    return answer
-
-
-@mutation("resize", "_slots")
-def grows_a_full_batch(original: Any, self: Any, n_workers: int) -> None:
-    self.n_workers = n_workers
-
-
-# The machine needs about a hundred examples for these, which takes seconds. Examples in test_search_core.py,
-# test_suggestions.py, test_pbt.py and test_worked_examples.py fail for the same mistakes.
-FOUND_LATE = (
-    *("takes_late_events_for_current_ones", "retries_forever", "passes_on_repeated_reports", "never_holds_a_trial"),
-    *("keeps_the_best_of_void_reports", "forgets_the_rollback_of_the_scheduler"),
-    *("forgets_the_rollback_of_the_searcher", "extends_the_wait_for_a_suggestion", "clones_when_no_more_may_start"),
-    "resumes_no_trials_when_no_more_may_start",
-)
-
-
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        pytest.param(item, id=name, marks=pytest.mark.soak if name in FOUND_LATE else ())
-        for item in MUTATIONS
-        for name in [item.function.__name__]
-    ],
-)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.function.__name__)
 def test_machine_catches_a_core_that(mutation: Mutation) -> None:
     machine = type("BrokenMachine", (CoreMachine,), {"mutation": mutation})
     generate_only = settings(

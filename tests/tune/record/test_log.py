@@ -187,7 +187,7 @@ def test_commits_are_synced_by_the_thread_and_not_by_the_writer(
             before = disk.num_syncs
             record.append(float(number), "stop", None, {})
             record.commit()
-            within(5.0, lambda before=before: disk.num_syncs > before, "the commit is synced")  # type: ignore[misc]
+            within(30.0, lambda before=before: disk.num_syncs > before, "the commit is synced")  # type: ignore[misc]
         assert threads == {"fanwise-record-sync"}
 
 
@@ -208,7 +208,7 @@ def test_error_of_the_sync_thread_is_raised_by_the_next_commit_and_all_later_one
     disk.error = error
     record.append(0.0, "stop", None, {})
     record.commit()
-    within(5.0, lambda: not sync_threads(), "the thread has given up")
+    within(30.0, lambda: not sync_threads(), "the thread has given up")
     for _ in range(2):
         record.append(1.0, "stop", None, {})
         with pytest.raises(RecordError, match=rf"events.jsonl cannot be written: .*{text}"):

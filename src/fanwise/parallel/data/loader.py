@@ -278,15 +278,7 @@ class Loaders:
         self, loader: "DataLoader[Any]", options: LoaderOptions, release: Callable[[], None] | None = None
     ) -> Fetch:
         """`release`: called at the end of the loop. By default the workers end."""
-        with warnings.catch_warnings():
-            # Python warns about a fork of a process with several threads. Workers do not use these threads.
-            warnings.filterwarnings("ignore", message=".*fork")
-            try:
-                iterator = iter(loader)
-            except BaseException as error:  # such as Ctrl-C
-                # DataLoader ends the workers that it has started when nothing refers to the iterator in these frames.
-                traceback.clear_frames(error.__traceback__)
-                raise
+        iterator = _start_workers(loader)
         fetch = Fetch(self._device_copy(options), map(_raise_failure, iterator), release or partial(_end, iterator))
         self._open.add(fetch)
         return fetch
@@ -368,10 +360,32 @@ def _init_worker(init_fn: InitFn | None, number: int) -> None:
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if in_job():
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     if init_fn is not None:
         init_fn(number)
+
+
+def _start_workers(loader: "DataLoader[Any]") -> Iterator[Any]:
+    """Start the workers, or another pass of persistent ones. If this fails, end them."""
+    iterator = loader._iterator
+    # Ctrl-C waits until the workers are known: an interrupted fork leaves a process that nobody can end.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if iterator is None else ())
+    try:
+        with warnings.catch_warnings():
+            # Python warns about a fork of a process with several threads. Workers do not use these threads.
+            warnings.filterwarnings("ignore", message=".*fork")
+            try:
+                iterator = iter(loader)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # raises KeyboardInterrupt after Ctrl-C
+        return iterator
+    except BaseException as error:
+        _end(iterator)
+        # An iterator that was not returned ends its workers when the last reference to it, in these frames, is gone.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def _end(iterator: Any) -> None:

@@ -50,7 +50,7 @@ from ..schedulers.scheduler import (
 )  # fmt: skip
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
-from ..stopping import Counts, StoppingCriterion, Verdict, reference_losses, verdict
+from ..stopping import Counts, ReachedLimit, StoppingCriterion, reached_limit, reference_losses
 from ..values import is_number, round_resource
 from . import events
 from .actions import Action, Answer, BestReport, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
@@ -58,7 +58,7 @@ from .equal_failures import Failures
 from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, call_searcher
-from .trials import RankedReport, Trial, Trials
+from .trials import BestCandidate, Trial, Trials
 from .validation import InvalidAnswer, checked_config, checked_decision, problem_with, required_values
 
 
@@ -517,7 +517,7 @@ class SearchCore:
         number, value = counts.num_evaluations, values[self._metric]
         is_better = best is None or (infeasibility, loss, number) < best
         if is_better and math.isfinite(loss) and math.isfinite(infeasibility):
-            trial.best = RankedReport(infeasibility, loss, number, value, trial.trial_id, trial.config, trial.iter)
+            trial.best = BestCandidate(infeasibility, loss, number, value, trial.trial_id, trial.config, trial.iter)
         callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
@@ -551,7 +551,7 @@ class SearchCore:
             return
         if trial.state == "done":
             self._finish_trial(trial, status, now_s)
-            problem = self.counts.missing_metric() if status is Status.COMPLETED else None
+            problem = self.counts.missing_metric_message() if status is Status.COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
         if not trial.is_counted:  # trials count once, when they first pause or finish
@@ -596,19 +596,19 @@ class SearchCore:
 
     # Limits and the end of the search.
 
-    def _reached_limit(self, now_s: float) -> Verdict | None:
+    def _reached_limit(self, now_s: float) -> ReachedLimit | None:
         """Update the wall-clock time of the counts. Return the limit that was reached, or None."""
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
         self.counts.wallclock_s = now_s
-        return verdict(self._criterion, self.counts, is_draining=self._stage != "open")
+        return reached_limit(self._criterion, self.counts, is_draining=self._stage != "open")
 
     def _check_limits(self, now_s: float) -> None:
         limit = self._reached_limit(now_s)
         if limit is not None:
             self._apply_limit(limit, now_s)
 
-    def _apply_limit(self, limit: Verdict, now_s: float) -> None:
+    def _apply_limit(self, limit: ReachedLimit, now_s: float) -> None:
         self._stop_starting(limit.reason)
         if not limit.lets_running_finish:
             self._halt(limit.reason, now_s)

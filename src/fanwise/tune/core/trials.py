@@ -52,8 +52,8 @@ _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", 
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
-class RankedReport(NamedTuple):
-    """A report with its sort key. The smallest is the best. `number` is unique, so the earliest report wins ties."""
+class BestCandidate(NamedTuple):
+    """The best report of a trial. Better reports sort first. `number` is unique, so the earliest report wins ties."""
 
     infeasibility: float
     loss: float
@@ -69,7 +69,7 @@ class Checkpoint(NamedTuple):
 
     name: str
     iter: int
-    best: RankedReport | None
+    best: BestCandidate | None
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Trial:
     iter: int = 0
     reached: int = 0
     checkpoint: Checkpoint | None = None
-    best: RankedReport | None = None
+    best: BestCandidate | None = None
     hold: bool = False
     is_stopped_by_user: bool = False
     is_counted: bool = False
@@ -160,7 +160,7 @@ class Trials:
         self.deadlines = Deadlines()
         self.checkpoints: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
-        self._finished_best: RankedReport | None = None
+        self._finished_best: BestCandidate | None = None
 
     @property
     def best(self) -> BestReport | None:

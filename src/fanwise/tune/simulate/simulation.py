@@ -63,13 +63,14 @@ def simulate(
         Exception: an error of the scheduler, the table or a user-defined function, unchanged.
 
     >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
+    >>> from fanwise.tune.simulate import FunctionTable
     >>> def train(config, epoch):
     ...     return {"loss": config["x"] ** 2 + 1 / epoch}, 60.0  # report, seconds
     >>> table = FunctionTable(train, {"x": uniform(-1, 1), "max_epochs": 10})
     >>> stop = StoppingCriterion(max_wallclock_time=8 * 3600)
     >>> search = simulate(FIFO(metric="loss"), table, stop, n_workers=100)
     >>> search.num_trials_completed, search.utilization
-    (4800, 1.0)
+    (4700, 1.0)
     """
     settings = SearchSettings.create(
         table.space,

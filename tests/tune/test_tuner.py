@@ -65,7 +65,7 @@ def keep_a_diary(x: float, epochs: int, folder: str) -> None:
             print(json.dumps(values), file=diary, flush=True)
 
 
-def test_results_trials_and_best_agree_with_what_the_objective_did(pool: Pool, tmp_path: Path) -> None:
+def test_results_trials_and_best_have_the_reports_of_the_objective(pool: Pool, tmp_path: Path) -> None:
     space = {"x": uniform(0, 1), "epochs": randint(1, 5), "folder": str(tmp_path)}
     experiment = search(keep_a_diary, space, pool=pool, trials=6, random_seed=3)
     diaries = {
@@ -111,7 +111,7 @@ def helper() -> None:
     report(loss=0.25)
 
 
-def test_a_report_may_come_from_anywhere_in_the_objective_and_what_it_returns_is_the_last(pool: Pool) -> None:
+def test_functions_and_threads_of_the_objective_can_report_and_its_return_value_is_the_last_report(pool: Pool) -> None:
     ways = ["returns a number", "returns a dict", "returns numpy", "in a helper", "in a thread", "numpy scalars"]
     points = [{"way": way} for way in ways]
     experiment = search(report_in_every_way, {"way": choice(ways)}, pool=pool, points=points, trials=len(ways))
@@ -148,7 +148,7 @@ class Halving(Searcher):
         self.best = min(self.best, (observation.loss, x))
 
 
-def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:
+def test_tuner_runs_only_once(pool: Pool, home: Path) -> None:
     tuner = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, name="once")
     tuner.run()
     with pytest.raises(ValueError, match=r"this tuner has already run\. Create another Tuner"):
@@ -156,7 +156,7 @@ def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:
     assert [path.name for path in home.iterdir()] == ["once"]
 
 
-def test_one_scheduler_object_may_be_given_to_several_tuners_each_of_which_runs_a_copy(pool: Pool) -> None:
+def test_several_tuners_run_copies_of_one_scheduler(pool: Pool) -> None:
     scheduler = FIFO(Halving(), metric="loss")
     first = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
     second = quiet_tuner(return_x, {"x": uniform(0, 2)}, pool=pool, scheduler=scheduler, n_workers=1)
@@ -165,7 +165,7 @@ def test_one_scheduler_object_may_be_given_to_several_tuners_each_of_which_runs_
     assert scheduler.searcher.seen == []
 
 
-def test_a_scheduler_that_cannot_be_copied_is_refused_with_what_to_do(pool: Pool) -> None:
+def test_scheduler_that_cannot_be_copied_is_refused_with_a_remedy(pool: Pool) -> None:
     searcher = Halving()
     searcher.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"copy of its scheduler, and FIFO cannot be copied .* begin\(\)"):

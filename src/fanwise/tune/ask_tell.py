@@ -29,7 +29,7 @@ from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from .callbacks.search_events import SearchEnded
 from .core import events
-from .core.actions import Action, Answer, Finish, Judged, Start
+from .core.actions import Action, Answer, Finish, SetStatus, Start
 from .core.events import Event, Outcome
 from .core.search_core import handle_and_suggest
 from .core.validation import problem_with, required_values
@@ -354,7 +354,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         objective_s = now_s - in_flight.began_s
         actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, objective_s))
         self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
-        return next(action.status for action in actions if isinstance(action, Judged))
+        return next(action.status for action in actions if isinstance(action, SetStatus))
 
     def _find_in_flight(self, trial: object, values: Mapping[str, object] | None) -> _TrialInFlight:
         """Return the trial in flight. Raise TypeError or ValueError if the trial or the values are invalid."""

@@ -83,7 +83,7 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     ]
     last_columns["reason"] = [failure.kind if failure else None for failure in failures]
     last_columns["reason_text"] = [failure.text if failure else None for failure in failures]
-    last_indices, other_names = [trial.last.last_row for trial in trials], {*first_columns, *last_columns}
+    last_indices, other_names = [trial.last.last_report_index for trial in trials], {*first_columns, *last_columns}
     value_columns = {
         _column_name(name, other_names): [None if index is None else values[index] for index in last_indices]
         for name, values in reports.values.items()

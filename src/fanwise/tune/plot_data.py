@@ -71,7 +71,7 @@ def search_data_without_reports(history: SearchState) -> SearchData:
             for trial, a in history.attempts()
         ],
         first_ready_s=history.utilization.first_ready_s,
-        stop_s=history.stop_s,
+        stop_s=history.utilization.stop_s,
         last_s=history.last_s,
         windows=windows,
         resource_name="reports of a trial" if resource_attr is None else str(resource_attr),

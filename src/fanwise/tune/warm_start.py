@@ -92,8 +92,10 @@ def _from_experiment(experiment: Experiment) -> _Source:
     history = reader.search
     columns = history.reports.values
     reports = {
-        trial_id: [{name: column[row] for name, column in columns.items() if is_number(column[row])} for row in rows]
-        for trial_id, rows in history.counted_rows().items()
+        trial_id: [
+            {name: column[index] for name, column in columns.items() if is_number(column[index])} for index in indices
+        ]
+        for trial_id, indices in history.counted_indices().items()
     }
     trials = [
         _new_trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))

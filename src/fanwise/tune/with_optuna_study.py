@@ -29,12 +29,12 @@ def study_of(history: SearchState) -> "optuna.Study":
     study = optuna.create_study(directions=directions, study_name=history.name)
     space = distributions(space_from_json(history.meta["space"]))
     start = datetime.fromtimestamp(history.meta["created_s"])
-    counted_rows = history.counted_rows()
+    counted_indices = history.counted_indices()
     for trial in history.trials.values():
         status = history.status_of(trial)
         if status not in _STATES:
             continue
-        indices = counted_rows.get(trial.trial_id, [])
+        indices = counted_indices.get(trial.trial_id, [])
         columns = [history.reports.values.get(metric, []) for metric in metrics]
         curve = {history.reports.iters[index]: float(columns[0][index]) for index in indices}
         failure = trial.last.failure

@@ -1,7 +1,7 @@
-"""`SearchCore` against a reference model, event by event: all actions and the whole state.
+"""`SearchCore` is compared with a reference model after each event: all actions and the whole state.
 
 The model (`search_core_model`) keeps the whole history and derives each answer from it. Broken versions of the core
-show that the comparison can fail. At the end, the events pass through rows of a record and are replayed.
+show that the comparison can fail. At the end, the events are written to rows of a record, read and replayed.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ LIMITS = st.fixed_dictionaries(
     },
     optional={"max_hypervolume": st.sampled_from([1.0, 9.0])},
 ).map(lambda limits: {**limits, "reference_point": {"loss": 2.5}} if "max_hypervolume" in limits else limits)
-# Limits are rare, most reports are good and have few different values, and most failures are alike. Otherwise a search
-# ends before interesting things happen, or ties never occur.
+# Limits are rare, most reports are good and have few different values, and most failures are alike. Otherwise
+# most searches end early, and ties never occur.
 SETTINGS = st.builds(
     SearchSettings,
     n_workers=st.sampled_from([2, 3, 1]),
@@ -84,7 +84,7 @@ INDEX = st.integers(0, 2)
 
 
 class CoreMachine(RuleBasedStateMachine):
-    """Passes events in any order to SearchCore and to the model."""
+    """Sends events in any order to SearchCore and to the model."""
 
     mutation: ClassVar["Mutation | None"] = None
 
@@ -133,7 +133,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.suggest(0, "config")
 
     def pick(self, index: int) -> tuple[int, int]:
-        """Return the id and the attempt of a trial that uses a slot, if there is one."""
+        """Return the id and the attempt of a trial that uses a slot, or (index, 0) if no trial does."""
         active = self.model.active()
         trial = active[index % len(active)] if active else None
         return (trial.trial_id, trial.attempt) if trial is not None else (index, 0)
@@ -178,7 +178,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(index=INDEX, saves=st.booleans(), word=st.sampled_from(["resume", "clone"]))
     def pausing_trial_is_resumed_or_cloned(self, index: int, saves: bool, word: str) -> None:
-        """Let another trial end meanwhile, so that a slot is free."""
+        """End another trial before the pausing one, so that a slot is free."""
         attempt, other = self.pick(index), self.pick(index + 1)
         self.plan([(word, attempt[0])])
         values = {"loss": 2.0, "cost": 3.0, "ask": "pause"}
@@ -232,19 +232,19 @@ class CoreMachine(RuleBasedStateMachine):
         if self.requests:
             self.suggest(index, suggestion)
 
-    @rule(what=st.sampled_from(["pause", "pause", "resume", "resume", "stop"]), trial_id=st.integers(0, 6))
-    def user_commands(self, what: Any, trial_id: int) -> None:  # Any: one of three words
-        self.send(events.Command(self.now_s, what, trial_id))
+    @rule(command=st.sampled_from(["pause", "pause", "resume", "resume", "stop"]), trial_id=st.integers(0, 6))
+    def user_commands(self, command: Any, trial_id: int) -> None:  # Any: one of three literals
+        self.send(events.Command(self.now_s, command, trial_id))
 
-    @rule(what=st.sampled_from(["enqueue", "request", "workers", "interrupt"]), number=st.integers(1, 4))
-    def user_changes_the_search(self, what: str, number: int) -> None:
-        if what == "enqueue":
+    @rule(change=st.sampled_from(["enqueue", "request", "workers", "interrupt"]), number=st.integers(1, 4))
+    def user_changes_the_search(self, change: str, number: int) -> None:
+        if change == "enqueue":
             self.send(events.Enqueued(self.now_s, {"n": 3000 + number}))
-        elif what == "request" and not self.model.source.is_awaited:  # programs request again after an answer
+        elif change == "request" and not self.model.source.is_awaited:  # programs request again after an answer
             self.send(events.TrialRequested(self.now_s))
-        elif what == "workers":
+        elif change == "workers":
             self.send(events.WorkersChanged(self.now_s, number))
-        elif what == "interrupt":
+        elif change == "interrupt":
             self.send(events.Interrupt(self.now_s))
 
     @rule(number=st.integers(0, 3))
@@ -285,13 +285,13 @@ class CoreMachine(RuleBasedStateMachine):
         assert vars(trials_of(self.core)).keys() == COMPARED_OF_TRIALS | CONSTANT_OF_TRIALS
 
     @invariant()
-    def nothing_runs_after_the_one_finish(self) -> None:
+    def search_finishes_once_and_then_nothing_runs(self) -> None:
         if self.has_begun:
             assert self.num_finishes == self.core.is_finished
             assert not (self.core.is_finished and self.model.active())
 
     def teardown(self) -> None:
-        """Replay the events from their rows: another core comes to the same actions and the same state."""
+        """Replay the events from their rows. Another core returns the same actions and has the same state."""
         if not self.has_begun or self.mutation is not None:
             return
         scheduler, core = new_core(self.search, None)
@@ -329,7 +329,7 @@ def new_core(search: SearchSettings, mutation: "Mutation | None") -> tuple[Scrip
 
 
 def comparable(action: Action) -> object:
-    """Contexts cannot be compared, and the cause of a failure is not part of the decision."""
+    """Return the action in a form that can be compared, without the cause of a failure."""
     if isinstance(action, Suggest):
         context = action.context
         return (
@@ -339,7 +339,7 @@ def comparable(action: Action) -> object:
     return Finish(action.reason, action.error, None, action.kind) if isinstance(action, Finish) else action
 
 
-def searcher_calls(scheduler: Any) -> list[tuple[object, ...]]:  # Any: its searcher is a ScriptedSearcher
+def searcher_calls(scheduler: Any) -> list[tuple[object, ...]]:  # Any: a scheduler with a ScriptedSearcher
     calls: list[tuple[object, ...]] = scheduler.searcher.calls
     return calls
 
@@ -350,10 +350,10 @@ def trials_of(core: Any) -> Trials:  # Any: private
 
 
 def state_of_model(model: SearchModel) -> dict[str, object]:
-    finished = [trial for trial in model.trials if trial.place == "finished"]
+    finished = [trial for trial in model.trials if trial.state == "finished"]
     best = model.best_of(finished)
     keepers = finished if model.keeps_all else [] if best is None else [model.trials[best.trial_id]]
-    unfinished = [trial for trial in model.trials if trial.place != "finished" or trial.uses_slot]
+    unfinished = [trial for trial in model.trials if trial.state != "finished" or trial.uses_slot]
     times_s = [at_s for at_s, _ in model.deadlines().values()]
     times_s += [] if model.source.deadline_s is None else [model.source.deadline_s]
     if model.stage not in ("stopping", "finished"):
@@ -380,11 +380,11 @@ def state_of_model(model: SearchModel) -> dict[str, object]:
 
 
 def state_of_model_trial(trial: Trial, model: SearchModel) -> tuple[object, ...]:
-    is_over, is_active = trial.place == "finished", trial.uses_slot
-    state, plan = trial.place, ""
-    if trial.place == "paused" and trial.runs_for_scheduler:
+    is_over, is_active = trial.state == "finished", trial.uses_slot
+    state, plan = trial.state, ""
+    if trial.state == "paused" and trial.runs_for_scheduler:
         state = "held"
-    elif trial.place == "active":
+    elif trial.state == "active":
         state = "running" if trial.ready is not None else "starting"
         state = "stopping" if trial.stopping is not None else state
         state = "attempt-ended" if trial.is_ended else "killed" if trial.is_killed else state

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from fanwise.tune.core.actions import Answer, Judged
+from fanwise.tune.core.actions import Answer, SetStatus
 from fanwise.tune.schedulers import (
     ASHA,
     PBT,
@@ -242,7 +242,7 @@ def test_sums_of_floats_reach_the_level_that_they_round_to(make: Callable[..., S
             StoppingCriterion(max_num_trials_started=20),
             n_workers=3,
             on_event=lambda event, orders: noted.extend(
-                order for order in orders if isinstance(order, Answer | Judged)
+                order for order in orders if isinstance(order, Answer | SetStatus)
             ),
         )
         return noted

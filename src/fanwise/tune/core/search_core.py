@@ -81,10 +81,11 @@ class SearchCore:
         n_workers: number of slots. With 0, a trial starts only after an event `TrialRequested`.
         constraints: constraints on every report. None: those of the scheduler.
         seed: random seed of the search, for the scheduler and the searcher.
-        asynchronous: if False, start the next batch only when every slot of the last one is free.
+        asynchronous: if False, start the next batch of trials only when all slots are free.
         trial_timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
         stop_grace_s: seconds from the request to stop until Kill.
-        max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
+        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish all fail alike, or if
+            all trials fail. None: never.
         retries: number of further attempts of a trial that crashed.
         keep_checkpoints: keep the checkpoints of finished trials.
 
@@ -432,8 +433,8 @@ class SearchCore:
         allowed = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
         raise self._invalid_answer(f"must return {allowed}, got {answer!r}", TypeError)
 
-    def _invalid_answer(self, problem: str, kind: type[Exception] = ValueError) -> InvalidAnswer:
-        return InvalidAnswer(kind(f"{type(self._scheduler).__name__}.next() {problem}"))
+    def _invalid_answer(self, problem: str, error_type: type[Exception] = ValueError) -> InvalidAnswer:
+        return InvalidAnswer(error_type(f"{type(self._scheduler).__name__}.next() {problem}"))
 
     def _start_suggested(self, now_s: float) -> bool:
         """Start a trial with the next configuration. If there is none yet, let the slot wait, and return False."""
@@ -484,7 +485,7 @@ class SearchCore:
             self._actions.append(Discard(event.trial_id, event.checkpoint))
 
     def _check_names(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
-        """Fail the search if a value is missing before any report was valid, as its name is probably misspelled."""
+        """Fail the search if no report has been valid and a value is missing, probably because of a misspelled name."""
         invalid_value = next((item for item in self._required if not is_number(values.get(item.name))), None)
         if not self.counts.num_evaluations and invalid_value is not None and invalid_value.name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
@@ -530,8 +531,8 @@ class SearchCore:
             self._fail_on_exception(callee, error, now_s)
             return STOP
         if decision is STOP:
-            maximum = self._scheduler.max_resource
-            is_complete = maximum is not None and report.resource >= round_resource(float(maximum))
+            max_resource = self._scheduler.max_resource
+            is_complete = max_resource is not None and report.resource >= round_resource(float(max_resource))
             self._trials.ask_to_stop(trial, "complete" if is_complete else "stop", now_s)
         elif decision is PAUSE or trial.hold:
             self._trials.ask_to_stop(trial, "pause" if decision is PAUSE else "hold", now_s)
@@ -620,7 +621,7 @@ class SearchCore:
             self._actions.append(StopStarting(reason))
 
     def _halt(self, reason: str, now_s: float) -> None:
-        """Start no more trials and stop the running ones. Only the reason of the first call is recorded."""
+        """Start no more trials and stop the running ones. Later calls have no effect."""
         if self._stage not in ("stopping", "finished"):
             self._stop_starting(reason)
             self._stage, self._reason = "stopping", reason

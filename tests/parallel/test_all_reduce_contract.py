@@ -79,7 +79,7 @@ def test_a_sum_that_fails_is_released() -> None:
             raise WorkerLostError("it is gone")
 
     params, cpu, calls = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
-    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
+    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), allow_slices=False)
     failing = FastAllReduce(cast(TorchGroup, Fails()), params, cpu)
     failing.release = lambda: calls.append("release")  # type: ignore[method-assign]
     sums = TeamSums(Alone(), failing, step_optimizer, cpu, is_fast=True)

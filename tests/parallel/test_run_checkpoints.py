@@ -30,13 +30,13 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(model(x), y, reduction="none")
 
 
-def train(run: Run, path: Path, end_after: int = 1000, accumulate: int = 1) -> list[Tensor]:
+def train(run: Run, path: Path, end_after: int = 1000) -> list[Tensor]:
     """Save and end after `end_after` batches of this process."""
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     run.keep(scheduler=scheduler)
-    step = run.step(model, optimizer, losses, accumulate=accumulate)
+    step = run.step(model, optimizer, losses)
     chance = 0.0
     for epoch in run.epochs(EPOCHS):
         torch.rand(3)  # drawn once more by a process that resumes in the middle of an epoch
@@ -57,11 +57,10 @@ def same(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("ends", [[1], [5], [4], [0, 3, 5], [8]], ids=str)
-def test_a_training_continues_in_the_middle_of_an_epoch(ends: list[int], accumulate: int, tmp_path: Path) -> None:
+def test_a_training_continues_in_the_middle_of_an_epoch(ends: list[int], tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
-    whole = functools.partial(train, path=path, accumulate=accumulate)
+    whole = functools.partial(train, path=path)
     expected = fanwise.run(whole, devices=1, shards=4)
     resume = None
     for end in ends:

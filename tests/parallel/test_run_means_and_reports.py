@@ -61,15 +61,15 @@ def test_a_measure_that_fails_leaves_the_mode_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("measure", "error", "message"),
     [
-        (lambda m, x: x.mean(), ValueError, r"fn got 3 samples and returned a tensor of shape \(\)"),
-        (lambda m, x: x[:2], ValueError, r"fn got 3 samples and returned a tensor of shape \(2,\)"),
+        (lambda m, x: x.mean(), ValueError, r"fn returned a tensor of shape \(\) for 3 samples"),
+        (lambda m, x: x[:2], ValueError, r"fn returned a tensor of shape \(2,\) for 3 samples"),
         (
             lambda m, x: x.to(torch.complex64),
             TypeError,
             r"(?s)returned a tensor of torch.complex64, .*values.abs",
         ),
         (lambda m, x: 0.5, TypeError, "fn must return a tensor.*got float"),
-        (lambda m, x: (x, x * 0), ValueError, "add up to 0.0: their mean is undefined"),
+        (lambda m, x: (x, x * 0), ValueError, "sum to 0.0, so the mean is undefined"),
     ],
     ids=["mean", "other rows", "complex", "number", "no counts"],
 )

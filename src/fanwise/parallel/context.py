@@ -11,6 +11,7 @@ run.report                                the current job of a pool
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 import torch
@@ -19,18 +20,18 @@ from torch.utils.data import IterableDataset, default_collate
 
 from ..pool.reporting import plain_metrics
 from . import evaluation, user_collectives
-from .batch_norm import BatchNormMode, GlobalBatchNormDevice, check_batch_norm
+from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .comm.team import Alone, Monitor, Stateful, Sums, Team, report_together
+from .comm.team import Alone, Monitor, Stateful, Team, report_together
 from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
-from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cut_range, iterate_batches
-from .data.stream import StreamReader, iterate_stream
-from .optim.step_optimizer import StepOptimizer, StepOptimizers
+from .data.loader import Fetch, LoaderArguments, LoaderOptions, Loaders, cut_range, iterate_batches, iterate_stream
+from .data.stream import StreamReader
+from .optim.step_optimizer import StepOptimizers
 from .progress import ProgressLine, RunSnapshot
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
@@ -42,11 +43,11 @@ from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
+    check_clip_norm,
     check_manual_step,
     check_model,
     check_optimizer,
     check_precision,
-    check_step,
     check_whole_number,
 )
 from .validation.consistency import Verifier, check_same_model
@@ -83,10 +84,9 @@ class Run:
         self._loop = ShardLoopGuard()
         self._replicas: list[Replica] = []  # by step
         self._step_optimizers = StepOptimizers()
-        self._step_sums: dict[StepOptimizer, Sums] = {}  # steps with one optimizer share its shared memory
         self.writer = Writer(self._monitor.set_writing, self._monitor.checkpoint_written)
         self._line = ProgressLine()
-        self._verify = verify
+        self._verify = verify  # batches between two times that processes compare everything
         self._loaders = Loaders(self.device)
         self._names = names  # names of the devices of all processes. None: all are like `device`
 
@@ -100,7 +100,7 @@ class Run:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Prepare for the training function, which runs in this block. Check at the end that its steps are complete."""
-        with closing(self._loaders), misuse.watched(self._step_optimizers.__contains__):
+        with closing(self._loaders), misuse.watch_updates(self._step_optimizers.__contains__):
             yield
             for step in self._steps:
                 step.check_end()
@@ -151,7 +151,6 @@ class Run:
         loss_fn: LossFn,
         *,
         clip_norm: float | None = None,
-        accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
         batch_norm: BatchNormMode = "shard",
@@ -178,7 +177,6 @@ class Run:
         loss_fn: LossFn | None = None,
         *,
         clip_norm: float | None = None,
-        accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
         batch_norm: BatchNormMode = "shard",
@@ -206,7 +204,6 @@ class Run:
                 sum of all counts of the global batch. Each shard is seeded by itself.
             clip_norm: the gradient of the whole batch is scaled down to this 2-norm. `step.grad_norm` is the norm
                 before that. math.inf only measures the norm.
-            accumulate: number of batches per update. The last batch of a pass of `run.batches` always updates.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. With float16, the loss is scaled before the
                 backward pass, and an update is skipped if a gradient is not finite.
             loss_scale: settings of the scaling, by default `LossScale()`. Without `loss_fn`, it scales the losses that
@@ -251,7 +248,7 @@ class Run:
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
-            options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
+            options = {"clip_norm": clip_norm, "autocast": autocast, "batch_norm": batch_norm}
             check_manual_step(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
@@ -260,10 +257,10 @@ class Run:
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
-        check_step(clip_norm, accumulate)
+        check_clip_norm(clip_norm)
         captures = capture and self.device.type in GRAPHS
         if capture:
-            check_capturable(loss_fn, optimizers[0], self.device, accumulate=accumulate, batch_norm=batch_norm)
+            check_capturable(loss_fn, optimizers[0], self.device, batch_norm=batch_norm)
         for part in models:
             self._state.register("model", part)
         for opt in optimizers:
@@ -275,18 +272,18 @@ class Run:
             replica.add_modules({f"the model of step {known_number}": known.model})
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
-        in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
-        step_optimizers = [self._step_optimizers.of(replica.params, opt, in_parts=in_parts) for opt in optimizers]
-        if step_optimizers[0] not in self._step_sums:
-            self._step_sums[step_optimizers[0]] = self._team.sums(replica.params, step_optimizers[0])
+        allow_slices = loss_fn is not None and clip_norm is None and not scale
+        step_optimizers = [
+            self._step_optimizers.add(replica.params, opt, allow_slices=allow_slices) for opt in optimizers
+        ]
         execution = BatchExecution(
             self._plan,
             replica,
             optimizers,
             self._team,
-            self._step_sums[step_optimizers[0]],
+            self._team.sums(replica.params, step_optimizers[0]),
             number=number,
-            line=self._line,
+            progress_line=self._line,
             verifier=Verifier(
                 self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),
@@ -297,11 +294,10 @@ class Run:
         if loss_fn is None:
             step = ManualStep(execution, step_optimizers)
         else:
-            is_global = batch_norm == "global"
-            execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
-            stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
+            execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
+            stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm)
             if captures:
-                step = Step(stages, StepGraphs(stages, execution, optimizers[0]))
+                step = Step(stages, StepGraphs(stages, optimizers[0]))
             else:
                 step = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
         self._steps.append(step)
@@ -382,7 +378,7 @@ class Run:
             reader, length, started.key.fold_in("reading"), started.key if shuffle is not False else None
         )
         fetch = self._loaders.fetch(source, data, requests(), options)
-        return iterate_batches(started, size, shards, fetch, lambda: len(reader), drop_last=drop_last)
+        return iterate_batches(started, size, shards, source, fetch, drop_last=drop_last)
 
     def _own_shards(self) -> range:
         return assign(self.shards, self._team.size)[self._team.index]
@@ -404,7 +400,7 @@ class Run:
             return StreamReader(data, collate_fn, started, size=size, drop_last=drop_last, num_shards=self.shards)
 
         fetch = self._loaders.fetch_stream(new_reader, self._own_shards, options)
-        return iterate_stream(started, self.shards, fetch, size=size, drop_last=drop_last)
+        return iterate_stream(started, size, self.shards, new_reader(), fetch, drop_last=drop_last)
 
     def _reaching(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:
@@ -457,14 +453,16 @@ class Run:
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
 
-        def fetch(own: range) -> ShardFetch:
-            requests = [{0: chunks[number]} for number in own]
-            return self._loaders.fetch(PassReader(reader, length, key, None), data, requests, options)
+        source = PassReader(reader, length, key, None)
+
+        def fetch(own: range) -> Fetch:
+            return self._loaders.fetch(source, data, [{0: chunks[index]} for index in own], options)
 
         return evaluation.sums(
             fn,
             model,
             chunks,
+            source,
             fetch,
             key=key,
             team=self._team,

@@ -359,5 +359,5 @@ def test_options_that_dataloader_refuses_are_refused(options: Any) -> None:
 def test_unknown_options_and_data_loaders_are_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'sampler'"):
         fanwise.here().batches(Noisy(), 4, sampler=[1, 2])  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="Pass the data set of a DataLoader, and its options"):
+    with pytest.raises(TypeError, match="Instead of a DataLoader, pass its data set and its options"):
         fanwise.here().batches(DataLoader(Noisy()), 4)  # type: ignore[arg-type]

@@ -195,7 +195,7 @@ class Found(dict[str, str]):
 
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: options of run.step
     "batch norm and dropout": (network, {}),
-    "clipped, accumulated": (network, {"clip_norm": 0.1, "accumulate": 2}),
+    "clipped": (network, {"clip_norm": 0.1}),
     "bfloat16": (network, {"autocast": torch.bfloat16}),
 }
 

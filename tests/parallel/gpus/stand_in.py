@@ -336,7 +336,7 @@ class Stop(Exception):
 
 
 def saved(path: Path, wait: bool, run: Run, turn: int) -> None:
-    """Ends in an open window of two batches, after a checkpoint."""
+    """Ends after the checkpoint of the third batch."""
     if turn == 3:
         run.save(path, wait=wait)
         raise Stop
@@ -344,7 +344,7 @@ def saved(path: Path, wait: bool, run: Run, turn: int) -> None:
 
 def resumed(folder: Path, *, wait: bool) -> Any:  # Any: what `train` returns
     path = folder / f"{wait}.pt"
-    training = functools.partial(train, network, {"accumulate": 2})
+    training = functools.partial(train, network, {})
     try:
         in_this_process(functools.partial(training, before=functools.partial(saved, path, wait)))
     except Stop:
@@ -355,7 +355,7 @@ def resumed(folder: Path, *, wait: bool) -> Any:  # Any: what `train` returns
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: options of run.step
     "batch norm": (network, {}),
     "by hand": (network, {"by_hand": True}),
-    "clipped, accumulated": (network, {"clip_norm": 0.1, "accumulate": 2}),
+    "clipped": (network, {"clip_norm": 0.1}),
     "plain": (plain, {}),
 }
 
@@ -381,7 +381,7 @@ def main() -> None:
     together = functools.partial(train, network, {"batch_norm": "global"})
     expected = fanwise.run(together, devices=["cpu"], shards=1)
     equal["global batch norm, in a group"] = same(in_group(together, shards=1), expected)
-    expected = fanwise.run(functools.partial(train, network, {"accumulate": 2}), devices=["cpu"], shards=SHARDS)
+    expected = fanwise.run(functools.partial(train, network, {}), devices=["cpu"], shards=SHARDS)
     for wait in (False, True):
         equal[f"resumed {wait}"] = same(resumed(folder, wait=wait), expected, of_first=len(network().state_dict()))
     resident = in_this_process(functools.partial(train, plain, {}, is_resident=True), shards=1)

@@ -113,7 +113,7 @@ def test_a_broken_upload_leaves_the_older_checkpoint(breaks_off: type[BreaksOff]
 
 @pytest.mark.parametrize("part", [0.0, 0.9])
 def test_an_incomplete_checkpoint_is_refused(part: float, memory: MemoryFileSystem) -> None:
-    checkpoint_file.write_checkpoint("memory://bucket/run.pt", content(1))
+    checkpoint_file.write_checkpoint("memory://bucket/run.pt", checkpoint_file.serialize(content(1)))
     whole = memory.cat_file("/bucket/run.pt")
     memory.pipe_file("/bucket/run.pt", whole[: int(part * len(whole))])
     with pytest.raises(ValueError, match=r"memory://bucket/run\.pt cannot be read as a checkpoint"):
@@ -162,11 +162,11 @@ def test_missing_buckets_and_keys_are_reported(
     object_store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=r"s3://fanwize/run\.pt cannot be written on "):
-        checkpoint_file.write_checkpoint("s3://fanwize/run.pt", content(1))
+        checkpoint_file.write_checkpoint("s3://fanwize/run.pt", checkpoint_file.serialize(content(1)))
     assert not object_store.exists("fanwize"), "a mistake makes no bucket"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(CheckpointError, match=r"NoCredentialsError: .*\n.*runtime_env"):
-        checkpoint_file.write_checkpoint("s3://fanwise/other.pt", content(1))
+        checkpoint_file.write_checkpoint("s3://fanwise/other.pt", checkpoint_file.serialize(content(1)))

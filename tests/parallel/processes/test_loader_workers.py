@@ -80,7 +80,7 @@ def flipped(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 def tape(run: Run, workers: int, before: Before = lambda run, number: None) -> list[Tensor]:
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    step = run.step(model, optimizer, lambda m, x, y: cross_entropy(m(x), y, reduction="none"), accumulate=4)
+    step = run.step(model, optimizer, lambda m, x, y: cross_entropy(m(x), y, reduction="none"))
     number = 0
     for _ in run.epochs(2):
         for batch in run.batches(Tape(), B, collate_fn=flipped, num_workers=workers):

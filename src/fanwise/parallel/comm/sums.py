@@ -93,7 +93,7 @@ class TeamSums:
     ) -> tuple[AllReducePlan, Partial]:
         """Exchange all values but the gradients. Return the plan for the gradients, and the sum of the other values."""
         step_optimizer = self._step_optimizer
-        messages = self._team.gather(operation, (step_optimizer.status(), infos_of(nodes)))
+        messages = self._team.gather(operation, (step_optimizer.can_update_slices, infos_of(nodes)))
         rank_nodes = [
             RankNode(index, node_index, node)
             for index, (_, infos) in enumerate(messages)
@@ -102,7 +102,8 @@ class TeamSums:
         result = total([node.node() for _, _, node in rank_nodes], num_leaves, add)
         check_total(result)
         has_grad = list(map(any, zip(*(node.has_grad for _, _, node in rank_nodes if node.has_grad), strict=True)))
-        step_optimizer.on_statuses([status for status, _ in messages], is_sparse=bool(result.sparse))
+        if result.sparse or not all(can_update_slices for can_update_slices, _ in messages):
+            step_optimizer.unshard()
         return AllReducePlan(rank_nodes, num_leaves, has_grad, result.count if mean else None), result
 
 

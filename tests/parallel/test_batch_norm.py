@@ -53,8 +53,8 @@ def trained(
     models = [seeded(make) for _ in range(shards)]
 
     def train(peer: Peer) -> None:
-        model, device = models[peer.team.place], torch.device("cpu")
-        run = Run(Plan(shards, 1, DataPosition(3)), (device,), team=peer.team)
+        model, device = models[peer.team.index], torch.device("cpu")
+        run = Run(Plan(shards, 1, DataPosition(3)), device, team=peer.team)
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss_fn, batch_norm="global")
         for _ in range(steps):
             step(batch)

@@ -46,7 +46,7 @@ def sums(
     """
 
     def measure() -> list[tuple[float, float]]:
-        own = assign(len(chunks), team.size)[team.place]
+        own = assign(len(chunks), team.size)[team.index]
         results: list[tuple[float, float]] = []
         try:
             with evaluating(model), torch.no_grad(), closing(fetch(own)) as fetched, isolated_generators(generators):

@@ -292,7 +292,7 @@ def train(
 
 def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume: Path | None = None) -> Any:
     register()
-    made = Run(Plan(shards, 1, DataPosition(0)), (torch.device("far:0"),))
+    made = Run(Plan(shards, 1, DataPosition(0)), torch.device("far:0"))
     with run_environment(1, made.device), made.writer:
         torch.manual_seed(0)
         if resume is not None:
@@ -303,7 +303,8 @@ def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume
 class OneProcess:
     """The process group of a run with one process. Its contents are pickled, as they are for others."""
 
-    place, size, is_broken = 0, 1, False
+    index, size = 0, 1
+    is_broken = has_stepped = False
 
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: as TorchGroup
         return [pickle.loads(pickle.dumps(content))]
@@ -324,7 +325,7 @@ def in_group(training: Callable[[Run], Any], reduce: str = "exact", shards: int 
     """Run with a process group of one process."""
     group: Any = OneProcess()  # Any: in the place of TorchGroup
     device = torch.device("far:0")
-    made = Run(Plan(shards, 1, DataPosition(0)), (device,), team=TorchTeam(group, device, reduce))
+    made = Run(Plan(shards, 1, DataPosition(0)), device, team=TorchTeam(group, device, reduce))
     with run_environment(1, device):
         torch.manual_seed(0)
         return training(made)

@@ -15,10 +15,11 @@ from torch import Tensor, distributed, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
-from fanwise.base.errors import WorkerLostError
+from fanwise.base.errors import TrialStopped, WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.comm.team import Monitor, report_together
 from fanwise.parallel.comm.torch_group import TorchGroup
-from fanwise.parallel.comm.torch_team import TorchTeam, joined
+from fanwise.parallel.comm.torch_team import TorchTeam, join_team
 from fanwise.parallel.config import Plan
 from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.launch.external import launched
@@ -156,7 +157,7 @@ def reports(rank: int) -> list[Decision | str]:
         if rank == 0:
             enter(Job(decision))
         try:
-            with joined(own.world, torch.device("cpu"), reduce="exact") as team:
+            with join_team(own.world, torch.device("cpu"), reduce="exact") as team:
                 said.append(reported(team))
         finally:
             leave()
@@ -165,7 +166,10 @@ def reports(rank: int) -> list[Decision | str]:
 
 def reported(team: TorchTeam) -> Decision | str:
     try:
-        return team.report({"loss": 0.5})
+        report_together(team, Monitor(), 1, {"loss": 0.5})
+        return "CONTINUE"
+    except TrialStopped:
+        return "STOP"
     except ValueError as error:
         return str(error)
 
@@ -176,7 +180,7 @@ def busy_while_the_last_fails(rank: int) -> None:
     assert own is not None
     is_last = rank == own.size - 1
     try:
-        with joined(own.world, torch.device("cpu"), reduce="exact", tell_s=0.01) as team:
+        with join_team(own.world, torch.device("cpu"), reduce="exact", leaving_s=0.01) as team:
             if is_last:
                 raise KeyError("poison")
             within(30.0, raised.exists, "the error was raised")
@@ -299,7 +303,7 @@ def hang_of_the_last(rank: int) -> str:
     own, said = launched(), ""
     assert own is not None
     try:
-        with joined(own.world, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
+        with join_team(own.world, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
             team.agree_on(Plan(4, 1, DataPosition(0)), frozenset())
             team.step_ends()  # from now on it is a second
             team.gather("measures", None)

@@ -146,7 +146,7 @@ def test_processes_that_do_different_things_all_learn_of_it(three: Said) -> None
     ("program", "text"),
     [
         ("different_arguments", "given different runs: shards is 1 in process 0, 2 in process 1"),
-        ("too_many_devices", "set WORLD_SIZE=3, and each of these processes is one device of the run; devices=7"),
+        ("too_many_devices", "set WORLD_SIZE=3, and each of these processes is one device of the run, but devices=7"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_all(three: Said, program: str, text: str) -> None:

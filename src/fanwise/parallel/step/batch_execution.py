@@ -194,7 +194,7 @@ class BatchExecution:
         return [ShardWork(index, batch.shard, batch.sizes[index], is_only, factor) for index in self.own_shards(batch)]
 
     def own_shards(self, batch: Batch) -> range:
-        return assign(len(batch.sizes), self.team.size)[self.team.place]
+        return assign(len(batch.sizes), self.team.size)[self.team.index]
 
     def isolated_work(self, batch: Batch, index: int) -> ShardWork:
         """A shard whose execution leaves the buffers as they are."""

@@ -165,7 +165,7 @@ class ManualStep:
                         if self._replica.checks_grad_memory:
                             earlier = [node.value.grads for node in tree.nodes if node.value is not None]
                             check_no_shared_memory(value.grads, earlier)
-                        if repeats and first is None and execution.team.place == 0:
+                        if repeats and first is None and execution.team.index == 0:
                             # The sum is made in the memory of the gradients.
                             grads = (None if grad is None else grad.clone() for grad in value.grads)
                             first = work, [value.loss, *grads]

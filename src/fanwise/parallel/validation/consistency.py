@@ -101,7 +101,7 @@ class Verifier:
     def repeats(self, batch_number: int, *, is_first: bool) -> bool:
         """Return whether this process executes a shard of this batch twice. `is_first`: its first batch."""
         is_deterministic = self.replica.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
-        is_due = is_first and self.team.place == 0 and is_deterministic
+        is_due = is_first and self.team.index == 0 and is_deterministic
         return self.can_repeat and (is_due or self._compares_all(batch_number))
 
     def check_repeats(self, work: ShardWork, key: Key, batch_number: int) -> None:

@@ -73,7 +73,6 @@ class MLflowCallback:
             self._client.log_param(run_id, name, value)
 
     def _find_runs(self, condition: str) -> list[str]:
-        """Return the ids of the runs of this search that match an MLflow filter."""
         condition = f"tags.`fanwise.search` = '{self._search_id}' AND {condition}"
         return [run.info.run_id for run in self._client.search_runs([self._experiment_id], condition)]
 

@@ -15,8 +15,8 @@ on an Interrupt. Queued trials have run before and wait for a slot. They were re
 user.
 
 `SearchCore` connects the scheduler, the searcher and the stopping criterion with `SuggestionSource` (configurations of
-new trials), `Slots` (places to run) and `Trials` (unfinished trials). It validates reports before the scheduler and the
-searcher receive them, and validates the answers of both.
+new trials), `Slots` (one for each running trial) and `Trials` (unfinished trials). It validates reports before the
+scheduler and the searcher receive them, and validates the answers of both.
 
 The state machine performs no I/O and is deterministic, so a replay of the recorded events restores its state. Late
 events, duplicates, and events about unknown trials change nothing and never raise.

@@ -22,7 +22,7 @@ from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 
-LIMIT_S = 10.0
+LIMIT_S = 30.0
 
 
 class PlayedLink:

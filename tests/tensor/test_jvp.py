@@ -198,9 +198,6 @@ def test_jvp_in_torch_leaves_no_history_but_inside_of_a_differentiation() -> Non
         assert torch.allclose(ft.jvp(torch.sin, (x,), (torch.ones(2),))[1], torch.cos(x))
 
 
-# -- vmap --------------------------------------------------------------------------------------------------------------
-
-
 def branching(x: Array) -> Array:
     if x > 0:
         x = x * 2.0

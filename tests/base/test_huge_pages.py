@@ -101,11 +101,11 @@ def test_what_cannot_be_mapped_says_so_and_leaves_nothing(tmp_path: Path) -> Non
 def test_a_part_is_gathered_with_what_shares_its_pages(fd: int, offset: int, size_bytes: int, pages: int) -> None:
     mapping, other = FileMap(fd, SIZE_BYTES), FileMap(fd, SIZE_BYTES)
     mapping.view[0], mapping.view[SIZE_BYTES - 1] = 1, 2
-    mapping.gather(0, 1)
+    mapping.collapse_pages(0, 1)
     if huge_bytes(mapping) != HUGE_PAGE_BYTES:
         pytest.skip("this system gathers no shared memory")
     fresh = FileMap(fd, SIZE_BYTES, 4 * HUGE_PAGE_BYTES)
-    fresh.gather(offset, size_bytes)
+    fresh.collapse_pages(offset, size_bytes)
     assert huge_bytes(fresh) == pages * HUGE_PAGE_BYTES
     assert other.view[0] == 1 and other.view[SIZE_BYTES - 1] == 2
     other.populate(0, HUGE_PAGE_BYTES)
@@ -124,7 +124,7 @@ def test_gathering_loses_nothing_that_is_written_meanwhile(fd: int) -> None:
     writer.start()
     while writer.is_alive():
         mapping.advise(0, SIZE_BYTES, mmap.MADV_DONTNEED)
-        mapping.gather(0, SIZE_BYTES)
+        mapping.collapse_pages(0, SIZE_BYTES)
     writer.join()
     assert all(mapping.view[place] == 1 + place // 512 % 255 for place in written)
 

@@ -69,7 +69,7 @@ class FileMap:
         # A kernel before 5.14 does not know this; there they come one by one.
         return self.advise(offset, size_bytes, _POPULATE_WRITE) in (0, errno.EINVAL)
 
-    def gather(self, offset: int, size_bytes: int) -> None:
+    def collapse_pages(self, offset: int, size_bytes: int) -> None:
         """Have huge pages for a part and for what lies on the same ones, where the system can.
 
         What is there stays as it is, also while others read and write it.

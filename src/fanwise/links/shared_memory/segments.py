@@ -51,7 +51,7 @@ class Segment:
 
     def acquire(self, offset: int, size_bytes: int) -> bool:
         """Get memory for pages that have none, on huge pages where the system can. False: there is none."""
-        self._map.gather(offset, size_bytes)
+        self._map.collapse_pages(offset, size_bytes)
         return self._map.populate(offset, size_bytes)
 
     def populate(self, offset: int, size_bytes: int) -> bool:

@@ -166,4 +166,4 @@ class ExactAllReduce:
         if not has_grad:
             return None
         operand = self._transport.operand
-        return [operand(rank_node, bucket) if has_grad[bucket.param] else None for bucket in buckets]
+        return [operand(rank_node, bucket) if has_grad[bucket.param_index] else None for bucket in buckets]

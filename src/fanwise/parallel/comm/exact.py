@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .all_reduce import AllReducePlan, Grads, RankNode
-from .flat_layout import Bucket, Layout, flat_gradients, joined
+from .flat_layout import Bucket, Layout, flat_gradients, join_buckets
 from .torch_group import TorchGroup
 
 
@@ -34,7 +34,7 @@ class GroupTransport:
         self._layout = Layout(self._params, [index for index, has in enumerate(has_grad) if has])
         self._slice_bytes = self._layout.slice_bytes(self._group.size)
         self._sum = self._flat_memory("sum", self._slice_bytes * self._group.size)
-        self._grads = self._layout.shaped(self._sum)
+        self._grads = self._layout.param_views(self._sum)
 
     def send(self, nodes: Sequence[Grads | None]) -> None:
         self._own = flat_gradients(self._params, nodes)
@@ -53,25 +53,25 @@ class GroupTransport:
             sizes = [len(own) * size] * group.size, [count * size for count in counts]
             group.all_to_all(send.view(-1), received.view(-1), *sizes)
         self._received = {rank_node[:2]: row for rank_node, row in zip(nodes, received, strict=True)}
-        return joined(self._layout.owned(group.index, group.size), plan.flags())
+        return join_buckets(self._layout.buckets_of(group.index, group.size), plan.flags())
 
     def _fill(self, send: Tensor, own: Sequence[int]) -> None:
         copies: list[Tensor] = []
         sources: list[Tensor] = []
         for owner, rows in enumerate(send):
-            for bucket in self._layout.owned(owner, len(send)):
+            for bucket in self._layout.buckets_of(owner, len(send)):
                 for node_index, row in zip(own, rows, strict=True):
-                    if (flat := self._own.get((node_index, bucket.param))) is not None:
-                        copies.append(bucket.of(row, owner * self._slice_bytes))
-                        sources.append(bucket.of_flat(flat))
+                    if (flat := self._own.get((node_index, bucket.param_index))) is not None:
+                        copies.append(bucket.view(row, owner * self._slice_bytes))
+                        sources.append(bucket.view_in_param(flat))
         if copies:
             torch._foreach_copy_(copies, sources)
 
     def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
-        return bucket.of(self._received[rank_node[:2]], self._group.index * self._slice_bytes)
+        return bucket.view(self._received[rank_node[:2]], self._group.index * self._slice_bytes)
 
     def sum(self, bucket: Bucket) -> Tensor:
-        return bucket.of(self._sum)
+        return bucket.view(self._sum)
 
     def barrier(self) -> None:
         self._group.all_gather(self._sum)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .all_reduce import AllReducePlan, Grads
-from .flat_layout import Layout, check_strided, joined
+from .flat_layout import Layout, check_strided, join_buckets
 from .team import divide
 from .torch_group import TorchGroup
 
@@ -31,8 +31,10 @@ class FastAllReduce:
         self._has_grad = has_grad
         layout = Layout(self._params, [index for index, has in enumerate(has_grad) if has])
         memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=self._device)
-        self._buckets = [bucket.of(memory) for bucket in joined(layout.owned(0, 1), [has_grad], _BUCKET_BYTES)]
-        self._grads = layout.shaped(memory)
+        self._buckets = [
+            bucket.view(memory) for bucket in join_buckets(layout.buckets_of(0, 1), [has_grad], _BUCKET_BYTES)
+        ]
+        self._grads = layout.param_views(memory)
 
     def all_reduce(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> Grads:
         own = nodes[0] or [None] * len(self._params)

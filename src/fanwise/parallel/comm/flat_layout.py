@@ -2,10 +2,12 @@
 
     | param 0     | param 1   | param 2             |      each begins at a multiple of 64 bytes
     | owner 0           | owner 1           | owner 2 |    slices of the same length, a multiple of 64 bytes
-    | bucket | bucket   | b | b   | bucket  | bucket  |    added at once: one parameter, one owner, at most 4 MiB
+    | bucket | bucket   | b | b   | bucket  | bucket  |    reduced in one operation: at most 4 MiB of one parameter and
+                                                           one owner; `join_buckets` merges small neighbors
 
 64 bytes are 16 elements of float32. At such multiples, vectorized kernels compute the same bits for a slice as for the
-whole parameter. The elements of a parameter are in the order of the parameter's own memory.
+whole parameter. A dense parameter keeps its memory order, for example channels_last. Any other parameter is stored in
+row-major order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,30 +17,32 @@ import torch
 from torch import Tensor, nn
 
 _ALIGNED_BYTES = 64
-_BUCKET_BYTES = 1 << 22  # so small that a sum is still in the cache when it is divided
+_BUCKET_BYTES = 1 << 22  # small enough that the sum is still in the CPU cache when it is divided by the count
 
 
 class Bucket(NamedTuple):
-    """Bytes `first` to `last - 1` of flat memory, which are added at once.
+    """Bytes [begin_byte, end_byte) of the flat memory, reduced in one operation.
 
     Attributes:
-        param: index of the parameter to which the first byte belongs. In joined buckets, others follow.
-        start: index of the first element among those of the parameter.
+        param_index: index of the parameter that contains the first byte. A bucket from `join_buckets` may extend into
+            the following parameters.
+        element_offset: offset of the bucket's first element within its parameter, in elements.
     """
 
-    param: int
-    start: int
-    first: int
-    last: int
+    param_index: int
+    element_offset: int
+    begin_byte: int
+    end_byte: int
     dtype: torch.dtype
 
-    def of(self, memory: Tensor, begin: int = 0) -> Tensor:
-        """Return the bucket's elements. `memory`: has this layout, from byte `begin` on."""
-        return memory[self.first - begin : self.last - begin].view(self.dtype)
+    def view(self, memory: Tensor, memory_offset: int = 0) -> Tensor:
+        """Return a view of the bucket's elements in `memory`, which holds the layout from byte `memory_offset` on."""
+        return memory[self.begin_byte - memory_offset : self.end_byte - memory_offset].view(self.dtype)
 
-    def of_flat(self, flat: Tensor) -> Tensor:
-        """Return the bucket's elements. `flat`: all elements of the parameter. Not for joined buckets."""
-        return flat[self.start : self.start + (self.last - self.first) // self.dtype.itemsize]
+    def view_in_param(self, flat_param: Tensor) -> Tensor:
+        """Return a view of the bucket's elements in its flat parameter. The bucket must not span parameters."""
+        count = (self.end_byte - self.begin_byte) // self.dtype.itemsize
+        return flat_param[self.element_offset : self.element_offset + count]
 
 
 class Layout:
@@ -53,65 +57,68 @@ class Layout:
 
     def __init__(self, params: Sequence[nn.Parameter], indices: Iterable[int] | None = None) -> None:
         self.params = list(params)
-        self._starts: dict[int, int] = {}
+        self._begin_bytes: dict[int, int] = {}  # by index of the parameter
         end = 0
         for index in range(len(self.params)) if indices is None else indices:
-            self._starts[index] = end
+            self._begin_bytes[index] = end
             end += _aligned(self._bytes_of(index))
         self.size_bytes = end
-        self._owned: dict[tuple[int, int], list[Bucket]] = {}
+        self._buckets_by_owner: dict[tuple[int, int], list[Bucket]] = {}
 
     def _bytes_of(self, index: int) -> int:
         return self.params[index].numel() * self.params[index].element_size()
 
-    def slice_bytes(self, owners: int) -> int:
-        """Return the size of a slice. The slices of the last owners may reach beyond the end of the memory."""
-        return _aligned(-(-self.size_bytes // owners))
+    def slice_bytes(self, num_owners: int) -> int:
+        """Return the size of a slice. The slices of the last owners may extend beyond the end of the memory."""
+        return _aligned(-(-self.size_bytes // num_owners))
 
-    def owned(self, owner: int, owners: int) -> list[Bucket]:
+    def buckets_of(self, owner: int, num_owners: int) -> list[Bucket]:
         """Return the buckets of an owner's slice, in order."""
-        if (owner, owners) not in self._owned:
-            size = self.slice_bytes(owners)
-            self._owned[owner, owners] = list(self._buckets(owner * size, (owner + 1) * size))
-        return self._owned[owner, owners]
+        if (owner, num_owners) not in self._buckets_by_owner:
+            size = self.slice_bytes(num_owners)
+            self._buckets_by_owner[owner, num_owners] = list(self._buckets(owner * size, (owner + 1) * size))
+        return self._buckets_by_owner[owner, num_owners]
 
-    def _buckets(self, begin: int, end: int) -> Iterator[Bucket]:
-        for index, at in self._starts.items():
+    def _buckets(self, slice_begin: int, slice_end: int) -> Iterator[Bucket]:
+        for index, param_begin in self._begin_bytes.items():
             dtype = self.params[index].dtype
-            first, last = max(begin, at), min(end, at + self._bytes_of(index))
-            while first < last:
-                stop = min(first + _BUCKET_BYTES, last)
-                yield Bucket(index, (first - at) // dtype.itemsize, first, stop, dtype)
-                first = stop
+            begin, stop = max(slice_begin, param_begin), min(slice_end, param_begin + self._bytes_of(index))
+            while begin < stop:
+                end = min(begin + _BUCKET_BYTES, stop)
+                yield Bucket(index, (begin - param_begin) // dtype.itemsize, begin, end, dtype)
+                begin = end
 
-    def whole(self, memory: Tensor, index: int) -> Tensor:
+    def param_view(self, memory: Tensor, index: int) -> Tensor:
         """Return the part of `memory` that holds this parameter, in the parameter's shape."""
-        param, flat = self.params[index], self.flat(memory, index)
+        param, flat = self.params[index], self.flat_param_view(memory, index)
         return flat.as_strided(param.shape, param.stride()) if is_dense(param) else flat.view(param.shape)
 
-    def flat(self, memory: Tensor, index: int) -> Tensor:
+    def flat_param_view(self, memory: Tensor, index: int) -> Tensor:
         """Return the part of `memory` that holds this parameter, with one axis."""
-        start = self._starts[index]
-        return memory[start : start + self._bytes_of(index)].view(self.params[index].dtype)
+        begin = self._begin_bytes[index]
+        return memory[begin : begin + self._bytes_of(index)].view(self.params[index].dtype)
 
-    def shaped(self, memory: Tensor) -> list[Tensor | None]:
+    def param_views(self, memory: Tensor) -> list[Tensor | None]:
         """Return the parts of `memory` for all parameters, in their shapes; None for those not in the layout."""
-        return [self.whole(memory, index) if index in self._starts else None for index in range(len(self.params))]
+        return [self.param_view(memory, i) if i in self._begin_bytes else None for i in range(len(self.params))]
 
 
-def joined(buckets: Iterable[Bucket], flags: Sequence[Sequence[int]], max_bytes: int = _BUCKET_BYTES) -> list[Bucket]:
-    """Join adjacent buckets of the same type to which the same nodes contribute. Omit buckets without gradients.
+def join_buckets(
+    buckets: Iterable[Bucket], has_grad: Sequence[Sequence[int]], max_bytes: int = _BUCKET_BYTES
+) -> list[Bucket]:
+    """Merge adjacent buckets of one dtype whose gradients come from the same tree nodes. Omit those without gradients.
 
     Args:
-        flags: for each node with samples, a sequence that tells which parameters have a gradient.
+        has_grad: for each node that has samples (see step/tree.py), one flag per parameter: True if the node has a
+            gradient for it.
     """
     result: list[Bucket] = []
     previous: list[int] = []
     for bucket in buckets:
-        operands = [number for number, has_grad in enumerate(flags) if has_grad[bucket.param]]
-        is_near = operands and previous == operands and bucket.first - result[-1].last < _ALIGNED_BYTES
-        if is_near and result[-1].dtype == bucket.dtype and bucket.last - result[-1].first <= max_bytes:
-            result[-1] = result[-1]._replace(last=bucket.last)
+        operands = [node_index for node_index, flags in enumerate(has_grad) if flags[bucket.param_index]]
+        is_adjacent = operands and previous == operands and bucket.begin_byte - result[-1].end_byte < _ALIGNED_BYTES
+        if is_adjacent and result[-1].dtype == bucket.dtype and bucket.end_byte - result[-1].begin_byte <= max_bytes:
+            result[-1] = result[-1]._replace(end_byte=bucket.end_byte)
         elif operands:
             result.append(bucket)
         previous = operands
@@ -121,7 +128,7 @@ def joined(buckets: Iterable[Bucket], flags: Sequence[Sequence[int]], max_bytes:
 def flat_gradients(
     params: Sequence[nn.Parameter], nodes: Sequence[Sequence[Tensor | None] | None]
 ) -> dict[tuple[int, int], Tensor]:
-    """Return `flat_gradient` of all gradients of the nodes, by node index and index of the parameter."""
+    """Flatten every gradient of every node. Keys are (node_index, param_index)."""
     return {
         (node_index, index): flat_gradient(params[index], grad)
         for node_index, grads in enumerate(nodes)
@@ -131,26 +138,30 @@ def flat_gradients(
 
 
 def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
-    """Return the elements of a gradient in the order of the parameter's memory. Raises TypeError if it is sparse."""
+    """Return the elements of a gradient in the order in which the layout stores the parameter.
+
+    Raises:
+        TypeError: the gradient is sparse.
+    """
     check_strided(grad)
     if grad.is_contiguous() and param.is_contiguous() and grad.dtype == param.dtype:
         return grad.view(-1)
     if is_dense(param) and (grad.stride() != param.stride() or grad.dtype != param.dtype):
         grad = torch.empty_like(param, requires_grad=False).copy_(grad)
-    return in_order(grad) if is_dense(param) else grad.reshape(-1)
+    return flatten_in_memory_order(grad) if is_dense(param) else grad.reshape(-1)
 
 
 def check_strided(grad: Tensor) -> None:
     """Raise TypeError for a sparse gradient."""
     if grad.layout is not torch.strided:
         raise TypeError(
-            f"a parameter of shape {tuple(grad.shape)} got a {grad.layout} gradient, which several processes cannot "
-            f"add. Make the layer with sparse=False."
+            f"a parameter of shape {tuple(grad.shape)} got a {grad.layout} gradient, which cannot be summed across "
+            f"processes. Create the layer with sparse=False."
         )
 
 
-def in_order(tensor: Tensor) -> Tensor:
-    """Return the elements in the order of the tensor's memory, without a copy if they are dense."""
+def flatten_in_memory_order(tensor: Tensor) -> Tensor:
+    """Return the elements of a dense tensor in memory order, without a copy, and of any other in row-major order."""
     return tensor.detach().as_strided((tensor.numel(),), (1,)) if is_dense(tensor) else tensor.detach().reshape(-1)
 
 

@@ -2,8 +2,9 @@
 
     sum          the sum of the gradients
     new params   parameters that the owners of the slices have updated
-    state        of a sharded optimizer: each key in two versions
-    nodes        a few nodes of each rank, in one or two versions
+    state        per-element state of a sharded optimizer (exp_avg, ...): two copies of each key, one read while the
+                 other is written
+    nodes        partial sums (tree nodes) of each rank; two alternating copies for the one-shot transport
 
 An area is mapped when it is first used. Pages that no process writes take no memory.
 """
@@ -17,17 +18,21 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 from .flat_layout import Bucket, Layout
 from .shared_memory import SharedMemory, bytes_of, pages
 
-_FIRST = 1 << 40  # offset of the first area in the shared memory
-_MAX_NODES = 22  # a range of shards is at most two nodes for each level of the tree
-_MAX_KEYS = 3
-_SUM, _NEW, _STATE, _NODES = 0, 1, 2, 2 + 2 * _MAX_KEYS
+_AREAS_OFFSET_BYTES = 1 << 40
+_MAX_NODES = 62  # a range of shards is covered by at most two nodes per level: enough for 2**32 shards
+_MAX_STATE_KEYS = 3  # Adam with amsgrad
+_SUM_AREA, _NEW_PARAMS_AREA, _FIRST_STATE_AREA = 0, 1, 2
+_FIRST_NODE_AREA = _FIRST_STATE_AREA + 2 * _MAX_STATE_KEYS
 
 
 class MemoryTeam(Protocol):
-    """The parts of `SharedMemoryTeam` that the areas need. A Protocol, because shm_team.py imports this file."""
+    """The parts of `SharedMemoryTeam` that the areas need. A Protocol, because shm_team.py imports this file.
+
+    `rank` never changes. `index` is the position among the current members.
+    """
 
     rank: int
-    ranks: int
+    initial_size: int
     memory: SharedMemory
 
     @property
@@ -43,8 +48,8 @@ class Areas:
     """See the module.
 
     Args:
-        offset: size of the areas of earlier steps.
-        versions: number of versions of each node.
+        offset: bytes already used by the areas of earlier steps.
+        versions: copies of each node: 2 for the one-shot transport, whose ranks alternate between them; otherwise 1.
 
     Attributes:
         area_bytes: size of one area, in whole pages.
@@ -55,44 +60,46 @@ class Areas:
         self.layout = layout
         self.team = team
         self.area_bytes = pages(max(layout.size_bytes, 1))
-        self._offset = _FIRST + offset
+        self._offset = _AREAS_OFFSET_BYTES + offset
         self._areas_per_rank = versions * _MAX_NODES
-        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + self._areas_per_rank * team.ranks)))
+        num_areas = _FIRST_NODE_AREA + self._areas_per_rank * team.initial_size
+        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * num_areas))
         self._areas: dict[int, tuple[FileMap, Tensor]] = {}
         self._views: dict[tuple[int, Bucket], Tensor] = {}
 
-    def own_slice(self) -> list[Bucket]:
-        return self.layout.owned(self.team.index, len(self.team.members))
+    def own_buckets(self) -> list[Bucket]:
+        return self.layout.buckets_of(self.team.index, len(self.team.members))
 
-    def slices_of_others(self) -> Iterator[Bucket]:
+    def other_buckets(self) -> Iterator[Bucket]:
         size = len(self.team.members)
         for index in range(size):
             if index != self.team.index:
-                yield from self.layout.owned(index, size)
+                yield from self.layout.buckets_of(index, size)
 
     # -- buckets of areas ------------------------------------------------------------------------------------------
 
-    def sum(self, bucket: Bucket) -> Tensor:
-        return self._view(_SUM, bucket)
+    def sum_view(self, bucket: Bucket) -> Tensor:
+        return self._view(_SUM_AREA, bucket)
 
-    def new_params(self, bucket: Bucket) -> Tensor:
-        return self._view(_NEW, bucket)
+    def new_params_view(self, bucket: Bucket) -> Tensor:
+        return self._view(_NEW_PARAMS_AREA, bucket)
 
-    def state(self, key: int, version: int, bucket: Bucket) -> Tensor:
-        return self._view(_STATE + 2 * key + version, bucket)
+    def state_view(self, key: int, version: int, bucket: Bucket) -> Tensor:
+        return self._view(_FIRST_STATE_AREA + 2 * key + version, bucket)
 
-    def node(self, rank: int, node_index: int, bucket: Bucket, version: int = 0) -> Tensor:
+    def node_view(self, rank: int, node_index: int, bucket: Bucket, version: int = 0) -> Tensor:
         return self._view(self._node_area(rank, node_index, version), bucket)
 
     def _node_area(self, rank: int, node_index: int, version: int) -> int:
-        return _NODES + rank * self._areas_per_rank + version * _MAX_NODES + node_index
+        assert node_index < _MAX_NODES
+        return _FIRST_NODE_AREA + rank * self._areas_per_rank + version * _MAX_NODES + node_index
 
     def _view(self, area: int, bucket: Bucket) -> Tensor:
         view = self._views.get((area, bucket))
         if view is None:
             mapping, memory = self._area(area)
-            mapping.gather(bucket.first, bucket.last - bucket.first)
-            view = self._views[area, bucket] = bucket.of(memory)
+            mapping.collapse_pages(bucket.begin_byte, bucket.end_byte - bucket.begin_byte)
+            view = self._views[area, bucket] = bucket.view(memory)
         return view
 
     def _area(self, area: int) -> tuple[FileMap, Tensor]:
@@ -103,15 +110,15 @@ class Areas:
 
     # -- whole areas -----------------------------------------------------------------------------------------------
 
-    def whole_node(self, rank: int, node_index: int, version: int) -> Tensor:
+    def node_bytes(self, rank: int, node_index: int, version: int) -> Tensor:
         return self._area(self._node_area(rank, node_index, version))[1]
 
-    def whole_state(self, key: int, version: int, index: int) -> Tensor:
-        return self.layout.whole(self._area(_STATE + 2 * key + version)[1], index)
+    def state_of_param(self, key: int, version: int, index: int) -> Tensor:
+        return self.layout.param_view(self._area(_FIRST_STATE_AREA + 2 * key + version)[1], index)
 
-    def whole_param(self, index: int) -> Tensor:
-        return self.layout.whole(self._area(_NEW)[1], index)
+    def new_param(self, index: int) -> Tensor:
+        return self.layout.param_view(self._area(_NEW_PARAMS_AREA)[1], index)
 
     def private_sum(self) -> FileMap:
-        """Map the sum such that writes of this process are not seen by the others."""
-        return self.team.memory.map(self._offset + _SUM, self.area_bytes, private=True)
+        """Map the sum copy-on-write: this process reads the shared sum, and its own writes stay private."""
+        return self.team.memory.map(self._offset + _SUM_AREA * self.area_bytes, self.area_bytes, private=True)

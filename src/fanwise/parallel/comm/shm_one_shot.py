@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .all_reduce import AllReducePlan, Grads, RankNode
-from .flat_layout import Bucket, check_strided, joined
+from .flat_layout import Bucket, check_strided, join_buckets
 from .shm_areas import Areas
 
 
@@ -26,7 +26,7 @@ class OneShotTransport:
         self._areas = areas
         self._version = 0
         self._sum = torch.zeros(areas.layout.size_bytes, dtype=torch.uint8)
-        self._grads = areas.layout.shaped(self._sum)
+        self._grads = areas.layout.param_views(self._sum)
         self._own: dict[tuple[int, int], list[Tensor | None]] = {}  # memory of own nodes, by node index and version
         self._flags: list[bytes] = []
         self._buckets: list[Bucket] = []  # for these flags
@@ -41,7 +41,7 @@ class OneShotTransport:
                 continue
             key = node_index, self._version
             if key not in self._own:
-                self._own[key] = areas.layout.shaped(areas.whole_node(areas.team.rank, *key))
+                self._own[key] = areas.layout.param_views(areas.node_bytes(areas.team.rank, *key))
             for copy, grad in zip(self._own[key], grads, strict=True):
                 if grad is not None and copy is not None:
                     check_strided(grad)
@@ -52,15 +52,15 @@ class OneShotTransport:
 
     def receive(self, plan: AllReducePlan) -> list[Bucket]:
         if (flags := plan.flags()) != self._flags:
-            self._flags, self._buckets = flags, joined(self._areas.layout.owned(0, 1), flags)
+            self._flags, self._buckets = flags, join_buckets(self._areas.layout.buckets_of(0, 1), flags)
         return self._buckets
 
     def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
         rank = self._areas.team.members[rank_node.member_index]
-        return self._areas.node(rank, rank_node.node_index, bucket, self._version)
+        return self._areas.node_view(rank, rank_node.node_index, bucket, self._version)
 
     def sum(self, bucket: Bucket) -> Tensor:
-        return bucket.of(self._sum)
+        return bucket.view(self._sum)
 
     def barrier(self) -> None:
         """Every process has the whole sum."""

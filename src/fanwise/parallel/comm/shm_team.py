@@ -60,8 +60,8 @@ class SharedMemoryTeam:
     """See the module.
 
     Args:
-        rank: number of this process. It stays the same when other ranks are lost.
-        ranks: number of processes at the beginning.
+        rank: number of this process. It never changes. `index` is the position among the current members.
+        initial_size: number of processes at the beginning.
         send: sends a message to the supervisor.
         reduce: "exact" or "fast".
     """
@@ -71,12 +71,12 @@ class SharedMemoryTeam:
         memory: SharedMemory,
         control: ControlBlock,
         rank: int,
-        ranks: int,
+        initial_size: int,
         send: Callable[..., None],
         *,
         reduce: str = "exact",
     ) -> None:
-        self.rank, self.ranks = rank, ranks
+        self.rank, self.initial_size = rank, initial_size
         self.memory = memory
         self._reduce = reduce
         self._control = control
@@ -209,7 +209,7 @@ class SharedMemoryTeam:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
-        if self.ranks == 1:
+        if self.initial_size == 1:
             return LocalSums()
         all_reduce, memory = self.all_reduce(params)
         if memory is not None:
@@ -223,7 +223,7 @@ class SharedMemoryTeam:
         """
         layout, kind = Layout(params), self.memory.all_reduce
         if kind == "auto":
-            kind = "one-shot" if self.ranks * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
+            kind = "one-shot" if self.initial_size * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
         areas = Areas(self, layout, self._area_bytes, versions=2 if kind == "one-shot" else 1)
         self._area_bytes += areas.size_bytes
         if kind == "one-shot":

@@ -24,7 +24,7 @@ class TwoShotTransport:
         self._own: dict[tuple[int, int], Tensor] = {}  # flat gradients by node and parameter
         self._mapping = areas.private_sum()
         self._private = bytes_of(self._mapping)
-        self._grads = areas.layout.shaped(self._private)
+        self._grads = areas.layout.param_views(self._private)
         self._version = self._private._version
 
     def send(self, nodes: Sequence[Grads | None]) -> None:
@@ -32,25 +32,25 @@ class TwoShotTransport:
         self._own = flat_gradients(areas.layout.params, nodes)
         copies: list[Tensor] = []
         sources: list[Tensor] = []
-        for bucket in areas.slices_of_others():
+        for bucket in areas.other_buckets():
             for node_index in range(len(nodes)):
-                if (flat := self._own.get((node_index, bucket.param))) is not None:
-                    copies.append(areas.node(rank, node_index, bucket))
-                    sources.append(bucket.of_flat(flat))
+                if (flat := self._own.get((node_index, bucket.param_index))) is not None:
+                    copies.append(areas.node_view(rank, node_index, bucket))
+                    sources.append(bucket.view_in_param(flat))
         if copies:
             torch._foreach_copy_(copies, sources)
 
     def receive(self, plan: AllReducePlan) -> list[Bucket]:
-        return self._areas.own_slice()
+        return self._areas.own_buckets()
 
     def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
         team = self._areas.team
         if rank_node.member_index != team.index:
-            return self._areas.node(team.members[rank_node.member_index], rank_node.node_index, bucket)
-        return bucket.of_flat(self._own[rank_node.node_index, bucket.param])
+            return self._areas.node_view(team.members[rank_node.member_index], rank_node.node_index, bucket)
+        return bucket.view_in_param(self._own[rank_node.node_index, bucket.param_index])
 
     def sum(self, bucket: Bucket) -> Tensor:
-        return self._areas.sum(bucket)
+        return self._areas.sum_view(bucket)
 
     def barrier(self) -> None:
         self._areas.team.barrier()

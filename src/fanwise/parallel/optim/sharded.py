@@ -23,7 +23,7 @@ import torch.optim.optimizer as optimizer_module
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from ..comm.flat_layout import Bucket, in_order
+from ..comm.flat_layout import Bucket, flatten_in_memory_order
 from ..comm.shm_areas import Areas
 from ..validation.misuse import is_watch_hook
 
@@ -115,23 +115,23 @@ class ShardedOptimizer:
     def update(self, buckets: Sequence[Bucket], has_grad: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
         """Write the new parameters and the new state of these buckets. They become valid by `commit`."""
         new_version, keys = 1 - self._version, self._keys()
-        buckets = [bucket for bucket in buckets if bucket.param in keys]
+        buckets = [bucket for bucket in buckets if bucket.param_index in keys]
         own = self._slice_optimizer(new_version, tuple(buckets))
         for group, own_group in zip(self._optimizer.param_groups, own.param_groups, strict=True):
             own_group.update({name: value for name, value in group.items() if name != "params"})
-        tensors = {bucket: self._memory.new_params(bucket) for bucket in buckets}
+        tensors = {bucket: self._memory.new_params_view(bucket) for bucket in buckets}
         for bucket, tensor in tensors.items():
-            tensor.copy_(bucket.of_flat(in_order(self._params[bucket.param])))
-            tensor.grad = grad_of(bucket) if has_grad[bucket.param] else None
-            if self._counts[bucket.param]:  # otherwise the update creates the state
-                own.state[tensor] = self._copy_state(bucket, keys[bucket.param], new_version)
+            tensor.copy_(bucket.view_in_param(flatten_in_memory_order(self._params[bucket.param_index])))
+            tensor.grad = grad_of(bucket) if has_grad[bucket.param_index] else None
+            if self._counts[bucket.param_index]:  # otherwise the update creates the state
+                own.state[tensor] = self._copy_state(bucket, keys[bucket.param_index], new_version)
         own.step()
         for bucket, tensor in tensors.items():
             tensor.grad = None
-            if has_grad[bucket.param]:
+            if has_grad[bucket.param_index]:
                 state = own.state.pop(tensor, {})
-                for key_index, key in enumerate(keys[bucket.param]):
-                    new = self._memory.state(key_index, new_version, bucket)
+                for key_index, key in enumerate(keys[bucket.param_index]):
+                    new = self._memory.state_view(key_index, new_version, bucket)
                     if state.get(key) is not None and state[key].data_ptr() != new.data_ptr():
                         new.copy_(state[key])  # the update has created it
 
@@ -144,7 +144,7 @@ class ShardedOptimizer:
                 self._counts[index] += 1
                 self._has_state.update((index, key) for key in keys[index])
         with torch.no_grad():
-            torch._foreach_copy_([self._params[index] for index in keys], list(map(self._memory.whole_param, keys)))
+            torch._foreach_copy_([self._params[index] for index in keys], list(map(self._memory.new_param, keys)))
         self._optimizer._opt_called = True  # learning-rate schedulers check it
 
     def _keys(self) -> dict[int, list[str]]:
@@ -166,7 +166,7 @@ class ShardedOptimizer:
             groups = []
             for group in self._optimizer.param_groups:
                 indices = {self._indices[param] for param in group["params"]}
-                tensors = [self._memory.new_params(bucket) for bucket in buckets if bucket.param in indices]
+                tensors = [self._memory.new_params_view(bucket) for bucket in buckets if bucket.param_index in indices]
                 groups.append({**group, "params": tensors})
             self._slices[key] = type(self._optimizer)(groups)
         return self._slices[key]
@@ -175,11 +175,11 @@ class ShardedOptimizer:
         """Copy the old state of a bucket to the memory of the new state, which the update changes. Return the copy."""
         state: dict[str, Tensor] = {}
         for key_index, key in enumerate(keys):
-            if (bucket.param, key) in self._has_state:
-                state[key] = self._memory.state(key_index, new_version, bucket)
-                state[key].copy_(self._memory.state(key_index, self._version, bucket))
+            if (bucket.param_index, key) in self._has_state:
+                state[key] = self._memory.state_view(key_index, new_version, bucket)
+                state[key].copy_(self._memory.state_view(key_index, self._version, bucket))
         if self._is_counted:
-            state["step"] = torch.tensor(float(self._counts[bucket.param]))
+            state["step"] = torch.tensor(float(self._counts[bucket.param_index]))
         return state
 
     def _whole_state(self) -> defaultdict[Any, dict[str, Any]]:
@@ -190,7 +190,7 @@ class ShardedOptimizer:
             state: dict[str, Any] = {"step": torch.tensor(float(self._counts[index]))} if self._is_counted else {}
             for key_index, key in enumerate(keys):
                 if (index, key) in self._has_state:
-                    state[key] = self._memory.whole_state(key_index, self._version, index).clone()
+                    state[key] = self._memory.state_of_param(key_index, self._version, index).clone()
             whole[self._params[index]] = state
         return whole
 
@@ -209,7 +209,7 @@ class ShardedOptimizer:
             state = self._optimizer.state.get(self._params[index], {})
             for key_index, key in enumerate(keys):
                 if state.get(key) is not None:
-                    self._memory.whole_state(key_index, self._version, index).copy_(state[key])
+                    self._memory.state_of_param(key_index, self._version, index).copy_(state[key])
                     self._has_state.add((index, key))
             self._counts[index] = int(state["step"]) if "step" in state else int(bool(state))
 

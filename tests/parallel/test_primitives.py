@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fanwise.parallel import allreduce, replicate, split_batch
 from fanwise.parallel.primitives import AlgorithmName
-from fanwise.parallel.step.tree import Node, cut, total
+from fanwise.parallel.step.tree import Node, cut, tree_reduce
 
 ALGORITHMS: list[AlgorithmName] = ["root", "owner", "ring", "tree"]
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -41,7 +41,7 @@ def left_to_right(values: Sequence[float]) -> float:
 
 def along_the_tree(values: Sequence[float]) -> float:
     nodes = [Node(place, place + 1, np.float32(value)) for place, value in enumerate(values)]
-    return float(total(nodes, len(values), lambda x, y: x + y))
+    return float(tree_reduce(nodes, len(values), lambda x, y: x + y))
 
 
 def by_model(columns: Lists, algorithm: str) -> list[float]:
@@ -108,7 +108,11 @@ WRONG_LISTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "tensor 1 is torch.float64 .*, but tensor 0 is torch.f",
     ),
-    "bool": (lambda: [ones() > 0, ones() > 1], TypeError, "torch.bool; allreduce adds dense numbers"),
+    "bool": (
+        lambda: [ones() > 0, ones() > 1],
+        TypeError,
+        "torch.bool; allreduce needs dense tensors of a numeric type",
+    ),
     "sparse": (lambda: [ones(), ones().to_sparse()], TypeError, "tensor 1 is torch.sparse_coo"),
     "twice": (lambda: [ones(), x := ones(), x], ValueError, "share memory.*replicate"),
 }

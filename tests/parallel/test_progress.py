@@ -132,7 +132,7 @@ def test_an_evaluation_reports_its_progress_and_its_end(fails: bool) -> None:
         return x
 
     run = fanwise.here()
-    run._line = Watching()
+    run._progress_line = Watching()
     with pytest.raises(ValueError, match="third") if fails else nullcontext():
         run.mean(measure, nn.Linear(1, 1), torch.zeros(10), batch_size=3)
     assert parts == [0, 0.25, 0.5, *([1] if fails else [0.75, 1])]

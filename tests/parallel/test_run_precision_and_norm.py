@@ -67,7 +67,7 @@ def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
     [
         ({"autocast": torch.float32}, "autocast must be torch.bfloat16, torch.float16 or None, got torch.float32"),
         ({"loss_scale": LossScale()}, "loss_scale= requires autocast=torch.float16, got autocast=None"),
-        ({"batch_norm": "sync"}, "unknown batch_norm='sync'; known: 'global', 'shard'|unknown batch_norm='sync'"),
+        ({"batch_norm": "sync"}, "batch_norm must be one of shard, global, got 'sync'"),
     ],
     ids=["autocast", "loss_scale", "batch_norm"],
 )

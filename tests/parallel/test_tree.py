@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.parallel.step.tree import Node, TreeSum, assign, cut, total
+from fanwise.parallel.step.tree import Node, TreeSum, assign, cut, tree_reduce
 
 # A value is the text of its own sum, so that any other order of additions shows.
 MANY = 40
@@ -49,7 +49,7 @@ def test_devices_beyond_the_shards_have_none() -> None:
 
 @given(shards=st.integers(1, MANY))
 def test_one_device_adds_along_the_tree(shards: int) -> None:
-    assert total(map(leaf, range(shards)), shards, add) == recursive(0, shards)
+    assert tree_reduce(map(leaf, range(shards)), shards, add) == recursive(0, shards)
 
 
 @given(shards=st.integers(1, MANY), data=st.data())
@@ -62,15 +62,15 @@ def test_any_cut_among_devices_makes_the_same_additions(shards: int, data: st.Da
             device.put(leaf(index))
         assert len(device.nodes) <= 2 * shards.bit_length()
         nodes += device.nodes
-    assert total(nodes, shards, add) == recursive(0, shards)
+    assert tree_reduce(nodes, shards, add) == recursive(0, shards)
 
 
 @given(shards=st.integers(1, MANY), data=st.data())
 def test_a_shard_without_samples_takes_no_part(shards: int, data: st.DataObject) -> None:
     full = data.draw(st.integers(1, shards))
     nodes: list[Node[str]] = [leaf(index) if index < full else Node(index, index + 1, None) for index in range(shards)]
-    found = total(nodes, shards, add)
-    assert found == total(nodes, shards, add)
+    found = tree_reduce(nodes, shards, add)
+    assert found == tree_reduce(nodes, shards, add)
     assert sorted(found.replace("(", "").replace(")", "").split("+")) == sorted(map(str, range(full)))
     # Leaves that are missing at the end leave the tree of the others as it is.
     assert found == recursive(0, full)
@@ -78,6 +78,6 @@ def test_a_shard_without_samples_takes_no_part(shards: int, data: st.DataObject)
 
 def test_a_missing_shard_is_noticed() -> None:
     with pytest.raises(AssertionError, match="a shard is missing"):
-        total([leaf(0), leaf(1), leaf(2)], 4, add)
+        tree_reduce([leaf(0), leaf(1), leaf(2)], 4, add)
     with pytest.raises(AssertionError, match="in the order of the shards"):
-        total([leaf(0), leaf(2)], 4, add)
+        tree_reduce([leaf(0), leaf(2)], 4, add)

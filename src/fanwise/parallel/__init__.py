@@ -4,7 +4,7 @@ run                fanwise.run and fanwise.here
 context            Run, the argument of a training function
 config, devices    settings that determine the result; the argument `devices`
 step, data         one step, divided into shards; batches
-comm               exchanges between processes
+comm               collective operations
 launch             starts the processes on this machine or a Ray cluster, or joins those of a launcher
 validation         checks of arguments, and whether all processes do the same
 optim, batch_norm  optimizers that are divided among processes; batch normalization over the whole batch

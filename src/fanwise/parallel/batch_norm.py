@@ -1,9 +1,9 @@
 """`batch_norm="global"`: batch normalization with the statistics of the whole batch, like torch's SyncBatchNorm.
 
-    mean, variance    over the N values of a channel in all shards        one exchange in the forward pass
+    mean, variance    over the N values of a channel in all shards        one collective operation in the forward pass
     y  = w (x - mean) r + b,    r = 1 / sqrt(variance + eps)
     dw = sum dy (x - mean) r,   db = sum dy                               of this shard
-    dx = w r (dy - S1 / N - (x - mean) r^2 S2 / N)                        one exchange in the backward pass
+    dx = w r (dy - S1 / N - (x - mean) r^2 S2 / N)                        one collective operation in the backward pass
          S1 = sum dy, S2 = sum dy (x - mean)                              over all shards
 
 (Ioffe and Szegedy, arXiv 1502.03167, section 3.) Each process executes one shard, and all shards must call the same
@@ -32,14 +32,14 @@ from .comm.team import Team
 from .step.gradients import Partial
 from .step.replicas import Replica, ShardWork, add_shard_note
 from .step.tree import Node, TreeSum
-from .validation.arguments import check_name
+from .validation.arguments import check_one_of
 
 BatchNormMode = Literal["shard", "global"]
 
 
 def check_batch_norm(batch_norm: BatchNormMode, model: nn.Module, *, shards: int, processes: int) -> None:
     """Raise ValueError for an unknown value. Refuse "global" if a process has several shards or a layer is compiled."""
-    check_name("batch_norm", batch_norm, ("shard", "global"))
+    check_one_of("batch_norm", batch_norm, ("shard", "global"))
     if batch_norm == "shard":
         return
     if shards != processes:
@@ -85,11 +85,11 @@ def execute_globally(
         if shards == 1:
             return [Node(0, 1, replica.differentiate(shard, key))]
         # The backward pass runs in this thread, because only this thread may use the team.
-        with torch.autograd.set_multithreading_enabled(False), _replaced_layers(replica.modules, _Exchange(team)):
+        with torch.autograd.set_multithreading_enabled(False), _replaced_layers(replica.modules, _ShardSums(team)):
             return [Node(shard.index, shard.index + 1, replica.differentiate(shard, key))]
 
 
-class _Exchange:
+class _ShardSums:
     """Adds values of all shards in one forward and backward pass."""
 
     def __init__(self, team: Team) -> None:
@@ -111,15 +111,15 @@ class _Exchange:
 
 
 @contextmanager
-def _replaced_layers(modules: Mapping[str, nn.Module], exchange: _Exchange) -> Iterator[None]:
+def _replaced_layers(modules: Mapping[str, nn.Module], shard_sums: _ShardSums) -> Iterator[None]:
     """Let batch-norm layers use global statistics in this block, also when activations are recomputed."""
     layers = {layer for module in modules.values() for layer in module.modules() if isinstance(layer, _BatchNorm)}
     before = {layer: layer.__dict__.get("forward") for layer in layers}
     for layer in layers:
-        # SyncBatchNorm would exchange statistics over torch's default process group.
+        # SyncBatchNorm would add statistics over torch's default process group.
         is_sync = type(layer).forward is nn.SyncBatchNorm.forward
         forward = MethodType(_BatchNorm.forward, layer) if is_sync else layer.forward
-        layer.__dict__["forward"] = partial(_forward, exchange, forward)
+        layer.__dict__["forward"] = partial(_forward, shard_sums, forward)
     try:
         yield
     finally:
@@ -129,31 +129,31 @@ def _replaced_layers(modules: Mapping[str, nn.Module], exchange: _Exchange) -> I
                 layer.__dict__["forward"] = original
 
 
-def _forward(exchange: _Exchange, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    with _GlobalStatistics(exchange):
+def _forward(shard_sums: _ShardSums, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with _GlobalStatistics(shard_sums):
         return forward(x)
 
 
 class _GlobalStatistics(TorchFunctionMode):
     """Replaces `F.batch_norm` in training mode. A layer still determines its momentum and counts its calls."""
 
-    def __init__(self, exchange: _Exchange) -> None:
+    def __init__(self, shard_sums: _ShardSums) -> None:
         super().__init__()
-        self._exchange = exchange
+        self._shard_sums = shard_sums
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.batch_norm and kwargs["training"]:
-            return _batch_norm(self._exchange, *args, **kwargs)
+            return _batch_norm(self._shard_sums, *args, **kwargs)
         return func(*args, **kwargs)
 
 
 def _batch_norm(
-    exchange: _Exchange, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, **options: Any
+    shard_sums: _ShardSums, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, **options: Any
 ) -> Tensor:
-    call = f"call {exchange.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
-    exchange.num_calls += 1
-    moments = exchange.total(f"{call}, forward", moments_of(x.detach()), merge)
+    call = f"call {shard_sums.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
+    shard_sums.num_calls += 1
+    moments = shard_sums.total(f"{call}, forward", moments_of(x.detach()), merge)
     if moments is None:  # no shard has values
         return F.batch_norm(x, running_mean, running_var, **options)
     count = int(moments[0, 0])
@@ -165,7 +165,7 @@ def _batch_norm(
     if running_var is not None:
         running_var.lerp_((squares_C / (count - 1)).to(running_var.dtype), options["momentum"])
     apply: Callable[..., Tensor] = _Normalization.apply
-    total = partial(exchange.total, f"{call}, backward", add=torch.add)
+    total = partial(shard_sums.total, f"{call}, backward", add=torch.add)
     return apply(x, options["weight"], options["bias"], mean_C, squares_C / count, count, options["eps"], total)
 
 

@@ -56,7 +56,7 @@ P = TypeVar("P", bound=StrPath)
 
 
 class Run:
-    """A training on one or several devices, as one process sees it. `fanwise.run` and `fanwise.here` create it.
+    """One process's handle on a training run on one or more devices. Created by `fanwise.run` and `fanwise.here`.
 
     Attributes:
         device: device of this process. The model must be on it, and batches are copied to it.
@@ -70,31 +70,31 @@ class Run:
         *,
         team: Team | None = None,
         monitor: Monitor | None = None,
-        fixed: frozenset[str] = frozenset(),
-        names: Callable[[], Sequence[str]] | None = None,
+        explicit_settings: frozenset[str] = frozenset(),  # names of the settings that the caller passed
+        device_names: Callable[[], Sequence[str]] | None = None,
         verify: int = 0,
     ) -> None:
         self._team: Team = Alone() if team is None else team
         self._monitor = Monitor() if monitor is None else monitor
         self.device = device
         self._plan = plan
-        self._state = RunState(plan, fixed, self.device)
+        self._state = RunState(plan, explicit_settings, self.device)
         self.rows = self._state.rows
         self._steps: list[Step | ManualStep] = []
-        self._loop = ShardLoopGuard()
+        self._shard_loop_guard = ShardLoopGuard()
         self._replicas: list[Replica] = []  # by step
         self._step_optimizers = StepOptimizers()
         self.writer = Writer(self._monitor.set_writing, self._monitor.checkpoint_written)
-        self._line = ProgressLine()
-        self._verify = verify  # batches between two times that processes compare everything
+        self._progress_line = ProgressLine()
+        self._verify = verify  # number of batches between full consistency checks; 0 = first batches only
         self._loaders = Loaders(self.device)
-        self._names = names  # names of the devices of all processes. None: all are like `device`
+        self._get_device_names = device_names  # of all processes. None: all are like `device`
 
     @contextmanager
     def show_progress(self, show: Callable[[RunSnapshot], None] | None, name: str) -> Iterator[None]:
         """Pass snapshots of the progress to `show` in this block. `name`: name of the training function."""
-        self._line = ProgressLine(show, name=name, devices=self._device_names)
-        with closing(self._line):
+        self._progress_line = ProgressLine(show, name=name, devices=self._device_names)
+        with closing(self._progress_line):
             yield
 
     @contextmanager
@@ -106,8 +106,8 @@ class Run:
                 step.check_end()
 
     def _device_names(self) -> list[str]:
-        if self._names is not None:
-            return list(self._names())
+        if self._get_device_names is not None:
+            return list(self._get_device_names())
         return [str(self.device)] * self._team.size
 
     @property
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def threads(self) -> int:
-        """Number of threads that each device computes with."""
+        """Number of torch CPU threads in each process."""
         return self._plan.threads
 
     @property
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def executions(self) -> int:
-        """Number of shards that all steps have executed."""
+        """Number of shards executed so far, over all steps and all processes."""
         return sum(step.executions for step in self._steps)
 
     @overload
@@ -186,56 +186,56 @@ class Run:
     ) -> Step | ManualStep:
         """Create a training step. Call the returned object with each batch.
 
-        The loss must be a function of the model and the batch, so that it does not matter which device executes which
-        shard: its modules are parts of the model or named in `also`, its random numbers come from the global functions
-        of torch, numpy or `random`, and its changes of closures, globals or attributes of modules do not affect later
-        losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
+        The loss must depend only on the model and the batch, because any device may execute any shard. It may call only
+        modules of the model or of `also`. It must draw random numbers from the global functions of torch, numpy or
+        `random`. It must not change state that later losses read, such as closures, globals or module attributes. As a
+        check, one shard of the first batch is executed twice, and both gradients must be equal. `fanwise.run(verify=n)`
+        repeats the check every n batches. It is not done with batch_norm="global".
 
-        Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
-        `ManualStep`.
+        Without `loss_fn`, your program loops over the shards and calls backward itself. See `ManualStep`.
 
         Args:
             model: a model on `run.device`, without a wrapper. Create it in the training function. Without `loss_fn`, it
                 may also be several models.
-            optimizer: optimizer of the model's parameters. Without `loss_fn`, it may also be several optimizers, which
-                one update calls all.
-            loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns one loss per sample (or more, first axis
-                the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all losses over the
-                sum of all counts of the global batch. Each shard is seeded by itself.
+            optimizer: optimizer of the model's parameters. Without `loss_fn`, it may also be a list of optimizers.
+                `step.update()` calls all of them.
+            loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns a tensor of losses whose first axis is
+                the sample, or `(losses, counts)`, or a scalar mean. The gradient is that of the sum of all losses over
+                the sum of all counts of the global batch. Random generators are seeded separately for each shard.
             clip_norm: the gradient of the whole batch is scaled down to this 2-norm. `step.grad_norm` is the norm
                 before that. math.inf only measures the norm.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. With float16, the loss is scaled before the
                 backward pass, and an update is skipped if a gradient is not finite.
-            loss_scale: settings of the scaling, by default `LossScale()`. Without `loss_fn`, it scales the losses that
-                are passed to `step.backward`.
+            loss_scale: loss scaling. With autocast=torch.float16 the default is `LossScale()`. Without `loss_fn`,
+                losses are scaled only if this is given.
             batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
                 batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
-                (`shards="devices"`), and exchanges statistics twice per layer.
-            mean_buffers: names of buffers that become their mean over the shards. Buffers of batch normalization do so
-                anyway. All other buffers must be the same after every shard.
+                (`shards="devices"`), and performs two collective operations per layer.
+            mean_buffers: names of buffers to average over the shards. Batch normalization statistics are always
+                averaged. All other buffers must be the same after every shard.
             also: modules that the loss calls besides the model, such as a teacher. Their buffers are treated like those
                 of the model. Models of other steps of the run need not be listed.
             capture: execute the step as one CUDA graph, with the same bits. On a GPU this is several times as fast for
                 models whose operations are short. The model must not wait for the device, nor have shapes that depend
-                on values. Its Python code runs only while a graph is captured, which happens for each batch size and
-                each setting of the optimizer. Steps before that, and those whose number is a power of two, are executed
-                both ways and compared. On a GPU, optimizers that have the option need `capturable=True`. On CPUs,
-                `capture` has no effect.
+                on values. Its Python code runs only while a graph is captured, which happens for each combination of
+                batch size and optimizer settings. For each combination, the first step runs without a graph. The steps
+                number 2, 4, 8, ... run both ways, and the results are compared. On a GPU, optimizers that have the
+                option need `capturable=True`. On CPUs, `capture` has no effect.
 
         Raises:
             TypeError: `model` is not a torch.nn.Module.
             ValueError: this was called inside a loop over `run.epochs`; a parameter is on another device, belongs to
-                another model, or is uninitialized; the model is in a wrapper; the optimizer calls the loss itself; an
-                option has a wrong value, or cannot be combined with the others.
+                another model, or is uninitialized; the model is in a wrapper; the optimizer needs a closure, such as
+                LBFGS, and `loss_fn` is given; an option has a wrong value, or cannot be combined with the others.
         """
-        self._loop.check("run.step")
+        self._shard_loop_guard.check("run.step")
         if self._plan.position.is_in_epochs:
             raise ValueError(
-                "run.step was called inside a loop over run.epochs. A resumed run skips epochs, so it would make fewer "
-                "steps, and its random numbers and checkpoints would be those of other steps.\n"
+                "run.step was called inside a loop over run.epochs. A resumed run skips epochs, so it would create "
+                "fewer step objects, and would assign random numbers and checkpoint states to the wrong ones.\n"
                 "  wrong:  for epoch in run.epochs(9): step = run.step(model, optimizer, loss_fn); ...\n"
                 "  right:  step = run.step(model, optimizer, loss_fn)\n"
-                "          for epoch in run.epochs(9): ...             # another step before another such loop"
+                "          for epoch in run.epochs(9): ...             # create further steps before the next loop"
             )
         if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
             raise TypeError(
@@ -245,17 +245,17 @@ class Run:
                 "  right:  run.step(nn.ModuleList([encoder, head]), optimizer, loss_fn)"
             )
         # Only a step without loss_fn takes several. The checks below reject other types.
-        models: list[Any] = _several(model) if loss_fn is None else [model]
-        optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
+        models: list[Any] = _as_list(model) if loss_fn is None else [model]
+        optimizers: list[Any] = _as_list(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
             options = {"clip_norm": clip_norm, "autocast": autocast, "batch_norm": batch_norm}
             check_manual_step(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
         for opt in optimizers:
-            check_optimizer(opt, list(whole.parameters()), has_closure=loss_fn is None)
-        in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
-        check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
+            check_optimizer(opt, list(whole.parameters()), allow_closure=loss_fn is None)
+        scales_loss = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
+        check_precision(torch.float16 if scales_loss else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
         check_clip_norm(clip_norm)
         captures = capture and self.device.type in GRAPHS
@@ -271,7 +271,7 @@ class Run:
             known.add_modules({f"the model of step {number}": whole})
             replica.add_modules({f"the model of step {known_number}": known.model})
         check_same_model(self._team, replica.modules)
-        scale = (loss_scale or LossScale()) if in_float16 else None
+        scale = (loss_scale or LossScale()) if scales_loss else None
         allow_slices = loss_fn is not None and clip_norm is None and not scale
         step_optimizers = [
             self._step_optimizers.add(replica.params, opt, allow_slices=allow_slices) for opt in optimizers
@@ -283,11 +283,11 @@ class Run:
             self._team,
             self._team.sums(replica.params, step_optimizers[0]),
             number=number,
-            progress_line=self._line,
+            progress_line=self._progress_line,
             verifier=Verifier(
                 self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),
-            guard=self._loop,
+            guard=self._shard_loop_guard,
             loss_scale=scale,
         )
         step: Step | ManualStep
@@ -311,8 +311,8 @@ class Run:
 
     def _epochs(self, count: int) -> Iterator[int]:
         for epoch in self._plan.position.epochs(count):
-            self._state.reach(in_pass=False)
-            self._line.epoch(epoch, count)
+            self._state.restore_random_state_if_due(in_pass=False)
+            self._progress_line.epoch(epoch, count)
             yield epoch
 
     def batches(
@@ -327,17 +327,20 @@ class Run:
         """Yield the global batches of one pass over a data set, in an order that is drawn from (seed, epoch).
 
         Args:
-            data: a tuple of tensors or NumPy arrays, or a TensorDataset. These are read with one indexing operation per
-                shard. Or a data set with `len(data)` and `data[index]`. Or an IterableDataset, which must give the same
-                samples in every iteration, because every process iterates it as a whole.
+            data: one of
+
+                - tensors, NumPy arrays (or a tuple of them), or a TensorDataset: one indexing operation per shard.
+                - a map-style data set with `len(data)` and `data[index]`.
+                - an IterableDataset. It must yield the same samples in every iteration, because every process iterates
+                  all of it.
             batch_size: number of samples of the global batch, over all devices.
             shuffle: True by default. Not supported for an IterableDataset, which has its own order.
             drop_last: omit an incomplete last batch.
-            loader: options of torch's DataLoader. None of them changes the batches of a data set.
+            loader: options of torch's DataLoader. Except for collate_fn, they do not change the batches.
 
                 - collate_fn: collates the samples of one shard.
-                - num_workers: worker processes of each process of the run, by default 0. A job of a pool has at most
-                  one per CPU of its lease that does not train. An IterableDataset has at most one.
+                - num_workers: worker processes of each process of the run, by default 0. In a pool job, also lease one
+                  CPU per worker. Ignored for tensors and arrays. An IterableDataset has at most one.
                 - prefetch_factor: 2 by default. Workers read num_workers * prefetch_factor batches ahead.
                 - pin_memory: with False, batches are not copied to a GPU ahead of the step.
                 - persistent_workers: keep the workers, with their copy of the data set, for the next pass over it.
@@ -357,28 +360,28 @@ class Run:
         options = LoaderOptions(**loader)
         size = check_whole_number("batch_size", batch_size, least=1)
         batches: Any = self._stream if isinstance(data, IterableDataset) else self._batches
-        return self._reaching(batches(data, size, shuffle, drop_last, options))
+        return self._restoring_random_state(batches(data, size, shuffle, drop_last, options))
 
     def _batches(
         self, data: Any, size: int, shuffle: bool | None, drop_last: bool, options: LoaderOptions
     ) -> Iterator[Batch]:
         reader = self._loaders.check_once(reader_of(data, options.collate_fn), data)
         length = len(reader)
-        started = self._plan.position.begin_pass(length)
-        self._line.begin_pass(length, length if started.is_finished else started.done)
-        first, shards = started.done, self.shards
+        data_pass = self._plan.position.begin_pass(length)
+        self._progress_line.begin_pass(length, length if data_pass.is_finished else data_pass.done)
+        first, shards = data_pass.done, self.shards
 
         def requests() -> Iterator[dict[int, range]]:
             for start in range(first, length, size):
-                if (batch := started.range_at(start, size, drop_last)) is not None:
+                if (batch := data_pass.range_at(start, size, drop_last)) is not None:
                     ranges = cut_range(batch, shards)
                     yield {shard: ranges[shard] for shard in self._own_shards() if ranges[shard]}
 
         source = PassReader(
-            reader, length, started.key.fold_in("reading"), started.key if shuffle is not False else None
+            reader, length, data_pass.key.fold_in("reading"), data_pass.key if shuffle is not False else None
         )
         fetch = self._loaders.fetch(source, data, requests(), options)
-        return iterate_batches(started, size, shards, source, fetch, drop_last=drop_last)
+        return iterate_batches(data_pass, size, shards, source, fetch, drop_last=drop_last)
 
     def _own_shards(self) -> range:
         return assign(self.shards, self._team.size)[self._team.index]
@@ -390,37 +393,38 @@ class Run:
             raise ValueError(
                 "an IterableDataset has its own order, is read by at most one worker, and starts in a new worker in "
                 "each pass: shuffle, persistent_workers and num_workers above 1 are not supported.\n"
-                "To shuffle, draw global random numbers in its __iter__: they are derived from (seed, epoch)."
+                "To shuffle, use the global generators of torch, numpy or random in its __iter__: they are seeded from "
+                "(seed, epoch)."
             )
-        started = self._plan.position.begin_pass(None)
-        self._line.begin_pass(None, started.done)
+        data_pass = self._plan.position.begin_pass(None)
+        self._progress_line.begin_pass(None, data_pass.done)
 
         def new_reader() -> StreamReader:
             collate_fn = options.collate_fn or default_collate
-            return StreamReader(data, collate_fn, started, size=size, drop_last=drop_last, num_shards=self.shards)
+            return StreamReader(data, collate_fn, data_pass, size=size, drop_last=drop_last, num_shards=self.shards)
 
         fetch = self._loaders.fetch_stream(new_reader, self._own_shards, options)
-        return iterate_stream(started, size, self.shards, new_reader(), fetch, drop_last=drop_last)
+        return iterate_stream(data_pass, size, self.shards, new_reader(), fetch, drop_last=drop_last)
 
-    def _reaching(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _restoring_random_state(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:
-            self._state.reach(in_pass=True)
+            self._state.restore_random_state_if_due(in_pass=True)
             yield batch
 
     def mean(
         self,
-        fn: evaluation.Measure,
+        fn: evaluation.Metric,
         model: nn.Module,
         data: Data,
         *,
         batch_size: int = 1024,
         **loader: Unpack[LoaderArguments],
     ) -> float:
-        """Return the mean of a measure over a data set, in evaluation mode and without gradients.
+        """Return the mean of a metric over a data set, in evaluation mode and without gradients.
 
         Args:
-            fn: called as `fn(model, *batch)`. Returns one value per sample, or `(values, counts)`, whose sums are
-                divided. Integers and booleans are added exactly.
+            fn: called as `fn(model, *batch)`. Returns one value per sample, or `(values, counts)`; the mean is
+                sum(values) / sum(counts). Integers and booleans are added exactly.
             batch_size: number of samples of each call. The last bits of a mean of floats depend on it.
             loader: options of torch's DataLoader, see `batches`.
 
@@ -433,20 +437,20 @@ class Run:
 
     def sum(
         self,
-        fn: evaluation.Measure,
+        fn: evaluation.Metric,
         model: nn.Module,
         data: Data,
         *,
         batch_size: int = 1024,
         **loader: Unpack[LoaderArguments],
     ) -> float:
-        """Return the sum of a measure over a data set, see `mean`. The sum of integers is an int."""
+        """Return the sum of a metric over a data set, see `mean`. The sum of integers is an int."""
         return self._sums(fn, model, data, batch_size, LoaderOptions(**loader))[0]
 
     def _sums(
-        self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, options: LoaderOptions
+        self, fn: evaluation.Metric, model: nn.Module, data: Data, batch_size: int, options: LoaderOptions
     ) -> tuple[float, float]:
-        self._loop.check("run.mean or run.sum")
+        self._shard_loop_guard.check("run.mean or run.sum")
         size = check_whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
         reader = reader_of(data, options.collate_fn)
@@ -458,7 +462,7 @@ class Run:
         def fetch(own: range) -> Fetch:
             return self._loaders.fetch(source, data, [{0: chunks[index]} for index in own], options)
 
-        return evaluation.sums(
+        return evaluation.sum_and_count(
             fn,
             model,
             chunks,
@@ -467,7 +471,7 @@ class Run:
             key=key,
             team=self._team,
             generators=generators_of(self.device),
-            watch=self._line.record_evaluation,
+            on_progress=self._progress_line.record_evaluation,
         )
 
     def gather(self, value: Any) -> list[Any]:
@@ -476,20 +480,20 @@ class Run:
         Args:
             value: any object that can be pickled. A function or method is called, and its result is gathered. It is
                 called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change. Other
-                callable objects, such as metrics and `functools.partial`, are gathered themselves.
+                callable objects, such as metrics and `functools.partial`, are gathered as values and not called.
 
         >>> import fanwise
         >>> fanwise.here().gather(lambda: 7)
         [7]
         """
-        self._loop.check("run.gather")
+        self._shard_loop_guard.check("run.gather")
         return user_collectives.gather(self._team, "gathers", value)
 
     def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
         """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
 
-        Blocks until all processes call it. Tensors are pickled, so use this for measures and not for gradients. Sums
-        are added along a tree over the ranks, so the bits depend only on the number of processes.
+        Blocks until all processes call it. Tensors are pickled, so use this for metrics, not for gradients. Values
+        are reduced along a binary tree over the ranks, so the bits depend only on the number of processes.
 
         Args:
             tensor: has the same type and shape in all processes. Or a function that returns the tensor, see `gather`.
@@ -503,24 +507,25 @@ class Run:
         >>> fanwise.here().all_reduce(torch.tensor([1, 2]))
         tensor([1, 2])
         """
-        self._loop.check("run.all_reduce")
+        self._shard_loop_guard.check("run.all_reduce")
         return user_collectives.all_reduce(self._team, tensor, op)
 
     def barrier(self) -> None:
         """Block until all processes call it."""
-        self._loop.check("run.barrier")
+        self._shard_loop_guard.check("run.barrier")
         user_collectives.gather(self._team, "waits at a barrier", None)
 
     def report(self, **metrics: Any) -> None:
         """Append values to `run.rows`.
 
-        In a trial, also report them to the tuner, once for all processes. Blocks until the tuner has decided.
+        In a trial, also report them to the tuner, once for all processes. Blocks until the tuner decides whether the
+        trial continues.
 
         Raises:
             TrialStopped: the tuner stops the trial.
             TypeError: a value is neither a number nor a string. ValueError: there are no values.
         """
-        self._loop.check("run.report")
+        self._shard_loop_guard.check("run.report")
         values = plain_metrics(metrics)
         self.rows.append(values)
         report_together(self._team, self._monitor, len(self.rows), values)
@@ -543,11 +548,11 @@ class Run:
             self._state.keep(name, value)
 
     def save(self, path: P, *, wait: bool = False) -> P:
-        """Write a checkpoint in the background, and return the path. All processes call this, and process 0 writes.
+        """Write a checkpoint in the background, and return the path.
 
-        The state is copied before this returns. The new file replaces an old one as a whole. `fanwise.run` returns
-        after the checkpoint is written. A run that fails waits up to 30 s for the checkpoint. An error is raised by the
-        next `save`, or at the end of the run.
+        Every process must call it. Only process 0 writes. The state is copied before this returns. An existing file is
+        replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to 30 s
+        for the checkpoint. An error is raised by the next `save`, or at the end of the run.
 
         A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
         it was saved after that loop, the run continues with the next epoch.
@@ -559,9 +564,9 @@ class Run:
         Raises:
             ValueError, NotInstalled: fsspec does not have the file system, or the URL is memory:// and the run has
                 several processes.
-            OSError, CheckpointError: the previous checkpoint could not be written, or this one with `wait`.
+            OSError, CheckpointError: the previous checkpoint could not be written, or, with wait=True, this one.
         """
-        self._loop.check("run.save")
+        self._shard_loop_guard.check("run.save")
         location = location_of(path)
         if is_in_process_memory(location) and not isinstance(self._team, Alone):
             raise ValueError(
@@ -583,10 +588,11 @@ class Run:
 
         Args:
             path: a file, or a URL for fsspec.
-            weights_only: False allows kept objects of any type, and executes code in the file when it loads them.
+            weights_only: False allows kept objects of any type. Loading then unpickles them, which can execute code in
+                the file, so use it only with trusted files.
 
         Raises:
-            FileNotFoundError: the file does not exist. CheckpointError: the file system of the URL refuses.
+            FileNotFoundError: the file does not exist. CheckpointError: the file system of the URL cannot be accessed.
             ValueError: the file is not a checkpoint, an epoch or pass has started, or `fanwise.run` was given other
                 shards, threads, seed or reduce.
         """
@@ -595,5 +601,5 @@ class Run:
         self._state.adopt(checkpoint_file.read_checkpoint(path, weights_only), path)
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) else [value]

@@ -1,4 +1,4 @@
-"""`run.mean` and `run.sum`: the mean and sum of a measure over a data set. Every sample is counted once.
+"""`run.mean` and `run.sum`: the mean and sum of a metric over a data set. Every sample is counted once.
 
     data set -> chunks of `batch_size`, in order -> fn(model, *chunk) -> sums and counts -> one division
 
@@ -23,11 +23,11 @@ from .rng import isolated_generators, seed_generators
 from .step.losses import check_rows
 from .step.tree import assign
 
-Measure = Callable[..., Any]  # called with the model and the items of a batch; returns one value per sample
+Metric = Callable[..., Any]  # called as fn(model, *batch); returns one value per sample, or (values, counts)
 
 
-def sums(
-    fn: Measure,
+def sum_and_count(
+    fn: Metric,
     model: nn.Module,
     chunks: Sequence[range],
     source: PassReader,
@@ -36,37 +36,39 @@ def sums(
     key: Key,
     team: Team,
     generators: Sequence[torch.Generator],
-    watch: Callable[[float], None],
+    on_progress: Callable[[float], None],
 ) -> tuple[float, float]:
-    """Return the sum of the values of a measure, and their number. Blocks until all processes call it.
+    """Return the sum of the values and the sum of the counts. Without counts, each value counts 1.
 
-    Each process measures consecutive chunks. The sums of all chunks are added in the order of the data.
+    Each process evaluates consecutive chunks. The sums of all chunks are added in the order of the data. Blocks until
+    all processes call it.
 
     Args:
         chunks: the samples of each call of `fn`.
-        source: reads the samples of a chunk.
-        fetch: returns the `Fetch` of the chunks with the given indices.
-        watch: called with the fraction of this process's chunks that is finished, and with 1 at the end, also after an
-            error.
+        source: reads a chunk in this process if no worker has loaded it.
+        fetch: starts the workers for the chunks with these indices.
+        on_progress: called with the finished fraction of this process's chunks. Always called with 1 at the end, even
+            after an error.
     """
 
-    def measure() -> list[tuple[float, float]]:
-        own = assign(len(chunks), team.size)[team.index]
+    @torch.no_grad()
+    def evaluate_chunks() -> list[tuple[float, float]]:
+        own_chunks = assign(len(chunks), team.size)[team.index]
         results: list[tuple[float, float]] = []
         try:
-            with evaluation_mode(model), torch.no_grad(), closing(fetch(own)) as data, isolated_generators(generators):
-                for index in own:
-                    watch((index - own.start) / len(own))
+            with evaluation_mode(model), closing(fetch(own_chunks)) as fetcher, isolated_generators(generators):
+                for index in own_chunks:
+                    on_progress((index - own_chunks.start) / len(own_chunks))
                     samples = chunks[index]
-                    data.start_batch(index)
-                    content = data.shard(index, 0, partial(source.read, samples))
+                    fetcher.start_batch(index)
+                    content = fetcher.shard(index, 0, partial(source.read, samples))
                     seed_generators(key.fold_in(samples.start), generators)
-                    results.append(_measured(fn(model, *as_arguments(content)), len(samples)))
+                    results.append(_sum_and_count_of_chunk(fn(model, *as_arguments(content)), len(samples)))
         finally:
-            watch(1)
-        return [result for gathered in team.gather("measures", results) for result in gathered]
+            on_progress(1)
+        return [result for peer_results in team.gather("evaluates", results) for result in peer_results]
 
-    values, counts = zip(*team.together(measure), strict=True)
+    values, counts = zip(*team.together(evaluate_chunks), strict=True)
     return sum(values), sum(counts)
 
 
@@ -77,8 +79,8 @@ def mean(total: float, count: float) -> float:
     return total / count
 
 
-def _measured(result: Any, samples: int) -> tuple[float, float]:  # Any: returned by the user's function
-    """Return the sum of the values of one chunk, and their number. The sum of integers is an integer."""
+def _sum_and_count_of_chunk(result: Any, samples: int) -> tuple[float, float]:  # Any: returned by the user's function
+    """Return the sum of the values of one chunk and the sum of its counts. The sum of integers is an integer."""
     if isinstance(result, tuple) and len(result) == 2:
         return _sum(result[0]), _sum(result[1])
     value = _sum(result)
@@ -94,7 +96,7 @@ def _sum(values: Any) -> float:  # Any: returned by the user's function
         )
     if values.is_complex():
         raise TypeError(
-            f"fn returned a tensor of {values.dtype}, but a measure must be real.\n"
+            f"fn returned a tensor of {values.dtype}, but a metric must be real.\n"
             f"Return values.real, values.imag or values.abs()."
         )
     total: float = values.sum(dtype=torch.float64 if values.is_floating_point() else torch.int64).item()

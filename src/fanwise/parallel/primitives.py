@@ -48,8 +48,8 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
         X_parts, y_parts = split_batch(X, y, ["cuda:0", "cuda:1"])
 
     With n rows and k devices, the first n % k parts have one row more than the others. If there are fewer rows than
-    devices, the last parts are empty. A part on the device of the tensor is a view. All parts are differentiable. A
-    pinned tensor is copied to a GPU asynchronously, so do not overwrite it before the GPU has read it.
+    devices, the last parts are empty. A part is a view if it stays on the tensor's device. All parts are
+    differentiable. A pinned tensor is copied to a GPU asynchronously: do not overwrite it before the GPU has read it.
 
     Args:
         arguments: one or more tensors with the same number of rows, followed by the list of devices.
@@ -76,16 +76,16 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
 def allreduce(tensors: Sequence[Tensor], algorithm: AlgorithmName = "root") -> list[Tensor]:
     """Sum tensors, one per device, and store the sum in all of them, in place. Return them as a list.
 
-    For k tensors of S bytes, a, b, c, d and e:
+    Bytes for k tensors of S bytes each, and order of additions for five tensors a to e:
 
-        algorithm   bytes over the busiest link   additions of each element
-        root        (k - 1) S                     (((a + b) + c) + d) + e
-        tree        log2(k) S                     ((a + b) + (c + d)) + e, the tree of the shards of `fanwise.run`
-        owner       (k - 1) / k S                 as tree: device j adds slice j of all tensors
-        ring        (k - 1) / k S                 slice 1: (((b + c) + d) + e) + a, slice 2: (((c + d) + e) + a) + b ...
+        algorithm   bytes into the busiest device, per phase   order of additions
+        root        (k - 1) S                                  (((a + b) + c) + d) + e
+        tree        log2(k) S                                  ((a + b) + (c + d)) + e, as `fanwise.run` adds shards
+        owner       (k - 1) / k S                              as tree: device j adds slice j of all tensors
+        ring        (k - 1) / k S                              slice 0: (((a + b) + c) + d) + e, slice 1: (((b + ...
 
-    The bytes are sent twice: for the sum, and to distribute it. The last bits of the sum depend on `algorithm` and k,
-    but not on the devices. Does not wait for accelerators to finish.
+    There are two phases with these bytes each: adding, and distributing the sum. The last bits of the sum depend on
+    `algorithm` and k, but not on the devices. Does not wait for accelerators to finish.
 
     Args:
         tensors: dense tensors of one shape and type. No two of them share memory.
@@ -120,8 +120,8 @@ def _by_root(tensors: Sequence[Tensor]) -> None:
 
 def _by_tree(tensors: Sequence[Tensor]) -> None:
     _add_along_tree(tensors)
-    for source, target in reversed(_tree(len(tensors))):
-        tensors[source].copy_(tensors[target])
+    for child, parent in reversed(_tree_additions(len(tensors))):
+        tensors[child].copy_(tensors[parent])
 
 
 def _by_owner(tensors: Sequence[Tensor]) -> None:
@@ -135,7 +135,7 @@ def _by_owner(tensors: Sequence[Tensor]) -> None:
         _add_along_tree(values)
     for owner, target in pairs:
         slices[target][owner].copy_(gathered[owner][0])
-    _store(tensors, slices)
+    _write_back_slices(tensors, slices)
 
 
 def _by_ring(tensors: Sequence[Tensor]) -> None:
@@ -148,22 +148,22 @@ def _by_ring(tensors: Sequence[Tensor]) -> None:
         for source in range(count):
             part = (source + 1 - step) % count
             slices[(source + 1) % count][part].copy_(slices[source][part])
-    _store(tensors, slices)
+    _write_back_slices(tensors, slices)
 
 
 _Algorithm = Callable[[Sequence[Tensor]], None]
 _ALGORITHMS: dict[str, _Algorithm] = {"root": _by_root, "owner": _by_owner, "ring": _by_ring, "tree": _by_tree}
 
 
-def _tree(count: int) -> list[tuple[int, int]]:
-    """Return the additions along the tree as (source, target), in order. The sum is at index 0."""
+def _tree_additions(count: int) -> list[tuple[int, int]]:
+    """Return the additions along the tree as (child, parent), in order. The sum is at index 0."""
     steps = [1 << level for level in range(max(count - 1, 0).bit_length())]
-    return [(target + step, target) for step in steps for target in range(0, count - step, 2 * step)]
+    return [(parent + step, parent) for step in steps for parent in range(0, count - step, 2 * step)]
 
 
 def _add_along_tree(values: Sequence[Tensor]) -> None:
-    for source, target in _tree(len(values)):
-        values[target].add_(values[source].to(values[target].device))
+    for child, parent in _tree_additions(len(values)):
+        values[parent].add_(values[child].to(values[parent].device))
 
 
 def _slices(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -171,7 +171,7 @@ def _slices(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return [list(tensor.reshape(-1).split_with_sizes(sizes)) for tensor in tensors]
 
 
-def _store(tensors: Sequence[Tensor], slices: Sequence[Sequence[Tensor]]) -> None:
+def _write_back_slices(tensors: Sequence[Tensor], slices: Sequence[Sequence[Tensor]]) -> None:
     for tensor, parts in zip(tensors, slices, strict=True):
         if not tensor.is_contiguous():  # the slices belong to a copy
             tensor.copy_(torch.cat(list(parts)).view(tensor.shape))
@@ -191,10 +191,13 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
             hint = ": a parameter has no .grad if no loss used it; leave such parameters out" if tensor is None else ""
             raise TypeError(f"tensor {index} is {type(tensor).__name__}{hint}")
         if tensor.layout is not torch.strided or tensor.dtype is torch.bool:
-            raise TypeError(f"tensor {index} is {tensor.layout}, {tensor.dtype}; allreduce adds dense numbers")
+            raise TypeError(
+                f"tensor {index} is {tensor.layout}, {tensor.dtype}; allreduce needs dense tensors of a numeric type"
+            )
         if (tensor.shape, tensor.dtype) != (tensors[0].shape, tensors[0].dtype):
             kinds = [f"{x.dtype} {tuple(x.shape)}" for x in (tensor, tensors[0])]
             raise ValueError(f"tensor {index} is {kinds[0]}, but tensor 0 is {kinds[1]}")
     addresses = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
     if len(set(addresses)) < len(addresses):
-        raise ValueError("two of the tensors share memory, as x and x.to(x.device). Use fanwise.parallel.replicate.")
+        hint = "x.to(x.device) returns x itself; use fanwise.parallel.replicate for copies."
+        raise ValueError(f"two of the tensors share memory. {hint}")

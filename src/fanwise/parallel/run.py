@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
-from ..base.errors import WorkerLostError
+from ..base.errors import NotSendableError, WorkerLostError
 from ..base.text import counted
+from ..links.codec import dumps_whole, loads
 from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
@@ -34,8 +35,7 @@ from .launch.pools import pool_for
 from .launch.settings import Settings, default_backend
 from .process_settings import run_environment
 from .progress import Display, RankStatus, function_name
-from .user_collectives import copy_of_result
-from .validation.arguments import check_name, check_seconds, check_whole_number
+from .validation.arguments import check_one_of, check_seconds, check_whole_number
 
 if TYPE_CHECKING:
     from ..pool.cluster.engine import ClusterEngine
@@ -96,7 +96,7 @@ def run(
         restarts: how many times the run may start again after a loss has ended an attempt. It continues from its last
             checkpoint, or from the beginning if there is none, with the same bits. On a cluster it uses the hosts that
             are left. Reports are not repeated. Not allowed under a launcher, which restarts processes itself.
-        step_timeout_s: how many seconds the others wait for a process that does not come to the next exchange, because
+        step_timeout_s: how many seconds the others wait for a process that does not reach the next operation, because
             it is stopped, stuck in a file system, or deadlocked. After that time the process counts as lost, and an
             error or a warning shows its stack. Choose a time well above that of the longest step, evaluation, or work
             between steps. Until the first step has ended, the limit is ten times as long, at least a minute. Time in
@@ -129,14 +129,14 @@ def run(
             f"fanwise.run got a {type(train).__name__}, not a function.\n"
             f"  wrong:  fanwise.run(train(run))\n  right:  fanwise.run(train)"
         )
-    check_name("reduce", reduce, REDUCE)
-    check_name("on_loss", on_loss, ON_LOSS)
+    check_one_of("reduce", reduce, REDUCE)
+    check_one_of("on_loss", on_loss, ON_LOSS)
     if step_timeout_s is not None:
         step_timeout_s = check_seconds("step_timeout_s", step_timeout_s)
     verify = check_whole_number("verify", verify, least=0)
     restarts = check_whole_number("restarts", restarts, least=0)
     arguments = {"shards": shards, "seed": seed, "threads": threads}
-    fixed = frozenset(name for name, value in arguments.items() if value is not None)
+    explicit_settings = frozenset(name for name, value in arguments.items() if value is not None)
     threads = 1 if threads is None else threads
     is_exact = reduce != "fast"
     if (process := launched()) is not None:
@@ -144,8 +144,8 @@ def run(
         device = device_of(process, devices)
         plan = _plan(_shards(shards, process.size, warns=process.rank == 0), threads, seed, reduce)
         with join_team(process.world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
-            team.agree_on(plan, fixed)
-            launched_run = Run(plan, device, team=team, fixed=fixed, verify=verify)
+            team.agree_on(plan, explicit_settings)
+            launched_run = Run(plan, device, team=team, explicit_settings=explicit_settings, verify=verify)
             return _train_here(train, launched_run, resume, Display(progress) if process.rank == 0 else None, is_exact)
     cluster = None if pool is None else pool.cluster
     run_devices = (
@@ -155,11 +155,19 @@ def run(
     )
     plan = _plan(_shards(shards, len(run_devices), warns=resume is None), threads, seed, reduce)
     # The settings of a checkpoint were chosen when its run began.
-    notice = "" if resume is not None or "threads" in fixed else _notice(run_devices, plan.shards, usable_cpus())
+    notice = (
+        "" if resume is not None or "threads" in explicit_settings else _notice(run_devices, plan.shards, usable_cpus())
+    )
     display = Display(progress, notice)
     if len(run_devices) == 1 and pool is None:
-        result = _train_here(train, Run(plan, run_devices[0], fixed=fixed, verify=verify), resume, display, is_exact)
-        return copy_of_result(result, function_name(train))
+        result = _train_here(
+            train,
+            Run(plan, run_devices[0], explicit_settings=explicit_settings, verify=verify),
+            resume,
+            display,
+            is_exact,
+        )
+        return _round_trip_result(result, function_name(train))
     with closing(display):
         used_pool, names, gpu_names = pool_for(run_devices, is_named=not isinstance(devices, int | str), pool=pool)
         settings = Settings(
@@ -170,7 +178,7 @@ def run(
             shards=plan.shards,
             threads=plan.threads,
             seed=plan.seed,
-            fixed=fixed,
+            explicit_settings=explicit_settings,
             resume=None if resume is None else _path_for_others(resume),
             on_loss=on_loss,
             step_timeout_s=step_timeout_s,
@@ -270,6 +278,19 @@ def _train_here(
             return train(run)
 
 
+def _round_trip_result(result: R, name: str) -> R:
+    """Pickle and unpickle the result, so that it is the same whether or not the function ran in another process."""
+    try:
+        pickled = dumps_whole(result)
+    except Exception as error:
+        raise NotSendableError(
+            f"{name} returned a {type(result).__name__} that cannot be sent back: {error}.\n"
+            f"Return plain values, arrays, or a state_dict."
+        ) from error
+    unpickled: R = loads(pickled)
+    return unpickled
+
+
 def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
     """Return a run on one CPU device in the current process: `train(fanwise.here())`.
 
@@ -281,7 +302,7 @@ def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
     """
     plan = _plan(shards, torch.get_num_threads(), seed)
     seed_everything(plan.seed)
-    return Run(plan, torch.device("cpu"), fixed=frozenset() if seed is None else frozenset(["seed"]))
+    return Run(plan, torch.device("cpu"), explicit_settings=frozenset() if seed is None else frozenset(["seed"]))
 
 
 def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:

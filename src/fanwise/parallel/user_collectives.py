@@ -1,14 +1,14 @@
-"""`run.gather`, `run.all_reduce` and `run.barrier`: exchanges between the processes of a run.
+"""`run.gather`, `run.all_reduce` and `run.barrier`: collective operations that programs call.
 
 Unlike `run.mean` and `run.sum`, their results depend on the number of processes.
 
-If a process is lost meanwhile, the others exchange again without it. If the operand is a function, it is called again,
-so that it can divide the work among the remaining processes.
+If a process is lost during the operation, the remaining processes repeat it. An operand that is a function is called
+again, so that it can redivide the work.
 """
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +16,9 @@ from torch import Tensor
 from ..base.errors import NotSendableError
 from ..links.codec import dumps_whole, loads
 from .comm.team import Team
-from .step.tree import Node, total
-from .validation.arguments import check_name
+from .step.tree import Node, tree_reduce
+from .validation.arguments import check_one_of
 
-T = TypeVar("T")
 Op = Literal["sum", "mean", "min", "max"]
 _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -33,48 +32,35 @@ def gather(team: Team, operation: str, value: Any) -> list[Any]:
     """Return copies of the values of all processes, by rank. See `Run.gather`.
 
     Args:
-        operation: what this process does, for messages, such as "gathers".
+        operation: verb for error messages, such as "gathers".
     """
-    packed = team.together(lambda: team.gather(operation, _packed(_evaluated(value))))
-    return [loads(value) for value in packed]
+    pickles = team.together(lambda: team.gather(operation, _pickle(_call_if_function(value))))
+    return [loads(value) for value in pickles]
 
 
-def _evaluated(value: Any) -> Any:
+def _call_if_function(value: Any) -> Any:
     # Not `callable`: modules and metrics are values, although they can be called.
     return value() if inspect.isroutine(value) else value
 
 
-def _packed(value: Any) -> bytes:
+def _pickle(value: Any) -> bytes:
     try:
         return dumps_whole(value)
     except Exception as error:
         raise NotSendableError(
-            f"a {type(value).__name__} that was given to the other processes cannot be pickled: {error}.\n"
-            f"Use numbers, tensors, lists and dicts."
+            f"run.gather and run.all_reduce cannot send a {type(value).__name__} to the other processes, because "
+            f"it cannot be pickled: {error}.\nUse numbers, tensors, lists and dicts."
         ) from error
-
-
-def copy_of_result(value: T, name: str) -> T:
-    """Copy the result of a training function as if another process had sent it. `name`: name of the function."""
-    try:
-        packed = dumps_whole(value)
-    except Exception as error:
-        raise NotSendableError(
-            f"{name} returned a {type(value).__name__} that cannot be sent back: {error}.\n"
-            f"Return plain values, arrays, or a state_dict."
-        ) from error
-    result: T = loads(packed)
-    return result
 
 
 def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Tensor:
     """See `Run.all_reduce`."""
-    check_name("op", op, tuple(_OPERATORS))
+    check_one_of("op", op, tuple(_OPERATORS))
     device = torch.device("cpu")
 
     def operand() -> Tensor:
         nonlocal device
-        value = _evaluated(tensor)
+        value = _call_if_function(tensor)
         _check_operand(value, op)
         device = value.device
         on_host: Tensor = value.detach().cpu()
@@ -88,7 +74,7 @@ def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Ten
             f"Pass tensors of the same type and shape in all processes, or use run.gather."
         )
     nodes = [Node(rank, rank + 1, value) for rank, value in enumerate(operands)]
-    result: Tensor = total(nodes, len(operands), _OPERATORS[op])
+    result: Tensor = tree_reduce(nodes, len(operands), _OPERATORS[op])
     return (result / len(operands) if op == "mean" else result).to(device)
 
 
@@ -101,17 +87,17 @@ def _check_operand(value: Any, op: Op) -> None:
         )
     if op == "mean" and not (value.is_floating_point() or value.is_complex()):
         raise TypeError(
-            f"run.all_reduce(op='mean') got a tensor of {value.dtype}, whose mean has another type.\n"
+            f"run.all_reduce(op='mean') got a tensor of {value.dtype}, but the mean of integers is not an integer.\n"
             f"  wrong:  run.all_reduce(counts, op='mean')\n"
             f"  right:  run.all_reduce(counts) / run.world_size"
         )
-    # A single process does not call the operator, and must raise the same error as several.
-    one = torch.empty(1, dtype=value.dtype) if value.layout is torch.strided else value.detach()
+    # With one process the operator is never called, so call it here to raise the same error as with several.
+    probe = torch.empty(1, dtype=value.dtype) if value.layout is torch.strided else value.detach()
     try:
-        _OPERATORS[op](one, one)
+        _OPERATORS[op](probe, probe)
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         raise TypeError(
             f"run.all_reduce(op={op!r}) got a tensor of {value.dtype}, layout {value.layout}: torch has no "
             f"{_OPERATORS[op].__name__} for it ({error}).\n"
-            f"Convert it, for example by tensor.float(); run.gather takes it."
+            f"Convert it, for example with tensor.float(), or use run.gather, which accepts any tensor."
         ) from error

@@ -30,18 +30,18 @@ class Training:
         for loop, epochs in enumerate((2, 1)):
             for epoch in self.position.epochs(epochs):
                 for length, size in zip(self._lengths, (3, 2), strict=True):
-                    started = self.position.begin_pass(length)
-                    for samples in started.ranges(size, drop_last=False):
-                        self.step(loop, epoch, samples, started)
+                    data_pass = self.position.begin_pass(length)
+                    for samples in data_pass.ranges(size, drop_last=False):
+                        self.step(loop, epoch, samples, data_pass)
         self.saved = self.position.state()
 
-    def step(self, loop: int, epoch: int, samples: range, started: Pass) -> None:
+    def step(self, loop: int, epoch: int, samples: range, data_pass: Pass) -> None:
         if self._left == 0:
             self.saved = self.position.state()
             raise Stop
         self._left -= 1
         self.position.mark_used()
-        self.seen += [(loop, epoch, place, started.key) for place in samples]
+        self.seen += [(loop, epoch, place, data_pass.key) for place in samples]
 
 
 def run(training: Training) -> Training:

@@ -294,7 +294,7 @@ def death_of_the_last(rank: int) -> None:
 
 
 def hang_of_the_last(rank: int) -> str:
-    """It stops itself between two exchanges, and is ended when another has ended."""
+    """It stops itself between two operations, and is ended when another has ended."""
     own, said = launched(), ""
     assert own is not None
     try:

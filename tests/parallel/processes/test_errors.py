@@ -296,7 +296,7 @@ def some_report(run: Run) -> None:
 @pytest.mark.parametrize(
     ("train", "one", "other"),
     [
-        (some_evaluate, "measures", "makes step 0"),
+        (some_evaluate, "evaluates", "makes step 0"),
         (some_step_more, "has returned", "makes step 0"),
         (some_report, "has returned", "reports"),
     ],
@@ -324,7 +324,9 @@ def test_a_batch_smaller_than_the_shards_leaves_processes_without_work(pool: Poo
 
 
 def test_a_wrong_option_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"unknown on_loss='continu'; did you mean 'continue'\?"):
+    with pytest.raises(
+        ValueError, match=r"on_loss must be one of continue, stop, got 'continu'; did you mean 'continue'\?"
+    ):
         fanwise.run(small_batches, devices=2, on_loss="continu")
 
 

@@ -125,7 +125,7 @@ def test_the_error_of_one_rank_is_raised_and_names_it(pool: Pool) -> None:
     assert any("in rank 1 of 3 (pid " in note for note in raised.value.__notes__)
 
 
-def test_a_lack_of_memory_in_an_exchange_keeps_its_type(pool: Pool) -> None:
+def test_a_lack_of_memory_in_a_collective_operation_keeps_its_type(pool: Pool) -> None:
     def lacks(run: Run, step: int) -> None:
         if (run.rank, step) == (1, 1):
 

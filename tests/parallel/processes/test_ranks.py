@@ -116,8 +116,8 @@ def test_a_function_is_called_again_when_a_process_was_lost(victim: int, pool: P
 
 WRONG: dict[str, tuple[Callable[[Run], object], str]] = {
     "number": (lambda run: run.all_reduce(0.5), r"run\.all_reduce takes a tensor"),  # type: ignore[arg-type]  # wrong
-    "mean": (lambda run: run.all_reduce(torch.ones(2).int(), "mean"), "got a tensor of torch.int32, whose mean"),
-    "operator": (lambda run: run.all_reduce(X, "average"), "unknown op='average'"),  # type: ignore[arg-type]  # wrong
+    "mean": (lambda run: run.all_reduce(torch.ones(2).int(), "mean"), "got a tensor of torch.int32, but the mean"),
+    "operator": (lambda run: run.all_reduce(X, "average"), "op must be one of sum, mean, min, max, got 'average'"),  # type: ignore[arg-type]  # wrong
 }
 
 
@@ -152,6 +152,6 @@ def test_only_functions_and_methods_are_called_by_gather(devices: int, pool: Poo
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_what_cannot_be_sent_is_refused_on_one_device_too(devices: int, pool: Pool) -> None:
-    said = "a generator that was given to the other processes cannot be pickled: "
+    said = "cannot send a generator to the other processes, because it cannot be pickled: "
     with pytest.raises(NotSendableError, match=said):
         fanwise.run(lambda run: run.gather(each for each in "ab"), devices=devices, pool=pool if devices > 1 else None)

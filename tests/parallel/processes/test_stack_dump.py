@@ -69,7 +69,7 @@ def test_a_stopped_process_gets_no_signal(process: subprocess.Popen[str], stacks
 
 def test_a_missing_answer_and_an_ended_process_are_reported(stacks: StackFile) -> None:
     description = describe_process(os.getpid(), stacks, lambda number: None)
-    assert description.endswith("It does not answer with its Python stack.")
+    assert description.endswith("It wrote no Python stack within 0.5 s.")
     assert describe_process(2**22 + 1, stacks, lambda number: None) == "It has ended."
 
 

@@ -25,17 +25,17 @@ class RunState:
     """The state of a run: registered objects, plan, reports and random states.
 
     Args:
-        fixed: names of the settings that the program has set. A checkpoint must have the same values for them.
+        explicit_settings: names of the settings that the caller passed. They must equal those of a checkpoint.
         device: device of the run, whose random state is stored.
 
     Attributes:
         rows: reported values, oldest first.
     """
 
-    def __init__(self, plan: Plan, fixed: frozenset[str], device: torch.device) -> None:
+    def __init__(self, plan: Plan, explicit_settings: frozenset[str], device: torch.device) -> None:
         self.rows: list[dict[str, Any]] = []
         self._plan = plan
-        self._fixed = fixed
+        self._explicit_settings = explicit_settings
         self._device = device
         self._objects: dict[str, Stateful] = {}
         self._waiting: dict[str, Any] = {}  # state_dicts of objects that are not registered yet
@@ -106,7 +106,7 @@ class RunState:
     def _adopt_plan(self, stored: Mapping[str, Any], source: StrPath) -> None:
         plan = self._plan
         for name in ("shards", "threads", "seed"):
-            if name in self._fixed and stored[name] != getattr(plan, name):
+            if name in self._explicit_settings and stored[name] != getattr(plan, name):
                 raise ValueError(
                     f"the run has {name}={getattr(plan, name)}, but its checkpoint {os.fspath(source)} has "
                     f"{name}={stored[name]}. Leave out {name}=, or pass {name}={stored[name]}."
@@ -126,7 +126,7 @@ class RunState:
             plan.threads = stored["threads"]
             torch.set_num_threads(stored["threads"])
 
-    def reach(self, *, in_pass: bool) -> None:
+    def restore_random_state_if_due(self, *, in_pass: bool) -> None:
         """Restore the random states if the run has reached the position of the checkpoint.
 
         Called when an epoch begins, and with `in_pass` when a batch begins. Restoring them earlier would have no effect

@@ -1,16 +1,16 @@
 """The control block: numbers and mailboxes in shared memory, for the ranks of one machine and their supervisor.
 
-Each exchange between ranks has a sequence number. A *view* is a period with the same members: an even number. While the
+Each collective operation has a sequence number. A *view* is a period with the same members: an even number. While the
 members change, the view is the odd number in between. See shm_team.py for the protocol.
 
     view        current view
     decided     last even view, to which `members` and `committed` belong; 0 while these are written
-    committed   last exchange that all members of the previous view had reached when that view ended
+    committed   last operation that all members of the previous view had reached when that view ended
     members     ranks that take part, ascending
     ending      FAILED or STOPPED if all ranks must end, else 0
     answered    number of the last request that the supervisor has answered
 
-    per rank:   arrived        view << 32 | sequence number of its last exchange
+    per rank:   arrived        view << 32 | sequence number of its last operation
                 acknowledged   last odd view that it has seen
                 idle           1 after its training function has returned
                 writing        1 while it has checkpoints to write
@@ -112,7 +112,7 @@ class ControlBlock:
     # -- written by the ranks --------------------------------------------------------------------------------------
 
     def arrived(self, rank: int) -> tuple[int, int]:
-        """Return the view and the sequence number of the last exchange that the rank has reached."""
+        """Return the view and the sequence number of the last operation that the rank has reached."""
         number = self._numbers[_index(rank, _ARRIVED)]
         return number >> 32, number & 0xFFFFFFFF
 
@@ -120,7 +120,7 @@ class ControlBlock:
         self._set(_index(rank, _ARRIVED), view << 32 | seq)
 
     def wait_arrived(self, rank: int, seq: int) -> None:
-        """Sleep while `seq` is the last exchange of the rank, for 20 ms at most."""
+        """Sleep while `seq` is the last operation of the rank, for 20 ms at most."""
         self._wait(_index(rank, _ARRIVED), seq)
 
     def acknowledged(self, rank: int) -> int:

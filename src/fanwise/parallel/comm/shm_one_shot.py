@@ -1,10 +1,10 @@
 """The transport between CPU ranks of one machine for small models: every rank adds all nodes, and none sends a sum.
 
-With k ranks this needs k times the additions of shm_two_shot.py and k/2 times the bytes, but one exchange for each step
-instead of two. So it pays if an addition takes less time than an exchange. The bits are the same.
+With k ranks this needs k times the additions of shm_two_shot.py and k/2 times the bytes, but one collective operation
+per step instead of two. So it pays if an addition takes less time than an operation. The bits are the same.
 
 A node has two versions, one for even and one for odd sequence numbers, like the mailboxes of the control block: before
-a rank overwrites a version, all other ranks have arrived at the exchange between, and so have finished reading.
+a rank overwrites a version, all other ranks have arrived at the operation between, and so have finished reading.
 """
 
 from collections.abc import Sequence

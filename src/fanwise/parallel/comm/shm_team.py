@@ -1,16 +1,16 @@
 """The team of CPU ranks of one machine. They share memory and survive the loss of a rank.
 
-All ranks number their exchanges alike. In an exchange each rank writes into its mailbox, marks that it has arrived at
-the sequence number, and waits until all members have arrived.
+All ranks number their collective operations alike. In an operation each rank writes into its mailbox, marks that it has
+arrived at the sequence number, and waits until all members have arrived.
 
 When a rank dies, the supervisor makes the view odd. The other ranks acknowledge the odd view when they see it, and
-arrive at no exchange from then on. After all have acknowledged, the supervisor commits the last exchange at which all
+arrive at no operation from then on. After all have acknowledged, the supervisor commits the last operation at which all
 members, also the dead ones, had arrived, and begins the next view. Ranks that had not yet noticed the change complete
-the committed exchange, because the mailboxes of the dead ranks are still readable. The ranks that are left repeat
+the committed operation, because the mailboxes of the dead ranks are still readable. The ranks that are left repeat
 everything after it.
 
-Mailboxes alternate: exchange n uses mailbox n % 2. Before a rank overwrites a mailbox, all others have arrived at the
-exchange in between, and so have read the old content.
+Mailboxes alternate: operation n uses mailbox n % 2. Before a rank overwrites a mailbox, all others have arrived at the
+operation in between, and so have read the old content.
 """
 
 import os
@@ -115,10 +115,10 @@ class SharedMemoryTeam:
 
     @property
     def next_seq(self) -> int:
-        """Sequence number of the next exchange. Memory that alternates like the mailboxes may be written before it."""
+        """Sequence number of the next operation. Memory that alternates like the mailboxes may be written before it."""
         return self._seq + 1
 
-    # -- exchanges -------------------------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------------
 
     def together(self, body: Callable[[], T]) -> T:
         while True:
@@ -138,14 +138,14 @@ class SharedMemoryTeam:
         try:
             yield attempt
         except MembershipChanged:
-            # Not to an earlier exchange: other ranks may still read the mailboxes of the committed one.
+            # Not to an earlier operation: other ranks may still read the mailboxes of the committed one.
             self._seq = self._control.committed
             attempt.is_void = True
         finally:
             self._is_within = False
 
     def gather(self, operation: str, content: Any) -> list[Any]:
-        assert self._is_within, "an exchange is part of an attempt"
+        assert self._is_within, "an operation is part of an attempt"
         slot = self.next_seq % 2
         self._control.put(self.rank, slot, pack((operation, content)))
         self.barrier()
@@ -163,7 +163,7 @@ class SharedMemoryTeam:
                 return
 
     def _wait_for(self, rank: int) -> bool:
-        """Wait until the rank arrives at this exchange. Return False if a member died after all had arrived."""
+        """Wait until the rank arrives at this operation. Return False if a member died after all had arrived."""
         control, seq = self._control, self._seq
         polls = _POLLS if self.size <= _CPUS else 0
         while True:
@@ -200,7 +200,7 @@ class SharedMemoryTeam:
             self._next = None
 
     def check_members(self) -> None:
-        """Raise MembershipChanged, RunEnded or TrialStopped if the next exchange cannot complete."""
+        """Raise MembershipChanged, RunEnded or TrialStopped if the next operation cannot complete."""
         check_ending(self._control)
         if self._next is not None or self._control.view != self._view:
             self._leave_view()
@@ -245,7 +245,7 @@ class SharedMemoryTeam:
         self._enter_next_view()
         control = self._control
         control.set_idle(self.rank, self.index != 0)
-        # No exchange follows, so ranks enter new views at different times.
+        # No operation follows, so ranks enter new views at different times.
         while self.index != 0:
             if control.ending:
                 raise RunEnded

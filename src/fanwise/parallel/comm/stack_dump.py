@@ -1,7 +1,7 @@
 """Describes what another process is doing: its state in the kernel, and its Python stacks.
 
-    in the process    install_stack_dump(path): a signal makes the process write the stacks of all threads into a file
-    from outside      describe_process(pid, stacks, send): "It waits." and the stacks
+    in the process       install_stack_dump(path): a signal makes it write the stacks of all threads into a file
+    in another process   describe_process(pid, stacks, send) returns a sentence such as "It waits." and the stacks
 
 The signal handler is that of faulthandler, in C, so it also works while native code holds the interpreter lock.
 """
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-STACK_SIGNAL = signal.SIGRTMAX - 5  # has no other use
+STACK_SIGNAL = signal.SIGRTMAX - 5  # reserved for stack dumps
 _TIMEOUT_S = 0.5
 _SETTLE_S = 0.03  # a dump is complete if the file has not grown for this time
 _MAX_LINES = 60
-_NUMBER_BYTES = 8
+_PROGRESS_BYTES = 8
 # The frames of these files and their callers are omitted, because they are the same in every process.
 _LIBRARY_FILES = (
     "/fanwise/parallel/launch/worker.py",
@@ -33,12 +33,14 @@ _STATES = {
     "D": "It waits in the kernel and cannot be interrupted, for example for a file system that does not answer",
     "T": "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {pid} continues it",
     "t": "It is stopped by a debugger",
-    "Z": "It has ended, but its parent has not collected it",
+    "Z": "It has exited, but its parent has not reaped it (zombie)",
 }
 
 
 class StackFile:
-    """A file in memory, into which one process writes its stacks and the number of its last exchange.
+    """A file in memory, into which one process writes its stacks and its progress.
+
+    Progress is the sequence number of the last collective operation that the process entered.
 
     Attributes:
         path: path with which other processes open the file.
@@ -69,10 +71,10 @@ class StackFile:
         return cls(fd, path, name)
 
     def write_progress(self, seq: int) -> None:
-        os.pwrite(self._fd, seq.to_bytes(_NUMBER_BYTES, "little"), 0)
+        os.pwrite(self._fd, seq.to_bytes(_PROGRESS_BYTES, "little"), 0)
 
     def read_progress(self) -> int:
-        return int.from_bytes(os.pread(self._fd, _NUMBER_BYTES, 0), "little")
+        return int.from_bytes(os.pread(self._fd, _PROGRESS_BYTES, 0), "little")
 
     def request_dump(self, send: Callable[[int], None]) -> str:
         """Send the signal and return the stacks. Return "" if there are none after half a second."""
@@ -107,13 +109,16 @@ def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -
         return sentence
     lines = user_frames(stacks.request_dump(send).splitlines())
     if not lines:
-        return f"{sentence} It does not answer with its Python stack."
+        return f"{sentence} It wrote no Python stack within {_TIMEOUT_S} s."
     omitted = [f"  ... and {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
     return "\n".join([sentence, *(f"  {line}" for line in lines[:_MAX_LINES]), *omitted])
 
 
 def user_frames(lines: Sequence[str]) -> list[str]:
-    """Omit the library's frames that called the user's function. `lines`: of faulthandler, most recent call first."""
+    """Return the lines without the library frames that called the user's function.
+
+    `lines`: output of faulthandler, most recent call first.
+    """
     result, is_shown = [], True
     for line in lines:
         if not line.startswith("  File"):
@@ -126,11 +131,11 @@ def user_frames(lines: Sequence[str]) -> list[str]:
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """Return the letter of the state in /proc, or "" if the process has ended, and a sentence about the state."""
+    """Return (state, sentence). `state` is the letter in /proc/<pid>/stat, or "" if the process has ended."""
     state = wait_channel = ""
     with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         state = file.read().rpartition(")")[2].split()[0]
     with suppress(OSError), open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
-        wait_channel = file.read().strip("0")
+        wait_channel = file.read().strip("0")  # 0: not blocked in the kernel
     sentence = _STATES.get(state, f"Its state is {state}" if state else "It has ended").format(pid=pid)
     return state, f"{sentence} (in {wait_channel})." if wait_channel else f"{sentence}."

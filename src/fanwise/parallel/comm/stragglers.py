@@ -1,9 +1,9 @@
 """Detects the processes of a run that hang, from the progress of each process. A state machine without a clock.
 
-Progress is the sequence number of the last exchange that a process has reached. Processes that are ahead wait for those
-with the lowest number, the stragglers. A straggler's time counts from the moment at which the last process reached the
-lowest number, so a process is not blamed for time in which it waited for others. Between two updates at most one second
-counts, because the detecting process may have been stopped itself.
+Progress is the sequence number of the last collective operation that a process has reached. Processes that are ahead
+wait for those with the lowest number, the stragglers. A straggler's time counts from the moment at which the last
+process reached the lowest number, so a process is not blamed for time in which it waited for others. Between two
+updates at most one second counts, because the detecting process may have been stopped itself.
 
 If all processes have the same number, none waits for another, but all of them may hang, for example on one file system.
 Then all count as stragglers, except for idle ones, which have returned from the training function.
@@ -55,7 +55,7 @@ class StragglerDetector:
 
         Args:
             generation: changes with the set of processes. Numbers of different generations are not comparable.
-            progress: the last exchange of each rank that takes part. Empty: no process is late.
+            progress: the last operation of each rank that takes part. Empty: no process is late.
             idle: ranks that have returned from the training function.
         """
         if not progress:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..optim.step_optimizer import StepOptimizer
 from ..step.gradients import Partial, add
-from ..step.tree import Node, total
+from ..step.tree import Node, tree_reduce
 from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, Grads, RankNode
 from .node_info import infos_of, to_device
 from .team import Team, check_total
@@ -99,7 +99,7 @@ class TeamSums:
             for index, (_, infos) in enumerate(messages)
             for node_index, node in enumerate(infos)
         ]
-        result = total([node.node() for _, _, node in rank_nodes], num_leaves, add)
+        result = tree_reduce([node.node() for _, _, node in rank_nodes], num_leaves, add)
         check_total(result)
         has_grad = list(map(any, zip(*(node.has_grad for _, _, node in rank_nodes if node.has_grad), strict=True)))
         if result.sparse or not all(can_update_slices for can_update_slices, _ in messages):

@@ -1,8 +1,8 @@
 """`Team`: the interface through which steps, means and reports communicate with the other processes of a run.
 
-Every exchange happens inside a function that is passed to `together`. Either all processes complete the function, or
-none does. If a process is lost meanwhile, and the team survives that, the others repeat the function and take over the
-shards of the lost process.
+Every collective operation happens inside a function that is passed to `together`. Either all processes complete the
+function, or none does. If a process is lost meanwhile, and the team survives that, the others repeat the function and
+take over the shards of the lost process.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from ...links.codec import pack_error, unpack_error
 from ...pool.reporting import report
 from ..optim.step_optimizer import StepOptimizer
 from ..step.gradients import Partial, add, divided
-from ..step.tree import Node, total
+from ..step.tree import Node, tree_reduce
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Team(Protocol):
         """Return the contents of all members, by index. Blocks until all members call it. Only inside `together`.
 
         Args:
-            operation: what this process does, for messages, such as "measures". It must be the same in all processes.
+            operation: verb for error messages, such as "gathers". It must be the same in all processes.
             content: any value that can be pickled.
         """
 
@@ -183,7 +183,7 @@ class LocalSums:
         self._grads: list[Tensor | None] = []
 
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        result = total(nodes, shards, add)
+        result = tree_reduce(nodes, shards, add)
         check_total(result)
         if mean:
             divide(result.grads, result.count)

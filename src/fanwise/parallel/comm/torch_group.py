@@ -25,7 +25,7 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import Store
 
 from ...base.errors import WorkerLostError
-from .neighbors import Neighbors
+from .late_processes import LateProcessFinder
 from .stragglers import limit_s
 
 TorchBackend = Literal["gloo", "nccl"]
@@ -63,7 +63,7 @@ class TorchGroup:
     Args:
         device: device of this process.
         backend: backend of the data group. None: NCCL for a GPU, else Gloo.
-        on_exchange: called with the sequence number of each exchange when it begins.
+        on_operation: called with the sequence number of each exchange when it begins.
 
     Attributes:
         is_broken: an exchange has failed, so no other exchange can follow.
@@ -78,13 +78,13 @@ class TorchGroup:
         world: World,
         device: torch.device,
         backend: TorchBackend | None = None,
-        on_exchange: Callable[[int], None] | None = None,
+        on_operation: Callable[[int], None] | None = None,
     ) -> None:
         self.index, self.size = world.rank, world.size
         self.is_broken = self.has_stepped = False
         self._limit_s: float | None = None
-        self._neighbors: Neighbors | None = None
-        self._on_exchange = on_exchange
+        self._late_finder: LateProcessFinder | None = None
+        self._on_operation = on_operation
         self._seq = 0
         self._must_leak = False
         self._is_initialized_here = world.make_store is not None
@@ -130,9 +130,9 @@ class TorchGroup:
             TorchGroup.is_open = False
             distributed.destroy_process_group()
 
-    def limit_exchanges(self, neighbors: Neighbors, limit_s: float) -> None:
+    def limit_operations(self, finder: LateProcessFinder, limit_s: float) -> None:
         """From now on, exchanges that take longer than `limit_s` seconds fail. The error names the late processes."""
-        self._neighbors, self._limit_s = neighbors, limit_s
+        self._late_finder, self._limit_s = finder, limit_s
 
     def _limit(self) -> float | None:
         return None if self._limit_s is None else limit_s(self._limit_s, has_stepped=self.has_stepped)
@@ -224,10 +224,10 @@ class TorchGroup:
     def _exchanging(self, operation: str) -> Iterator[None]:
         before, self.is_broken = self.is_broken, True
         self._seq += 1
-        if self._on_exchange is not None:
-            self._on_exchange(self._seq)
-        if self._neighbors is not None:
-            self._neighbors.arrive(self._seq)
+        if self._on_operation is not None:
+            self._on_operation(self._seq)
+        if self._late_finder is not None:
+            self._late_finder.arrive(self._seq)
         began_s, limit = time.monotonic(), self._limit()
         try:
             yield
@@ -246,8 +246,8 @@ class TorchGroup:
         self.is_broken = before
 
     def _describe_late(self, operation: str, waited_s: float) -> str:
-        assert self._neighbors is not None and self._limit_s is not None, "there is a limit"
-        late, unknown = self._neighbors.late(self._seq)
+        assert self._late_finder is not None and self._limit_s is not None, "there is a limit"
+        late, unknown = self._late_finder.describe_late(self._seq)
         text = "\n".join(late) or "No process of this machine is late."
         if unknown:
             text += f"\nThese are gone or on another machine, so their state is unknown: {', '.join(unknown)}."

@@ -20,7 +20,7 @@ from ..validation.fingerprints import first_difference
 from .all_reduce import AllReduce, ExactAllReduce
 from .exact import GroupTransport
 from .fast import FastAllReduce
-from .neighbors import Neighbors, process_info
+from .late_processes import LateProcessFinder, process_info
 from .sums import TeamSums
 from .team import Attempt, Sums, check_same_operation
 from .torch_group import TorchBackend, TorchGroup, World
@@ -96,16 +96,17 @@ class TorchTeam:
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
-    def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
+    def agree_on(self, plan: Plan, explicit_settings: frozenset[str]) -> None:
         """Check that all processes have the same plan and settings of torch. Use the seed of process 0.
 
         Args:
-            fixed: names of the arguments that the user has given. If the seed is one, it must be the same everywhere.
+            explicit_settings: names of the settings that the caller passed. If they include the seed, it
+                must be the same everywhere.
 
         Raises:
             ValueError: an argument or a setting differs.
         """
-        arguments = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
+        arguments = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | explicit_settings)}
         arguments |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
         contents = self.gather("begins a run", (arguments | comparable_settings(), plan.seed))
         different = first_difference([facts for facts, _ in contents])
@@ -115,13 +116,13 @@ class TorchTeam:
                 f"Call fanwise.run with the same arguments, and with the same settings of torch, in all processes."
             )
         plan.position.seed = contents[0][1]
-        self.limit_exchanges()
+        self.limit_operations()
 
-    def limit_exchanges(self) -> None:
+    def limit_operations(self) -> None:
         """From now on, let exchanges that take longer than `step_timeout_s` fail, and name the late processes."""
         if self._step_timeout_s is not None:
             processes = self.gather("says where it is", process_info())
-            self._group.limit_exchanges(Neighbors(self.index, processes), self._step_timeout_s)
+            self._group.limit_operations(LateProcessFinder(self.index, processes), self._step_timeout_s)
 
     def finish(self) -> bool:
         """Block until the training function has returned in all processes. Return True in process 0."""
@@ -149,21 +150,21 @@ def open_team(
     reduce: str,
     backend: TorchBackend | None = None,
     step_timeout_s: float | None = None,
-    on_exchange: Callable[[int], None] | None = None,
+    on_operation: Callable[[int], None] | None = None,
     on_first_step: Callable[[], None] | None = None,
 ) -> Iterator[TorchTeam]:
     """Connect the processes of a run, and close the connections at the end of the block.
 
     Args:
-        step_timeout_s: applies after `limit_exchanges`.
-        on_exchange: called with the sequence number of each exchange when it begins.
+        step_timeout_s: applies after `limit_operations`.
+        on_operation: called with the sequence number of each exchange when it begins.
         on_first_step: called when the first step has ended.
 
     Raises:
         WorkerLostError: a process did not come.
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        group = TorchGroup(world, device, backend, on_exchange)
+        group = TorchGroup(world, device, backend, on_operation)
         try:
             yield TorchTeam(group, device, reduce, step_timeout_s, on_first_step)
         finally:

@@ -1,15 +1,16 @@
-"""The position of a training in its data, and the order of the samples.
+"""The position of a training run in its data, and the order of the samples.
 
     phase     0 before the first loop over run.epochs, 1 inside that loop, 2 after it, 3 inside the next loop, ...
-    epoch     number of the epoch in its loop; 0 outside of a loop
-    pass      number of the call of run.batches in this epoch
-    done      number of samples of this pass that steps have used
+    epoch     index of the epoch in its loop; 0 outside of a loop
+    pass      index of this call of run.batches within the epoch
+    done      number of samples of this pass that are done, as defined below
 
 The order of a pass is drawn from (seed, phase, epoch, pass). A checkpoint stores the position, and a resumed run
-continues with the next sample without reading the earlier ones again.
+continues with the next sample without reading the earlier ones again; a stream without a saved state is read again and
+its earlier samples dropped.
 
 The samples of a batch are done when a step has used the batch, or when the loop asks for the next batch. So a
-checkpoint that is saved in the body of a loop contains the batch if it is saved after the step.
+checkpoint saved after the step, inside the loop body, counts that batch as done.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,16 +28,16 @@ class Pass:
         length: number of samples. None for a stream, whose length is unknown.
         key: determines the order of the samples.
         done: number of samples that are done.
-        stream: state of the stream after these samples. None if it has none.
+        stream_state: state of the stream after these samples. None if it has none.
     """
 
     length: int | None
     key: Key
     done: int = 0
-    stream: Any = None
+    stream_state: Any = None
     is_finished: bool = False
-    next_done: int | None = None  # `done` after the batch that the loop body has. None before the first batch
-    next_stream: Any = None  # `stream` after that batch
+    next_done: int | None = None  # value of `done` once the current batch is done. None before the first batch
+    next_stream_state: Any = None
 
     def ranges(self, batch_size: int, drop_last: bool) -> Iterator[range]:
         """Yield the range of each batch in the order of the samples."""
@@ -49,14 +50,14 @@ class Pass:
             yield batch
             self.advance()
 
-    def start_batch(self, end: int, stream: Any = None) -> None:
-        """Note that the loop body gets the batch that ends at `end`. `stream`: state of the stream after the batch."""
-        self.next_done, self.next_stream = end, stream
+    def start_batch(self, end: int, stream_state: Any = None) -> None:
+        """Make the batch that ends at `end` the current one. `stream_state`: state of the stream after the batch."""
+        self.next_done, self.next_stream_state = end, stream_state
 
     def advance(self) -> None:
-        """Note that a step has used the batch of the loop body, or that the loop asks for the next batch."""
+        """Mark the current batch as done: a step has used it, or the loop asks for the next one."""
         if self.next_done is not None:
-            self.done, self.stream = self.next_done, self.next_stream
+            self.done, self.stream_state = self.next_done, self.next_stream_state
 
     def range_at(self, start: int, batch_size: int, drop_last: bool) -> range | None:
         """Return the range of the batch that begins at `start`. Return None if the pass has no such batch."""
@@ -66,12 +67,12 @@ class Pass:
 
     def state(self) -> dict[str, Any]:
         state = {"length": self.length, "done": self.done, "finished": self.is_finished}
-        return state if self.stream is None else state | {"stream": self.stream}
+        return state if self.stream_state is None else state | {"stream": self.stream_state}
 
 
 @dataclass(slots=True)
 class DataPosition:
-    """The position of a training in its data.
+    """The position of a training run in its data.
 
     Args:
         resumed: the position of the checkpoint from which the run continues, as `state` returned it.
@@ -84,11 +85,15 @@ class DataPosition:
     resumed: Mapping[str, Any] | None = None
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the epochs of one loop. A resumed run begins with the epoch of the checkpoint."""
+        """Yield the epochs of one loop.
+
+        A resumed run skips loops before the checkpoint, and continues with the checkpoint's epoch, or the next one if
+        that epoch was complete.
+        """
         self._enter(self.phase + 1)
         first = 0
         if self.resumed is not None and self.resumed["phase"] >= self.phase:
-            first = count if self.resumed["phase"] > self.phase else self._first_epoch(self.resumed)
+            first = count if self.resumed["phase"] > self.phase else self._resume_epoch(self.resumed)
         try:
             for epoch in range(first, count):
                 self.epoch, self.passes = epoch, []
@@ -99,11 +104,12 @@ class DataPosition:
     def _enter(self, phase: int) -> None:
         self.phase, self.epoch, self.passes = phase, 0, []
 
-    def _first_epoch(self, resumed: Mapping[str, Any]) -> int:
+    def _resume_epoch(self, resumed: Mapping[str, Any]) -> int:
+        """Return the epoch to continue with. Clears `resumed` if the checkpoint's epoch was complete."""
         passes = resumed["passes"]
         is_complete = bool(passes) and all(state["finished"] for state in passes)
         if is_complete:
-            self.resumed = None  # begin the next epoch with its first sample
+            self.resumed = None
         return int(resumed["epoch"]) + int(is_complete)
 
     def begin_pass(self, length: int | None) -> Pass:
@@ -112,31 +118,32 @@ class DataPosition:
         Raises:
             ValueError: the data set had another length when the checkpoint was saved.
         """
-        number = len(self.passes)
-        key = Key(self.seed).fold_in("order").fold_in(self.phase).fold_in(self.epoch).fold_in(number)
-        started = Pass(length, key)
-        self.passes.append(started)
+        pass_index = len(self.passes)
+        key = Key(self.seed).fold_in("order").fold_in(self.phase).fold_in(self.epoch).fold_in(pass_index)
+        data_pass = Pass(length, key)
+        self.passes.append(data_pass)
         if self.resumed is not None:
-            self._resume(started, number, self.resumed)
-        return started
+            self._resume(data_pass, pass_index, self.resumed)
+        return data_pass
 
-    def _resume(self, started: Pass, number: int, resumed: Mapping[str, Any]) -> None:
+    def _resume(self, data_pass: Pass, pass_index: int, resumed: Mapping[str, Any]) -> None:
         if resumed["phase"] > self.phase:
-            started.is_finished = True
-        elif (resumed["phase"], resumed["epoch"]) == (self.phase, self.epoch) and number < len(resumed["passes"]):
-            state = resumed["passes"][number]
-            if state["length"] != started.length and not state["finished"]:
+            data_pass.is_finished = True
+        elif (resumed["phase"], resumed["epoch"]) == (self.phase, self.epoch) and pass_index < len(resumed["passes"]):
+            state = resumed["passes"][pass_index]
+            if state["length"] != data_pass.length and not state["finished"]:
                 raise ValueError(
-                    f"the data set has {started.length} samples, but had {state['length']} when the checkpoint was "
+                    f"the data set has {data_pass.length} samples, but had {state['length']} when the checkpoint was "
                     f"saved in epoch {self.epoch} after {state['done']} samples.\n"
                     f"Resume with the same data set: its length determines the order of the samples."
                 )
-            started.done, started.is_finished, started.stream = state["done"], state["finished"], state.get("stream")
+            data_pass.done, data_pass.is_finished = state["done"], state["finished"]
+            data_pass.stream_state = state.get("stream")
 
     def mark_used(self) -> None:
-        """Note that a step has used the batches of the loop bodies."""
-        for started in self.passes:
-            started.advance()
+        """Mark the current batch of every pass of this epoch as done, because a step has run."""
+        for data_pass in self.passes:
+            data_pass.advance()
 
     @property
     def is_in_epochs(self) -> bool:
@@ -149,7 +156,7 @@ class DataPosition:
         return self.phase > 0 or bool(self.passes)
 
     def state(self) -> dict[str, Any]:
-        passes = [started.state() for started in self.passes]
+        passes = [data_pass.state() for data_pass in self.passes]
         if self.resumed is not None:
             resumed_at = (self.resumed["phase"], self.resumed["epoch"])
             if resumed_at > (self.phase, self.epoch):

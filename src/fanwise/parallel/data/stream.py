@@ -50,7 +50,7 @@ class StreamReader:
         self._num_shards = num_shards
         self._key = current_pass.key.fold_in("reading")
         self._done = current_pass.done
-        self._state = current_pass.stream
+        self._state = current_pass.stream_state
         self._iterator: Iterator[Any] | None = None
         self._buffer: list[Any] = []  # samples that were read and are not part of a batch yet
         self._number = 0  # of the first sample in the buffer, or of the next sample

@@ -160,7 +160,7 @@ class Supervisor:
         self._stragglers = StragglerDetector()
         self._began_s = time.monotonic()
         self._may_warn_of_queue = True
-        self._deaths: Counter[tuple[str, int]] = Counter()  # by kind and exchange
+        self._deaths: Counter[tuple[str, int]] = Counter()  # by kind and operation
         self._asked: tuple[int, int] | None = None  # number and rank of the report that waits for a decision
         self._reported: Reported | None = None
         self._answered = 0
@@ -416,9 +416,9 @@ class Supervisor:
 
     def _count_death(self, kind: str, text: str) -> None:
         """End the run if processes die, or hang, again and again in one step. Otherwise it would repeat it forever."""
-        last_exchange = max(self._control.arrived(rank)[1] for rank in range(self._count))
-        self._deaths[kind, last_exchange] += 1
-        if (count := self._deaths[kind, last_exchange]) >= (_MAX_HANGS if kind == "hang" else _MAX_DEATHS):
+        last_operation = max(self._control.arrived(rank)[1] for rank in range(self._count))
+        self._deaths[kind, last_operation] += 1
+        if (count := self._deaths[kind, last_operation]) >= (_MAX_HANGS if kind == "hang" else _MAX_DEATHS):
             self._end_as_lost(
                 f"{text}\n{count} {'hangs' if kind == 'hang' else 'processes died'} without one finished step between "
                 f"them, so the work of the step is the likely cause. Run it on one device to see where: devices=1."
@@ -507,8 +507,8 @@ class Supervisor:
         if count:
             waiting = "1 process waits for it" if count == 1 else f"{count} processes wait for it"
         return (
-            f"{self._describe(rank)} hangs: for {stragglers.late_s:.1f} s it has not come to the next exchange of the "
-            f"run, and {waiting}.\n{describe_process(rank.pid, rank.stacks, rank.send_signal)}"
+            f"{self._describe(rank)} hangs: for {stragglers.late_s:.1f} s it has not reached the next collective "
+            f"operation of the run, and {waiting}.\n{describe_process(rank.pid, rank.stacks, rank.send_signal)}"
         )
 
     def _obey(self, orders: list[Order]) -> None:

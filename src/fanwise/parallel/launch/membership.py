@@ -1,4 +1,4 @@
-"""Decides which ranks of a run on shared memory are members, and which exchanges are committed. A state machine.
+"""Decides which ranks of a run on shared memory are members, and which operations are committed. A state machine.
 
     events:  lost(rank), acknowledged(rank, view)
     input:   arrived(rank) -> (view, seq), read when a view ends
@@ -6,8 +6,8 @@
              Decide(view, members, committed)    begin the next even view
 
 A view with the same members has an even number. When a member is lost, the view becomes odd. It does not become even at
-once, because ranks that have not noticed the odd view may still arrive at exchanges. After all living members have
-acknowledged the odd view, no rank arrives anywhere. Then the last exchange at which all members of the old view had
+once, because ranks that have not noticed the odd view may still arrive at operations. After all living members have
+acknowledged the odd view, no rank arrives anywhere. Then the last operation at which all members of the old view had
 arrived, also the dead ones, is committed. It stays committed, because some ranks may notice only the last of several
 views.
 """
@@ -25,7 +25,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Write the members and the sequence number of the committed exchange, then show this even view to the ranks."""
+    """Write the members and the sequence number of the committed operation, then show this even view to the ranks."""
 
     view: int
     members: tuple[int, ...]
@@ -41,7 +41,7 @@ class Membership:
 
     Args:
         members: ranks of the first view.
-        arrived: returns the view and the sequence number of the last exchange that a rank has reached.
+        arrived: returns the view and the sequence number of the last operation that a rank has reached.
     """
 
     members: tuple[int, ...]
@@ -66,7 +66,7 @@ class Membership:
         return self._decide_if_complete() if self.is_changing else self._pause()
 
     def acknowledged(self, rank: int, view: int) -> list[Order]:
-        """This rank has seen the odd view, and arrives at no exchange before the next view."""
+        """This rank has seen the odd view, and arrives at no operation before the next view."""
         if view != self.view or rank not in self.living:
             return []
         self._acknowledged.add(rank)
@@ -86,6 +86,6 @@ class Membership:
         return [Decide(self.view, self.members, self.committed)]
 
     def _last_complete(self) -> int:
-        """Return the last exchange at which all members of the old view had arrived. 0: none in that view."""
+        """Return the last operation at which all members of the old view had arrived. 0: none in that view."""
         arrivals = (self.arrived(rank) for rank in self.members)
         return min(seq if view == self.view - 1 else 0 for view, seq in arrivals)

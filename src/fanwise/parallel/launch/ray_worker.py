@@ -67,7 +67,7 @@ def main(train: Callable[[Run], Any], task: RankTask, towards: str) -> tuple[Any
             step_timeout_s=settings.step_timeout_s,
         ) as team,
     ):
-        team.limit_exchanges()
+        team.limit_operations()
         say("joined")
         result, is_first = train_as_rank(train, task, team, monitor, say)
     return _off_device(result, device) if is_first else None, is_first

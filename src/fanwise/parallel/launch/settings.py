@@ -18,7 +18,7 @@ class Settings:
 
     Attributes:
         devices: names of the devices, for messages: one for each process. A GPU is cuda:0 in its process.
-        fixed: names of the arguments shards, threads and seed that the user has given.
+        explicit_settings: names of the settings that the caller passed, among shards, threads and seed.
         backend: how the processes exchange gradients.
         gpus: number of GPUs that each process leases.
         gpu_names: (name in CUDA_VISIBLE_DEVICES, name for messages) of each GPU.
@@ -31,7 +31,7 @@ class Settings:
     shards: int
     threads: int = 1
     seed: int = 0
-    fixed: frozenset[str] = frozenset()
+    explicit_settings: frozenset[str] = frozenset()
     resume: str | None = None
     backend: Backend = "shared memory"
     on_loss: str = "continue"

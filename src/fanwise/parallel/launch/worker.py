@@ -101,7 +101,7 @@ def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any
                 task.device,
                 reduce=settings.reduce,
                 backend=settings.backend,
-                on_exchange=partial(control.arrive, task.rank, FIRST_VIEW),
+                on_operation=partial(control.arrive, task.rank, FIRST_VIEW),
                 on_first_step=partial(sender.send, "stepped"),
             ) as torch_team:
                 monitor = _monitor(control, task.rank, sender, lambda: check_ending(control))
@@ -152,8 +152,8 @@ def train_as_rank(
         task.device,
         team=team,
         monitor=monitor,
-        fixed=settings.fixed,
-        names=lambda: [settings.devices[rank] for rank in team.members],
+        explicit_settings=settings.explicit_settings,
+        device_names=lambda: [settings.devices[rank] for rank in team.members],
         verify=settings.verify,
     )
     job, out, err = current(), sys.stdout, sys.stderr

@@ -131,7 +131,7 @@ class BatchExecution:
         if len(params) == len(self._optimized) and all(map(operator.is_, params, self._optimized)):
             return
         for optimizer in self._optimizers:
-            check_optimizer(optimizer, self.replica.params, has_closure=True)
+            check_optimizer(optimizer, self.replica.params, allow_closure=True)
         self._optimized = params
 
     def take_repeat_check(self) -> bool:

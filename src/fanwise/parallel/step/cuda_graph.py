@@ -331,7 +331,7 @@ class _CapturedStep:
             self._execution.record(batch, total)
             self._stages.updates += 1
         else:
-            total = self._exchange(batch, inputs)
+            total = self._replay_and_reduce(batch, inputs)
             self._execution.record(batch, total)
             scale = self._execution.loss_scale
             if scale is None or scale.adjust(are_finite(total.grads)):
@@ -350,7 +350,7 @@ class _CapturedStep:
             self._graph.seed(branch, key.fold_in(index))
         self._graph.replay()
 
-    def _exchange(self, batch: Batch, inputs: _Inputs) -> Partial:
+    def _replay_and_reduce(self, batch: Batch, inputs: _Inputs) -> Partial:
         """Replay the shards, and add the gradients of all processes."""
         execution = self._execution
         with execution.team.attempt(), execution.transaction():  # a lost GPU process ends the run, so no repetition

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..validation.fingerprints import have_same_bits
-from .tree import Node, total
+from .tree import Node, tree_reduce
 
 # How the values of a buffer in all shards are combined: mean over the samples; value of the first shard; all are equal.
 Rule = Literal["mean", "first", "same"]
@@ -129,7 +129,7 @@ def total_into(
         add_grads(left, right)
         return left
 
-    result = total(nodes, shards, plus)
+    result = tree_reduce(nodes, shards, plus)
     return result if operands > 1 else list(map(_store_sum, sums, result, [None] * len(result)))
 
 

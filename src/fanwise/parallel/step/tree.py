@@ -87,7 +87,7 @@ class TreeSum(Generic[T]):
         return left if right is None else right if left is None else self.add(left, right)
 
 
-def total(nodes: Iterable[Node[T]], shards: int, add: Callable[[T, T], T]) -> T:
+def tree_reduce(nodes: Iterable[Node[T]], shards: int, add: Callable[[T, T], T]) -> T:
     """Return the sum over all shards, given the nodes of all devices in the order of the shards.
 
     At least one shard must have samples.

@@ -1,4 +1,4 @@
-"""Checks of models, optimizers and options before the first step.
+"""Validate models, optimizers and options, at run.step and in each step.
 
 Wrong types raise TypeError, wrong values ValueError. The message names the argument.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ...base.nearest import did_you_mean
+from ...base.nearest import must_be_one_of
 
 # Names of classes that spread a model or an optimizer over processes.
 _WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "ShardedDataParallel"}
@@ -43,9 +43,9 @@ def check_model(model: nn.Module, device: torch.device) -> None:
 
 
 def check_optimizer(
-    optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter], *, has_closure: bool = False
+    optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter], *, allow_closure: bool = False
 ) -> None:
-    """`params`: the parameters that the optimizer may have. `has_closure`: allow LBFGS, which needs a closure."""
+    """`params`: parameters that the optimizer may have. `allow_closure`: accept LBFGS, which needs a closure."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"the optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if type(optimizer).__name__ in _SHARDED_OPTIMIZERS:
@@ -53,14 +53,18 @@ def check_optimizer(
             f"{type(optimizer).__name__} divides its state among the processes of its own process group. Pass an "
             f"ordinary optimizer such as torch.optim.Adam: the run divides the state among the processes."
         )
-    if isinstance(optimizer, torch.optim.LBFGS) and not has_closure:
-        raise ValueError("LBFGS needs the loss several times: use run.step(model, optimizer) and step.update(closure)")
+    if isinstance(optimizer, torch.optim.LBFGS) and not allow_closure:
+        raise ValueError(
+            "LBFGS evaluates the loss several times per update. Create the step without loss_fn, "
+            "run.step(model, optimizer), and call step.update(closure)."
+        )
     known = set(map(id, params))
     unknown = [param for group in optimizer.param_groups for param in group["params"] if id(param) not in known]
     if unknown:
         raise ValueError(
             f"the optimizer holds {len(unknown)} parameters that the model of the step does not have, the first of "
-            f"shape {tuple(unknown[0].shape)}. The parameters of a step are those that its model had at run.step.\n"
+            f"shape {tuple(unknown[0].shape)}. A step uses the parameters that its model had when run.step was "
+            f"called.\n"
             f"  wrong:  step = run.step(model, optimizer, loss_fn); optimizer.add_param_group(...)\n"
             f"  right:  optimizer.add_param_group(...); step = run.step(model, optimizer, loss_fn)"
         )
@@ -73,13 +77,14 @@ def check_no_gradients(model: nn.Module) -> None:
                 f"{name!r} of the model has a gradient, which the step would discard, because a step computes all "
                 f"gradients itself.\n"
                 f"  wrong:  loss.backward(); step(batch)\n"
-                f"  right:  step(batch)                                # loss_fn returns the whole loss\n"
-                f"  right:  run.step(..., also=[model])                # if the loss of another step calls this model"
+                f"  right:  step(batch)                    # loss_fn returns the whole loss\n"
+                f"  right:  run.step(..., also=[model])    # if the gradient comes from a step of another model whose "
+                f"loss calls this one"
             )
 
 
 def is_compiled_per_shape(module: nn.Module) -> bool:
-    """Return True if `torch.compile` without dynamic=True compiles a part of the module, so once for each shape."""
+    """Return True if a part is compiled by `torch.compile` without dynamic=True, which recompiles for each shape."""
     compiled = (part for part in module.modules() if hasattr(part, "_orig_mod"))
     return any(getattr(part.dynamo_ctx, "_dynamic", None) is not True for part in compiled)
 
@@ -89,8 +94,8 @@ def check_equal_shard_sizes(sizes: Sequence[int]) -> None:
     if len(different) > 1:
         raise ValueError(
             f"the model is compiled for one shape at a time, but the shards of this batch of {sum(sizes)} samples "
-            f"have {' and '.join(map(str, different))} samples. The code would depend on which shape comes first in a "
-            f"process.\n"
+            f"have {' and '.join(map(str, different))} samples. The compiled code would depend on the shape that "
+            f"each process sees first.\n"
             f"  wrong:  torch.compile(model)\n"
             f"  right:  torch.compile(model, dynamic=True)"
         )
@@ -131,9 +136,9 @@ def check_clip_norm(clip_norm: float | None) -> None:
         raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
 
 
-def check_name(setting: str, value: object, known: Sequence[str]) -> None:
+def check_one_of(setting: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
-        raise ValueError(f"unknown {setting}={value!r}{did_you_mean(str(value), known)}")
+        raise ValueError(must_be_one_of(setting, value, known))
 
 
 def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:

@@ -88,7 +88,7 @@ class Run:
         self._progress_line = ProgressLine()
         self._verify = verify  # number of batches between full consistency checks; 0 = first batches only
         self._loaders = Loaders(self.device)
-        self._get_device_names = device_names  # of all processes. None: all are like `device`
+        self._device_names = device_names or (lambda: [str(device)] * self._team.size)  # of all processes
 
     @contextmanager
     def show_progress(self, show: Callable[[RunSnapshot], None] | None, name: str) -> Iterator[None]:
@@ -104,11 +104,6 @@ class Run:
             yield
             for step in self._steps:
                 step.check_end()
-
-    def _device_names(self) -> list[str]:
-        if self._get_device_names is not None:
-            return list(self._get_device_names())
-        return [str(self.device)] * self._team.size
 
     @property
     def rank(self) -> int:

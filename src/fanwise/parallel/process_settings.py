@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -95,14 +96,6 @@ def _flushes_denormals() -> bool:
     return bool((torch.tensor([1e-310], dtype=torch.float64) * 1 == 0).item())
 
 
-def _set_arguments(value: list[str]) -> None:
-    sys.argv[:] = value
-
-
-def _set_einsum_path(value: bool) -> None:
-    _backends.opt_einsum.enabled = value
-
-
 _ACCESSORS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {  # getter, setter
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -112,7 +105,7 @@ _ACCESSORS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {  # 
     "detecting anomalies": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     "denormal numbers flushed": (_flushes_denormals, torch.set_flush_denormal),
     "oneDNN": (lambda: _backends.mkldnn.enabled, _backends.mkldnn.set_flags),
-    "path of einsum": (lambda: _backends.opt_einsum.enabled, _set_einsum_path),
+    "path of einsum": (lambda: _backends.opt_einsum.enabled, partial(setattr, _backends.opt_einsum, "enabled")),
     "fast path of attention": (_backends.mha.get_fastpath_enabled, _backends.mha.set_fastpath_enabled),
     "flash attention": (_backends.cuda.flash_sdp_enabled, _backends.cuda.enable_flash_sdp),
     "memory-efficient attention": (_backends.cuda.mem_efficient_sdp_enabled, _backends.cuda.enable_mem_efficient_sdp),
@@ -156,7 +149,7 @@ def _apply(settings: TorchSettings) -> None:
     current = read_settings()
     for name, value in settings.items():
         if current.get(name) != value:
-            write = _set_arguments if name == _ARGUMENTS else _ACCESSORS[name][1]
+            write = partial(sys.argv.__setitem__, slice(None)) if name == _ARGUMENTS else _ACCESSORS[name][1]
             write(value)
 
 

@@ -155,19 +155,12 @@ def run(
     )
     plan = _plan(_shards(shards, len(run_devices), warns=resume is None), threads, seed, reduce)
     # The settings of a checkpoint were chosen when its run began.
-    notice = (
-        "" if resume is not None or "threads" in explicit_settings else _notice(run_devices, plan.shards, usable_cpus())
-    )
+    has_notice = resume is None and "threads" not in explicit_settings
+    notice = _notice(run_devices, plan.shards, usable_cpus()) if has_notice else ""
     display = Display(progress, notice)
     if len(run_devices) == 1 and pool is None:
-        result = _train_here(
-            train,
-            Run(plan, run_devices[0], explicit_settings=explicit_settings, verify=verify),
-            resume,
-            display,
-            is_exact,
-        )
-        return _round_trip_result(result, function_name(train))
+        local_run = Run(plan, run_devices[0], explicit_settings=explicit_settings, verify=verify)
+        return _round_trip_result(_train_here(train, local_run, resume, display, is_exact), function_name(train))
     with closing(display):
         used_pool, names, gpu_names = pool_for(run_devices, is_named=not isinstance(devices, int | str), pool=pool)
         settings = Settings(

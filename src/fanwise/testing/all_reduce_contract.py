@@ -20,7 +20,7 @@ from ..parallel.comm.all_reduce import AllReduce, AllReducePlan, RankNode
 from ..parallel.comm.node_info import NodeInfo
 from ..parallel.comm.team import Team, divide
 from ..parallel.step.gradients import add_grads
-from ..parallel.step.tree import Node, TreeSum, assign, total
+from ..parallel.step.tree import Node, TreeSum, assign, tree_reduce
 
 Grads = list[Tensor | None]
 
@@ -103,7 +103,7 @@ class Case:
 
     def expected(self) -> Grads:
         every = [Node(index, index + 1, self.shard(index)) for index in range(self.shards)]
-        found = total(every, self.shards, _add)
+        found = tree_reduce(every, self.shards, _add)
         if self.count is not None:
             divide(found, self.count)
         return found

@@ -138,11 +138,7 @@ def flat_gradients(
 
 
 def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
-    """Return the elements of a gradient in the order in which the layout stores the parameter.
-
-    Raises:
-        TypeError: the gradient is sparse.
-    """
+    """Return the elements of a gradient in the order of the layout. Raises TypeError if the gradient is sparse."""
     check_strided(grad)
     if grad.is_contiguous() and param.is_contiguous() and grad.dtype == param.dtype:
         return grad.view(-1)

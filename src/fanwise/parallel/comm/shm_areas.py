@@ -26,12 +26,9 @@ _FIRST_NODE_AREA = _FIRST_STATE_AREA + 2 * _MAX_STATE_KEYS
 
 
 class MemoryTeam(Protocol):
-    """The parts of `SharedMemoryTeam` that the areas need. A Protocol, because shm_team.py imports this file.
+    """The parts of `SharedMemoryTeam` that the areas need. A Protocol, because shm_team.py imports this file."""
 
-    `rank` never changes. `index` is the position among the current members.
-    """
-
-    rank: int
+    rank: int  # never changes; `index` is the position among the current members
     initial_size: int
     memory: SharedMemory
 

@@ -115,10 +115,7 @@ def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -
 
 
 def user_frames(lines: Sequence[str]) -> list[str]:
-    """Return the lines without the library frames that called the user's function.
-
-    `lines`: output of faulthandler, most recent call first.
-    """
+    """Omit the library frames that called the user's function. `lines`: of faulthandler, most recent call first."""
     result, is_shown = [], True
     for line in lines:
         if not line.startswith("  File"):

@@ -74,7 +74,7 @@ def is_available() -> bool:
     return True
 
 
-def __getattr__(name: str) -> Any:  # Any: of any type
+def __getattr__(name: str) -> Any:
     """`BackendType` changes when a backend is registered; torch's private names are in `torch_compat`."""
     if name in _HOME_OF:
         found = globals()[name] = getattr(importlib.import_module(_HOME_OF[name], __name__), name)

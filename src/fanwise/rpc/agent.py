@@ -47,7 +47,7 @@ from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
 
-Handler = Callable[..., Any]  # Any: what is answered; a Future: answered when that is done
+Handler = Callable[..., Any]
 
 
 class Agent:
@@ -69,7 +69,7 @@ class Agent:
         self._handlers: dict[str, Handler] = {}
         self._group: Group | None = None
         self.worker_events: WorkerEvents
-        self.actors: Any  # Any, here and below: of parts that know this
+        self.actors: Any
         self._infos: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
         self.connections = Connections(
@@ -190,7 +190,7 @@ class Agent:
         """`handler(sender, *args)` answers `request(method, *args)`. Inline on a reading thread: it must not block."""
         self._handlers[method] = handler
 
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]":
         """Book-keeping for the agent of `to`: done when its handler has answered. Never blocks."""
         future: Future[Any] = Future()
         try:
@@ -204,7 +204,7 @@ class Agent:
 
     def _handle(self, sender: WorkerInfo, request: Request) -> None:
         """On a reading thread."""
-        method: Any = request.method  # Any: text, or a call
+        method: Any = request.method
         if type(method) is Message:
             self._early_calls.came(sender, request)
             return
@@ -313,7 +313,7 @@ def _nothing() -> None:
     """To wait for what the hub does before it."""
 
 
-def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what the handler returned
+def _answer_with(request: Request, future: "Future[Any]") -> None:
     try:
         value = future.value()
     except Exception as error:

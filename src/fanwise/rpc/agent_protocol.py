@@ -61,8 +61,8 @@ class Agent(Protocol):
     def workers(self) -> list[WorkerInfo]: ...
 
     # what is said to others, and heard
-    def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
+    def on(self, method: str, handler: Callable[..., Any]) -> None: ...
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...
 
     # threads
     @property

@@ -13,18 +13,18 @@ from . import constants
 class BackendValue(NamedTuple):
     """What a backend is made of."""
 
-    construct_rpc_backend_options_handler: Callable[..., Any]  # Any: its own options
-    init_backend_handler: Callable[..., Any]  # Any: its own agent
+    construct_rpc_backend_options_handler: Callable[..., Any]
+    init_backend_handler: Callable[..., Any]
 
 
-def _made_of(members: dict[str, BackendValue]) -> Any:  # Any: an enum that mypy cannot follow
+def _made_of(members: dict[str, BackendValue]) -> Any:
     kind = enum.Enum("BackendType", members)  # type: ignore[misc]  # made of what is known only when it runs
     kind.__doc__ = "The backends that are registered."
     kind.__repr__ = _shown  # type: ignore[method-assign]  # as torch's prints
     return kind
 
 
-def _shown(self: Any) -> str:  # Any: a member
+def _shown(self: Any) -> str:
     return f"BackendType.{self.name}"
 
 
@@ -38,9 +38,9 @@ def backend_registered(backend_name: str) -> bool:
 
 def register_backend(
     backend_name: str,
-    construct_rpc_backend_options_handler: Callable[..., Any],  # Any: its own options
-    init_backend_handler: Callable[..., Any],  # Any: its own agent
-) -> Any:  # Any: a member of BackendType
+    construct_rpc_backend_options_handler: Callable[..., Any],
+    init_backend_handler: Callable[..., Any],
+) -> Any:
     """Add a backend; returns its member of the new `BackendType`.
 
     Args:
@@ -58,15 +58,15 @@ def register_backend(
 
 
 def construct_rpc_backend_options(
-    backend: Any,  # Any: a member of BackendType
+    backend: Any,
     rpc_timeout: float = constants.DEFAULT_RPC_TIMEOUT_SEC,
     init_method: str = constants.DEFAULT_INIT_METHOD,
-    **kwargs: Any,  # Any: the backend's own
-) -> Any:  # Any: the backend's own
+    **kwargs: Any,
+) -> Any:
     """Options for a backend."""
     return backend.value.construct_rpc_backend_options_handler(rpc_timeout, init_method, **kwargs)
 
 
-def init_backend(backend: Any, *args: Any, **kwargs: Any) -> Any:  # Any: as above
+def init_backend(backend: Any, *args: Any, **kwargs: Any) -> Any:
     """Start a backend; returns its agent."""
     return backend.value.init_backend_handler(*args, **kwargs)

@@ -29,22 +29,20 @@ if TYPE_CHECKING:
     from .streams.reading import Stream
 
 To = str | int | WorkerInfo
-Args = Sequence[Any] | None  # Any: the user's
-Kwargs = Mapping[str, Any] | None  # Any: the user's
+Args = Sequence[Any] | None
+Kwargs = Mapping[str, Any] | None
 
 
 class _ThisThread(threading.local):
     """Futures that `wait_all` collects; absent outside of it."""
 
-    future_list: "list[Future[Any]]"  # Any: the user's
+    future_list: "list[Future[Any]]"
 
 
 thread_local_var = _ThisThread()
 
 
-def _checked(
-    to: To, function: Any, args: Args, kwargs: Kwargs
-) -> "tuple[Agent, WorkerInfo, Invocation]":  # Any: the user's
+def _checked(to: To, function: Any, args: Args, kwargs: Kwargs) -> "tuple[Agent, WorkerInfo, Invocation]":
     agent: Agent = process.current()
     if not callable(function):
         raise TypeError(f"function should be callable, got {function!r} of type {type(function).__name__}.")
@@ -68,11 +66,11 @@ def _check_args(function: object, args: object) -> None:
 
 def rpc_sync(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
-) -> Any:  # Any: what func returns
+) -> Any:
     """Run `func(*args, **kwargs)` on worker `to`, wait, and return its result.
 
     Args:
@@ -95,11 +93,11 @@ def rpc_sync(
 
 def rpc_async(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
-) -> Call[Any]:  # Any: what func returns
+) -> Call[Any]:
     """As `rpc_sync`, but returns at once: a `torch.futures.Future` that can be cancelled, and awaited in a coroutine.
 
     Arguments may be changed as soon as this returns. Do not wait for the future after `shutdown()`.
@@ -116,7 +114,7 @@ def rpc_async(
     return future
 
 
-def collect(future: "Future[Any]") -> None:  # Any: the user's
+def collect(future: "Future[Any]") -> None:
     """A call's future: `wait_all` of this thread waits for it."""
     collected = getattr(thread_local_var, "future_list", None)
     if collected is not None:
@@ -125,14 +123,14 @@ def collect(future: "Future[Any]") -> None:  # Any: the user's
 
 def remote(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
     *,
     serial: bool = False,
     concurrency: int | None = None,
-) -> RRef[Any]:  # Any: what func returns
+) -> RRef[Any]:
     """Run `func` on `to` and leave the value there; return a reference to it at once.
 
     The value lives as long as anybody holds a reference. If `func` raises, or `timeout` passes, the next use of the
@@ -173,7 +171,7 @@ def _concurrency(func: object, serial: bool, concurrency: int | None) -> int:
     return concurrency
 
 
-def _function_of(api: proxy.Api) -> Callable[..., Any]:  # Any: a result, its future, or a reference to it
+def _function_of(api: proxy.Api) -> Callable[..., Any]:
     """Looked up at each call: a program may have put another function in its place."""
     match api:
         case "rpc_sync":
@@ -191,14 +189,14 @@ proxy.functions.by_name = _function_of
 
 def stream(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
     *,
     window_items: int = 64,
     window_bytes: int = 32 << 20,
-) -> "Stream[Any]":  # Any: what func yields
+) -> "Stream[Any]":
     """Run `func` on `to` and go through what it yields, item by item, while it goes on.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 from ..base.errors import ClosedError
 from .worker_info import WorkerInfo
 
-_worker: Any = None  # Any: the agent, which nobody here knows
+_worker: Any = None
 _is_inherited = False  # it is that of a process which this one was forked from
 # How often this process was forked since the first one. An agent is of use where it was made.
 num_forks = 0
@@ -27,7 +27,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def set_current(worker: Any) -> None:  # Any: as above, or None
+def set_current(worker: Any) -> None:
     """This process is, or is no longer, a worker. Called by `init_rpc` and `shutdown`."""
     global _worker, _is_inherited
     _worker, _is_inherited = worker, False
@@ -38,7 +38,7 @@ def is_set() -> bool:
     return _worker is not None and not _is_inherited
 
 
-def current() -> Any:  # Any: as above
+def current() -> Any:
     """The agent of this process. RuntimeError when `init_rpc` was not called, after `shutdown`, and in a fork."""
     if _worker is None:
         raise RuntimeError("RPC has not been initialized. Call fanwise.rpc.init_rpc first.")

@@ -17,9 +17,9 @@ def register() -> None:
     register_backend(NAME, _options, _start)
 
 
-def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> TensorPipeRpcBackendOptions:  # Any: options
+def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> TensorPipeRpcBackendOptions:
     return TensorPipeRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
 
 
-def _start(**kwargs: Any) -> Any:  # Any: what `starting.start` takes, and the agent
+def _start(**kwargs: Any) -> Any:
     return importlib.import_module(".starting", __package__).start(**kwargs)

@@ -19,7 +19,7 @@ from .calls import get_rpc_timeout, rpc_async, rpc_sync
 from .constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 from .worker_info import WorkerInfo
 
-_Values = dict[str, Any]  # Any: what the workers give
+_Values = dict[str, Any]
 
 
 class AllGatherStates:
@@ -39,7 +39,7 @@ class Gatherer:
             must be found by their name, and call `collected` and `spread_out` of the worker's own gatherer.
     """
 
-    def __init__(self, collect: Any, spread: Any) -> None:  # Any: functions of the caller
+    def __init__(self, collect: Any, spread: Any) -> None:
         self._collect = collect
         self._spread = spread
         self._lock = threading.Lock()

@@ -43,13 +43,13 @@ _UNSUPPORTED = (
 )
 
 
-def forward_async(self: "_RemoteModule", *args: Any, **kwargs: Any) -> "Future[Any]":  # Any: the module's
+def forward_async(self: "_RemoteModule", *args: Any, **kwargs: Any) -> "Future[Any]":
     """Run the module's forward where it lives; a future of what it returns."""
     about = (self.module_rref, self.device, self.is_device_map_set)
     return rpc_async(self.module_rref.owner(), _remote_forward, (*about, *args), kwargs)
 
 
-def forward(self: "_RemoteModule", *args: Any, **kwargs: Any) -> Any:  # Any: the module's
+def forward(self: "_RemoteModule", *args: Any, **kwargs: Any) -> Any:
     """As `forward_async`, and wait."""
     about = (self.module_rref, self.device, self.is_device_map_set)
     return rpc_sync(self.module_rref.owner(), _remote_forward, (*about, *args), kwargs)
@@ -62,17 +62,17 @@ class _RemoteModule(torch.nn.Module):
     device: str
     is_device_map_set: bool
     is_scriptable: bool
-    generated_methods: list[Callable[..., Any]]  # Any: the module's
-    module_rref: RRef[Any]  # Any: a module
-    forward_async: "Callable[..., Future[Any]]"  # Any: what forward returns
+    generated_methods: list[Callable[..., Any]]
+    module_rref: RRef[Any]
+    forward_async: "Callable[..., Future[Any]]"
 
     def __init__(
         self,
         remote_device: str,
         module_cls: Callable[..., torch.nn.Module],
-        args: Sequence[Any] | None = None,  # Any: the module's
-        kwargs: Mapping[str, Any] | None = None,  # Any: the module's
-        _module_interface_cls: Any = None,  # Any: TorchScript's
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        _module_interface_cls: Any = None,
     ) -> None:
         _check_interface(_module_interface_cls)
         super().__init__()
@@ -81,7 +81,7 @@ class _RemoteModule(torch.nn.Module):
         self.module_rref = remote(self.on, _create_module, about)
         self._install(self.generated_methods)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: the module's
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)  # there are no hooks here, and none of what nn.Module keeps for them
 
     def _prepare(self, remote_device: str) -> None:
@@ -99,7 +99,7 @@ class _RemoteModule(torch.nn.Module):
         self.is_scriptable = False
         self.generated_methods = [forward_async, forward]
 
-    def _install(self, methods: Sequence[Callable[..., Any]]) -> None:  # Any: the module's
+    def _install(self, methods: Sequence[Callable[..., Any]]) -> None:
         for method in methods:
             self.__dict__[method.__name__] = MethodType(method, self)
 
@@ -108,7 +108,7 @@ class _RemoteModule(torch.nn.Module):
         refs: list[RRef[Parameter]] = rpc_sync(self.on, _param_rrefs, args=(self.module_rref, recurse))
         return refs
 
-    def get_module_rref(self) -> RRef[Any]:  # Any: a module
+    def get_module_rref(self) -> RRef[Any]:
         """A reference to the module."""
         return self.module_rref
 
@@ -140,8 +140,8 @@ class _RemoteModule(torch.nn.Module):
     @staticmethod
     def init_from_module_rref(
         remote_device: str,
-        module_rref: RRef[Any],  # Any: a module
-        _module_interface_cls: Any = None,  # Any: TorchScript's
+        module_rref: RRef[Any],
+        _module_interface_cls: Any = None,
     ) -> "RemoteModule":
         """Another RemoteModule for the same module.
 
@@ -182,8 +182,8 @@ class RemoteModule(_RemoteModule):
         self,
         remote_device: str,
         module_cls: Callable[..., torch.nn.Module],
-        args: Sequence[Any] | None = None,  # Any: the module's
-        kwargs: Mapping[str, Any] | None = None,  # Any: the module's
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(remote_device, module_cls, args, kwargs)
 
@@ -212,7 +212,7 @@ def _check_interface(interface: object) -> None:
 # -- what runs where the module is ------------------------------------------------------------------------------------
 
 
-def _create_module(module_cls: Callable[..., Any], args: Any, kwargs: Any, device: str) -> Any:  # Any: the module's
+def _create_module(module_cls: Callable[..., Any], args: Any, kwargs: Any, device: str) -> Any:
     module = module_cls(*args, **kwargs)
     if not isinstance(module, torch.nn.Module):
         raise ValueError(
@@ -231,12 +231,12 @@ def _set_training(module_rref: RRef[torch.nn.Module], mode: bool) -> None:
 
 
 def _remote_forward(
-    module_rref: RRef[Any],  # Any: a module
+    module_rref: RRef[Any],
     device: str,
     is_device_map_set: bool,
-    *args: Any,  # Any: the module's
-    **kwargs: Any,  # Any: the module's
-) -> Any:  # Any: the module's
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     run = method_of(module_rref.local_value(), "forward")
     if torch.device(device).type != "cuda":
         return run(*args, **kwargs)
@@ -244,7 +244,7 @@ def _remote_forward(
     return result if is_device_map_set else _on(result, "cpu")
 
 
-def _on(values: Any, device: str) -> Any:  # Any: the module's
+def _on(values: Any, device: str) -> Any:
     """The tensors among `values`, in tuples, lists and dicts too, on this device."""
     if isinstance(values, torch.Tensor):
         return values.to(device)
@@ -261,13 +261,13 @@ def _on(values: Any, device: str) -> Any:  # Any: the module's
 _METHODS = {method.__name__: method for method in (forward_async, forward)}
 
 
-def _reduce(module: _RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:  # Any: its attributes
+def _reduce(module: _RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:
     attributes = {name: getattr(module, name) for name in _REMOTE_MODULE_PICKLED_ATTRIBUTES}
     attributes["generated_methods"] = tuple(method.__name__ for method in module.generated_methods)
     return _received, tuple(attributes.values())
 
 
-def _received(*attributes: Any) -> RemoteModule:  # Any: those of the list, and names in the place of methods
+def _received(*attributes: Any) -> RemoteModule:
     module = RemoteModule.__new__(RemoteModule)
     module.__dict__.update(zip(_REMOTE_MODULE_PICKLED_ATTRIBUTES, attributes, strict=True))
     module.generated_methods = [_METHODS[name] for name in module.generated_methods]  # type: ignore[index]  # names

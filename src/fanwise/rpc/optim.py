@@ -52,10 +52,10 @@ class DistributedOptimizer:
 
     def __init__(
         self,
-        optimizer_class: Any,  # Any: of torch.optim
+        optimizer_class: Any,
         params_rref: Sequence[RRef[torch.Tensor]],
-        *args: Any,  # Any: the optimizer's
-        **kwargs: Any,  # Any: the optimizer's
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         by_owner: dict[WorkerInfo, list[RRef[torch.Tensor]]] = {}
         for param in params_rref:
@@ -87,9 +87,7 @@ class _LocalOptimizer:
 
     def __init__(self, optimizer_class: Any, params_rref: Sequence[RRef[Any]], *args: Any, **kwargs: Any) -> None:
         self._params: list[torch.Tensor] = [rref.local_value() for rref in params_rref]
-        self.optim = uncompiled.make(
-            optimizer_class, self._params, *args, **kwargs
-        )  # Any, above: of torch.optim, and its arguments
+        self.optim = uncompiled.make(optimizer_class, self._params, *args, **kwargs)
 
     def step(self, context_id: int) -> None:
         grads = autograd.get_gradients(context_id)
@@ -122,10 +120,10 @@ def _alone() -> Iterator[None]:
 
 
 def _new_local_optimizer(
-    optimizer_class: Any,  # Any: of torch.optim
-    params_rref: Sequence[RRef[Any]],  # Any: tensors
-    *args: Any,  # Any: the optimizer's
-    **kwargs: Any,  # Any: the optimizer's
+    optimizer_class: Any,
+    params_rref: Sequence[RRef[Any]],
+    *args: Any,
+    **kwargs: Any,
 ) -> RRef[_LocalOptimizer]:
     return RRef(_LocalOptimizer(optimizer_class, params_rref, *args, **kwargs))
 
@@ -137,7 +135,7 @@ def _local_optimizer_step(optimizer: RRef[_LocalOptimizer], context_id: int) -> 
     value.step(context_id)
 
 
-def _wait_for_all(futures: Sequence["Future[Any]"]) -> list[Any]:  # Any: what the functions return
+def _wait_for_all(futures: Sequence["Future[Any]"]) -> list[Any]:
     """All results, when all are done; else the first error, with the others as its notes."""
     results, errors = [], []
     for future in futures:

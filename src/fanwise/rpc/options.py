@@ -85,8 +85,8 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         devices: Sequence[Device] | None = None,
         allow: "Iterable[Allow] | None" = None,
         heartbeat_s: float = HEARTBEAT_S,
-        _transports: Any = None,  # Any: of torch's own transports
-        _channels: Any = None,  # Any: as above
+        _transports: Any = None,
+        _channels: Any = None,
     ) -> None:
         super().__init__(rpc_timeout, init_method)
         if isinstance(num_worker_threads, bool) or not isinstance(num_worker_threads, int):

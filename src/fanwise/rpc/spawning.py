@@ -30,14 +30,14 @@ _LOOK_S = 0.5
 
 
 def spawn(
-    fn: Callable[..., Any],  # Any: the user's
-    args: Sequence[Any] = (),  # Any: the user's
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
     *,
     world_size: int,
     pool: Pool | None = None,
     cpus: int = 1,
     rpc_backend_options: TensorPipeRpcBackendOptions | None = None,
-) -> list[Any]:  # Any: what the function returns
+) -> list[Any]:
     """Run `fn(rank, *args)` in each worker of a new group, and return what they return, by rank. Blocks until then.
 
     The workers are "worker0", "worker1" and so on; `init_rpc` and `shutdown` are called for them. With
@@ -97,11 +97,11 @@ class _Spawned:
 
     def run(
         self,
-        fn: Callable[..., Any],  # Any: the user's
-        args: tuple[Any, ...],  # Any: the user's
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
         world_size: int,
         options: TensorPipeRpcBackendOptions | None,
-    ) -> list[Any]:  # Any: the user's
+    ) -> list[Any]:
         cluster = self._pool.cluster
         towards = cluster.hosts[0].address if cluster is not None and cluster.hosts else "127.0.0.1"
         secret, results = new_secret(), dict[int, Any]()
@@ -134,8 +134,8 @@ class _Spawned:
     def _submit(
         self,
         rank: int,
-        fn: Callable[..., Any],  # Any: the user's
-        args: tuple[Any, ...],  # Any: the user's
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
         world_size: int,
         secret: str,
         address: _Address,
@@ -152,7 +152,7 @@ class _Spawned:
         self._handles[rank] = handle
         handle.add_done_callback(lambda handle: self._events.put((rank, None)))
 
-    def _result(self, rank: int) -> Any:  # Any: the user's, or how it was lost: the others may well go on without it
+    def _result(self, rank: int) -> Any:
         try:
             return self._handles[rank].result()
         except BaseException as error:
@@ -171,14 +171,14 @@ class _Spawned:
 
 
 def _work(
-    fn: Callable[..., Any],  # Any: the user's
-    args: tuple[Any, ...],  # Any: the user's
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
     rank: int,
     world_size: int,
     secret: str,
     address: _Address,
     options: TensorPipeRpcBackendOptions | None,
-) -> Any:  # Any: the user's
+) -> Any:
     """Run one worker. `address`: where rank 0 listens; for rank 0, an address that has to be able to reach it."""
     from .rendezvous.entrance_tls import TlsMeeting, address_towards
 

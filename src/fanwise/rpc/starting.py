@@ -51,7 +51,7 @@ _JOIN_S = 300.0
 
 def init_rpc(
     name: str,
-    backend: Any = None,  # Any: a member of BackendType
+    backend: Any = None,
     rank: int = -1,
     world_size: int | None = None,
     rpc_backend_options: RpcBackendOptions | None = None,
@@ -81,7 +81,7 @@ def init_rpc(
     init_rpc_backend(backend, None, name, rank, world_size, rpc_backend_options)
 
 
-def _backend_of(options: RpcBackendOptions) -> Any:  # Any: a member of BackendType
+def _backend_of(options: RpcBackendOptions) -> Any:
     for candidate in backend_registry.BackendType:
         if isinstance(options, type(backend_registry.construct_rpc_backend_options(candidate))):
             return candidate
@@ -89,12 +89,12 @@ def _backend_of(options: RpcBackendOptions) -> Any:  # Any: a member of BackendT
 
 
 def init_rpc_backend(
-    backend: Any,  # Any: a member of BackendType
-    store: Any = None,  # Any: torch's; taken and not used
+    backend: Any,
+    store: Any = None,
     name: str = "",
     rank: int = -1,
     world_size: int | None = None,
-    rpc_backend_options: Any = None,  # Any: the backend's own
+    rpc_backend_options: Any = None,
 ) -> None:
     """Start a backend and make its agent the one of this process."""
     if not isinstance(rank, numbers.Integral) or not isinstance(world_size, (numbers.Integral, type(None))):
@@ -118,7 +118,7 @@ def _become(agent: _agent.Agent | None) -> None:
 
 
 def start(
-    store: Any,  # Any: torch's; not used
+    store: Any,
     name: str,
     rank: int,
     world_size: int | None,

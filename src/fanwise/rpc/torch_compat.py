@@ -58,7 +58,7 @@ def _gather_to_leader(
     _gatherer.collected(sequence_id, worker_name, obj, worker_names)
 
 
-def _broadcast_to_followers(sequence_id: str, objects_map: dict[str, Any]) -> None:  # Any: the workers' values
+def _broadcast_to_followers(sequence_id: str, objects_map: dict[str, Any]) -> None:
     _gatherer.spread_out(sequence_id, objects_map)
 
 
@@ -67,7 +67,7 @@ _gatherer = Gatherer(_gather_to_leader, _broadcast_to_followers)
 
 def _all_gather(
     obj: object, worker_names: Collection[str] | None = None, timeout: float = UNSET_RPC_TIMEOUT
-) -> dict[str, Any]:  # Any: the workers' values
+) -> dict[str, Any]:
     """The values of all workers, or those of `worker_names`, by name; blocks until all have called this."""
     return _gatherer.all_gather(obj, worker_names, timeout)
 
@@ -204,22 +204,22 @@ class _InternalRPCPickler:
     """Objects as bytes and a table of tensors beside them, as calls have them. Picklers of users are made of it."""
 
     def __init__(self) -> None:
-        self._class_reducer_dict: dict[type, Callable[[Any], Any]] = {}  # Any: reducers, as copyreg has them
+        self._class_reducer_dict: dict[type, Callable[[Any], Any]] = {}
 
-    def _register_reducer(self, obj_class: type, reducer: Callable[[Any], Any]) -> None:  # Any: as copyreg has them
+    def _register_reducer(self, obj_class: type, reducer: Callable[[Any], Any]) -> None:
         self._class_reducer_dict.setdefault(obj_class, reducer)
 
     def serialize(self, obj: object) -> tuple[bytes, list[torch.Tensor]]:
         """The pickle, and the tensors that it leaves out."""
         return _pickling.encode_alone(obj, self._class_reducer_dict)
 
-    def deserialize(self, binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:  # Any: the user's
+    def deserialize(self, binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:
         """The other way."""
         return _pickling.decode(binary_data, tensor_table, ())
 
 
 _internal_rpc_pickler = _InternalRPCPickler()
-_default_pickler: Any = _internal_rpc_pickler  # Any: a pickler of the user's own
+_default_pickler: Any = _internal_rpc_pickler
 
 
 def serialize(obj: object) -> tuple[bytes, list[torch.Tensor]]:
@@ -227,13 +227,13 @@ def serialize(obj: object) -> tuple[bytes, list[torch.Tensor]]:
     return _internal_rpc_pickler.serialize(obj)
 
 
-def deserialize(binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:  # Any: the user's
+def deserialize(binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:
     """What `serialize` was given."""
     return _internal_rpc_pickler.deserialize(binary_data, tensor_table)
 
 
 @contextlib.contextmanager
-def _use_rpc_pickler(rpc_pickler: Any) -> Iterator[None]:  # Any: a pickler of the user's own
+def _use_rpc_pickler(rpc_pickler: Any) -> Iterator[None]:
     """Meanwhile calls that this process makes are pickled by `rpc_pickler.serialize((func, args, kwargs))`."""
     global _default_pickler
     _default_pickler = _pickling.instead = rpc_pickler

@@ -25,13 +25,13 @@ _lock = threading.Lock()
 _num_making = 0
 
 
-def make(optimizer_class: Any, params: Any, *args: Any, **kwargs: Any) -> Any:  # Any: of torch.optim, and its arguments
+def make(optimizer_class: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
     """`optimizer_class(params, *args, **kwargs)`."""
     with _plain_groups():
         return optimizer_class(params, *args, **kwargs)
 
 
-def step(optimizer: Any) -> None:  # Any: of torch.optim
+def step(optimizer: Any) -> None:
     """`optimizer.step()`."""
     plain = _plain_step(optimizer)
     if plain is None:
@@ -61,9 +61,9 @@ def _plain_groups() -> Iterator[None]:
                 delattr(inner, _KEPT_OUT)
 
 
-def _plain_step(optimizer: Any) -> Callable[[Any], object] | None:  # Any: of torch.optim
+def _plain_step(optimizer: Any) -> Callable[[Any], object] | None:
     """The step below what torch has wrapped it in; None: torch's way."""
-    kind: Any = type(optimizer)  # Any: as above
+    kind: Any = type(optimizer)
     if not issubclass(kind, torchs.Optimizer):  # one of the user's, like those of torch
         return None
     if _COMPILER in sys.modules or "step" in vars(optimizer) or _has_hooks(optimizer):

@@ -46,7 +46,7 @@ def on_hub(hub: Hub, do: Callable[[], T]) -> T:
         return do()
     hub.check_usable()
     done = threading.Event()
-    outcome: list[tuple[Any, BaseException | None]] = []  # Any: what `do` returns
+    outcome: list[tuple[Any, BaseException | None]] = []
 
     def run() -> None:
         try:

@@ -40,7 +40,7 @@ class Answering(Protocol):
     @property
     def link(self) -> Link: ...
     @property
-    def method(self) -> Any: ...  # Any: a closed message
+    def method(self) -> Any: ...
     def taken_up(self) -> None: ...
     def when_answers_leave(self, again: Callable[[], None]) -> bool: ...
     def answer(self, value: object = None) -> None: ...
@@ -220,7 +220,7 @@ class _Turn:
         return self.request.link
 
     @property
-    def method(self) -> Any:  # Any: a closed message
+    def method(self) -> Any:
         return self.request.method
 
     def taken_up(self) -> None:

@@ -14,10 +14,10 @@ from ...base.errors import CancelledError
 from .outcomes import hand_on, outcome_of
 
 T = TypeVar("T")
-Function = TypeVar("Function", bound=Callable[..., Any])  # Any: the user's
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What is called: a function, its arguments, and those that have names.
-Invocation = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # Any: the user's
+Invocation = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def calls_method(function: Function) -> Function:
@@ -58,7 +58,7 @@ class Call(Future[T]):
         """
         raise NotImplementedError
 
-    def __await__(self) -> Generator[Any, None, T]:  # Any: what the loop is told
+    def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
@@ -81,12 +81,12 @@ def _set(woken: "asyncio.Future[None]") -> None:
         woken.set_result(None)
 
 
-class Following(Call[Any]):  # Any: of any type
+class Following(Call[Any]):
     """A call that ends as another one does, which is not made yet; or that has failed before it was made."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._followed: Call[Any] | None = None  # Any: as above
+        self._followed: Call[Any] | None = None
         self._unsettled = [True]
 
     @classmethod
@@ -96,11 +96,11 @@ class Following(Call[Any]):  # Any: of any type
         call.fail(error)
         return call
 
-    def wait(self) -> Any:  # Any: of any type
+    def wait(self) -> Any:
         """Block until it is done. Raises a copy of its error, which would hold the caller's frames."""
         return outcome_of(super().wait)
 
-    def follow(self, call: "Call[Any]") -> None:  # Any: as above
+    def follow(self, call: "Call[Any]") -> None:
         """It ends as `call` does."""
         self._followed = call
         if not self._unsettled:  # it was cancelled just now
@@ -119,7 +119,7 @@ class Following(Call[Any]):  # Any: of any type
             return self._followed.cancel()
         return self.fail(CancelledError("the call was cancelled before it was made."))
 
-    def _end_as(self, call: "Future[Any]") -> None:  # Any: as above
+    def _end_as(self, call: "Future[Any]") -> None:
         if self._is_first():
             hand_on(self, call)
 

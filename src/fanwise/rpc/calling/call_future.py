@@ -31,7 +31,7 @@ class Agent(agent_protocol.Agent, Protocol):
     def serializer(self) -> Serializer: ...
 
 
-class CallFuture(Call[Any]):  # Any: what the function returns
+class CallFuture(Call[Any]):
     """See the module. Made by `Sender.call`."""
 
     # Thousands may be open: the fewer objects each is, the less the garbage collector has to look at.
@@ -48,7 +48,7 @@ class CallFuture(Call[Any]):  # Any: what the function returns
         self._unopened = True  # deleted by the one thread that opens it
         reply.add_done_callback(self._answered)
 
-    def wait(self) -> Any:  # Any: what the function returned
+    def wait(self) -> Any:
         """Block until the call is answered.
 
         Raises what the function raised; `WorkerLostError`, `DeadlineExceeded`; `CancelledError` after `cancel()`.
@@ -126,7 +126,7 @@ class CallFuture(Call[Any]):  # Any: what the function returns
 class _Outcome(NamedTuple):
     """What a call came to."""
 
-    value: Any  # Any: what the function returned
+    value: Any
     error: Exception | None
 
 

@@ -63,7 +63,7 @@ class Scope:
         """Whether it was added, and neither dropped nor cancelled."""
         return one in self._has
 
-    def nest(self, call: Any) -> None:  # Any: a `Reply`, or a future
+    def nest(self, call: Any) -> None:
         """A call that the function makes: `add`, and `drop` when it is done."""
         self.add(call)
         call.add_done_callback(self.drop)
@@ -98,7 +98,7 @@ class _Waker:
         self.cancel = wake
 
 
-def cancel_once(task: "asyncio.Task[Any]") -> None:  # Any: the user's
+def cancel_once(task: "asyncio.Task[Any]") -> None:
     """Cancel a task, on its loop's thread, if nobody has: a second time would cancel how it cleans up."""
     if not task.cancelling():
         task.cancel()

@@ -26,7 +26,7 @@ class Coroutines:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looping: threading.Thread | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":  # Any: the user's
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
         """Run a coroutine on the loop of this worker. It is cancelled with the call that runs here, if one does."""
         future: Future[Any] = Future()
         with self._lock:
@@ -60,7 +60,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-async def _end(tasks: set[asyncio.Task[Any]]) -> None:  # Any: the user's
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -71,7 +71,7 @@ class _Task:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: "Future[Any]"
-    ) -> None:  # Any: the user's
+    ) -> None:
         self._loop = loop
         self._coroutine = coroutine
         self._future = future

@@ -20,7 +20,7 @@ from .cancelling import check, here
 _HEAR_S = 1.0
 
 
-def error_of(future: "Future[Any]") -> Exception | None:  # Any: of any type
+def error_of(future: "Future[Any]") -> Exception | None:
     """The error of a future that is done."""
     try:
         future.value()
@@ -30,7 +30,7 @@ def error_of(future: "Future[Any]") -> Exception | None:  # Any: of any type
     return None
 
 
-def wait_for(future: "Future[Any]") -> None:  # Any: of any type
+def wait_for(future: "Future[Any]") -> None:
     """Block until a future is done, whatever came of it. Ctrl-C ends it; torch's own `wait` does not hear that."""
     if not future.done():
         done = threading.Event()
@@ -56,14 +56,14 @@ def _wait_for_event(event: threading.Event) -> None:
         pass
 
 
-def result_of(future: "Future[Any]") -> Any:  # Any: of any type
+def result_of(future: "Future[Any]") -> Any:
     """Wait for a future and return its result; its error as a copy, so that the future does not hold our frames."""
     if type(future).wait is Future.wait:  # that of a call waits in its own way
         wait_for(future)
     return outcome_of(future.wait)
 
 
-def outcome_of(wait: Callable[[], Any]) -> Any:  # Any: of any type
+def outcome_of(wait: Callable[[], Any]) -> Any:
     """What `wait` of a future returns. What it raises is raised as a copy, as the future holds the error."""
     try:
         return wait()
@@ -72,7 +72,7 @@ def outcome_of(wait: Callable[[], Any]) -> Any:  # Any: of any type
     raise_afresh(found)
 
 
-def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:  # Any: of any type
+def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:
     """Finish `result` as `future` has. The error goes without its frames: they would hold the future that holds it."""
     try:
         result.set_result(future.value())

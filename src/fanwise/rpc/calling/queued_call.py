@@ -29,7 +29,7 @@ class Queues(Protocol):
     """What is asked of the connections."""
 
     @property
-    def withdraw(self) -> Callable[[int, Any], bool]: ...  # Any: a call that waits
+    def withdraw(self) -> Callable[[int, Any], bool]: ...
 
 
 class Agent(call_future.Agent, Protocol):
@@ -40,7 +40,7 @@ class Agent(call_future.Agent, Protocol):
     def is_leaving(self, message: Message, link: Link) -> bool: ...
 
 
-class QueuedCall(Call[Any]):  # Any: what the function returns
+class QueuedCall(Call[Any]):
     """See the module. Made by `Sender.call`; `routes.Routes` sends it or lets it fail, once.
 
     Args:
@@ -115,7 +115,7 @@ class QueuedCall(Call[Any]):  # Any: what the function returns
             self._finish(inner)
             wait_for(self)
 
-    def _finish(self, inner: "Future[Any] | None" = None) -> None:  # Any: as this
+    def _finish(self, inner: "Future[Any] | None" = None) -> None:
         """Become as the call that left, or fail."""
         try:
             self._unfinished.pop()
@@ -130,7 +130,7 @@ class QueuedCall(Call[Any]):  # Any: what the function returns
         finally:
             self.set_exception(self._error)
 
-    def wait(self) -> Any:  # Any: what the function returned
+    def wait(self) -> Any:
         """Block until the call is answered. Raises as `CallFuture.wait` does."""
         if not self.done():
             with self._agent.waiting():

@@ -16,7 +16,7 @@ class QueuedRequest:
     due_s: float | None = None
     num_bytes = 0  # there is always room for it
 
-    def __init__(self, future: "Future[Any]", method: str, args: Sequence[object]) -> None:  # Any: as above
+    def __init__(self, future: "Future[Any]", method: str, args: Sequence[object]) -> None:
         self._future = future
         self._method = method
         self._args = args
@@ -45,7 +45,7 @@ class QueuedRequest:
         self._future.set_exception(error)
 
 
-def _settle(future: "Future[Any]", reply: Reply) -> None:  # Any: what the handler returned
+def _settle(future: "Future[Any]", reply: Reply) -> None:
     try:
         future.set_result(reply.result())
     except Exception as error:

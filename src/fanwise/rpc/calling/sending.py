@@ -80,7 +80,7 @@ class Sender:
         timeout_s: float,
         remote: Created | None = None,
         address: Address | None = None,
-    ) -> Call[Any]:  # Any: what the function returns
+    ) -> Call[Any]:
         """Run a function on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
 
         `remote`: what the references send along when the value stays on `to`. `address`: of a call for an actor.
@@ -145,9 +145,7 @@ class Sender:
         else:
             self._agent.outside(take_back)
 
-    def _wait_for_link(
-        self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None
-    ) -> Call[Any]:  # Any: what the function returns
+    def _wait_for_link(self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None) -> Call[Any]:
         """Too many calls wait for this link to let one more: this thread waits for it itself."""
         if not self._agent.may_wait():
             self._connections.traffic.refused(to.name, "window_full")
@@ -176,7 +174,7 @@ class Sender:
         *,
         timeout_s: float,
         address: Address | None = None,
-    ) -> Any:  # Any: what the function returns
+    ) -> Any:
         """As `call`, and wait. The calling thread reads its own answer."""
         limit_s = self._begin(timeout_s)
         if address is not None:
@@ -187,7 +185,7 @@ class Sender:
             scope.check()
             watch = scope.nest
 
-        def ask(link: Link, message: Message) -> tuple[Any, Link]:  # Any: what the link brings, a `Message`
+        def ask(link: Link, message: Message) -> tuple[Any, Link]:
             released = self._agent.begin_waiting()
             try:
                 return link.ask_on_credit(message, within_s=limit_s, watch=watch), link  # type: ignore[arg-type]  # `dumps` knows it
@@ -259,7 +257,7 @@ class Sender:
         *,
         timeout_s: float,
         window: tuple[int, int],
-    ) -> Stream[Any]:  # Any: what the function yields
+    ) -> Stream[Any]:
         """Run a function on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`.
 
         `window`: as `Window`. Blocks until the call has left.
@@ -313,7 +311,7 @@ class Sender:
 
     def _queued(
         self, message: Message, to: WorkerInfo, limit_s: float | None, scope: cancelling.Scope | None
-    ) -> Call[Any]:  # Any: what the function returns
+    ) -> Call[Any]:
         """It leaves when there is a link."""
         call = QueuedCall(self._agent, message, to, now_s=self._agent.now_s, limit_s=limit_s)
         if scope is not None:
@@ -357,7 +355,7 @@ class Sender:
             raise pickling.explained(error, invocation, name, to) from error
 
 
-def _name_of(function: Callable[..., Any]) -> str:  # Any: the user's function
+def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or repr(function)
 
 

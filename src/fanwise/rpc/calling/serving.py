@@ -47,7 +47,7 @@ class References(Protocol):
     def keep(self, sender: WorkerInfo, made: Created, value: Any, run: Callable[[], Any]) -> Any:
         """Run it; what to answer. Any: the user's, and of `expect`."""
 
-    def confirmed(self) -> "Future[Any] | None":  # Any: nothing
+    def confirmed(self) -> "Future[Any] | None":
         """Of those among the arguments that this thread has just read: done when the function may run; None: it may."""
 
 
@@ -65,7 +65,7 @@ class Server:
         runners: RunnerThreads,
         *,
         references: References,
-        take_turn: Callable[[Address, Request, Callable[[Any], Any]], None],  # Any: as a request; a call
+        take_turn: Callable[[Address, Request, Callable[[Any], Any]], None],
         is_leaving: Callable[[Message, Link], bool],
     ) -> None:
         self.num_open = 0
@@ -153,7 +153,7 @@ class _Call:
     def __init__(self, server: Server, sender: WorkerInfo, request: Request, made: Created | None, value: Any) -> None:
         self._server = server
         self._made = made  # if its value stays here
-        self._value = value  # Any: what is expected then
+        self._value = value
         self._sender = sender
         self._request = request
         self._header: Context | None = None
@@ -161,7 +161,7 @@ class _Call:
         self._scope: Scope | None = None
         self._producer: Producer | None = None
 
-    def answering(self, request: Any) -> "_Call":  # Any: what is answered in the place of its request
+    def answering(self, request: Any) -> "_Call":
         """This call, which waits for its turn at an actor, is answered by what knows of that."""
         self._request = request
         return self
@@ -225,7 +225,7 @@ class _Call:
         self._keep(partial(_fail, harmless(error)))
         self.fail(error)
 
-    def _keep(self, run: Callable[[], Any]) -> Any:  # Any: what to answer
+    def _keep(self, run: Callable[[], Any]) -> Any:
         """Run this for the value that stays here, if one does."""
         if self._made is None:
             return None
@@ -264,7 +264,7 @@ class _Call:
             return
         self._answer(value)
 
-    def _begin(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # Any: the user's
+    def _begin(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What the function returns; a future in its place when it is not done yet."""
         self._request.taken_up()
         token = running.set(self)
@@ -300,13 +300,13 @@ class _Call:
                 self._server.produced(producer)
         return later if later is None else self._produce_later(producer, later)
 
-    async def _produce_later(self, producer: Producer, items: Any) -> None:  # Any: a coroutine
+    async def _produce_later(self, producer: Producer, items: Any) -> None:
         try:
             await items
         finally:
             self._server.produced(producer)
 
-    def close_item(self, item: Any) -> Message:  # Any: the user's
+    def close_item(self, item: Any) -> Message:
         """An item of a stream as it travels. Raises what says why it cannot."""
         serializer = self._server._serializer
         try:
@@ -340,14 +340,14 @@ class _Call:
         """What it returned, in words for an error."""
         return self._name if " " in self._name else f"what {self._name} returned"
 
-    def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
+    def _outcome(self, function: Callable[..., Any], value: Any) -> Any:
         if hasattr(function, "_wrapped_async_rpc_function"):
             return answer_later(self._name, value)
         if type(value) is CoroutineType:
             return Later(self._server.coroutines.run(value))
         return value
 
-    def _done(self, future: "Future[Any]") -> None:  # Any: the user's
+    def _done(self, future: "Future[Any]") -> None:
         try:
             value = future.value()
         except Exception as error:
@@ -438,5 +438,5 @@ class Later:
 
     __slots__ = ("future",)
 
-    def __init__(self, future: Any) -> None:  # Any: a torch future, also as torch's C++ code makes them
+    def __init__(self, future: Any) -> None:
         self.future = future

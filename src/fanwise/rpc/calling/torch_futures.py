@@ -38,7 +38,7 @@ class _Progress:
         if not count:
             self.over.set()
 
-    def tell(self, future: "Future[Any]") -> None:  # Any: the user's
+    def tell(self, future: "Future[Any]") -> None:
         error = error_of(future)
         with self._lock:
             self._left -= 1
@@ -47,7 +47,7 @@ class _Progress:
                 self.over.set()
 
 
-def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
+def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:
     """The results of all; blocks until all are done, or until one has failed, and raises its error."""
     if len(futures) == 1:
         return [futures[0].wait()]  # this thread reads the answer itself
@@ -61,7 +61,7 @@ def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
     return [future.wait() for future in futures]
 
 
-def _wait(future: Any) -> Any:  # Any: a future of torch's, and what it is done with
+def _wait(future: Any) -> Any:
     if not future.done():
         with waiting():
             if threading.current_thread() is threading.main_thread() or here() is not None:

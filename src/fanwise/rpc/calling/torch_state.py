@@ -27,7 +27,7 @@ def call_in_default_state(job: Callable[..., None], *args: object) -> None:
 
 
 @types.coroutine
-def with_own_grad_mode(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:  # Any: the user's
+def with_own_grad_mode(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """As `coroutine`, which begins with gradients on; those that run between its steps keep theirs."""
     is_enabled, value, error = True, None, None
     while True:

@@ -87,7 +87,7 @@ class Connections:
         handle: Callable[[WorkerInfo, Request], None],
         waiting: Callable[[], AbstractContextManager[None]],
         outside: Callable[[Callable[[], None]], None],
-        load_error: Callable[[bytes], Any] = load_error,  # Any: an error
+        load_error: Callable[[bytes], Any] = load_error,
         arrived: Callable[[WorkerInfo, tuple[int, ...]], ReceivedLoans] | None = None,
         unwanted: Callable[[Message, Link], None] = lambda answer, link: None,
     ) -> None:
@@ -504,7 +504,7 @@ class Connections:
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
-    def _link_ended(self, member: Member, link: Link, ending: Any) -> None:  # Any: links' Ending
+    def _link_ended(self, member: Member, link: Link, ending: Any) -> None:
         self._routes.forget(member.id, link)
         with self._lock:
             kept = self._kept.get(member.incarnation, [])

@@ -109,5 +109,5 @@ def _valid(devices: Iterable[torch.device], num_devices: int) -> bool:
     return all(device == _CPU or (device.type == "cuda" and device.index < num_devices) for device in devices)
 
 
-def _shown(device_map: Mapping[Any, Any]) -> dict[str, str]:  # Any: devices
+def _shown(device_map: Mapping[Any, Any]) -> dict[str, str]:
     return {str(mine): str(theirs) for mine, theirs in device_map.items()}

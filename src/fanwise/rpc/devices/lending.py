@@ -153,7 +153,7 @@ class Lending:
             self._sights[key] = None
         self._agent.request(key.id, SIGHT).add_done_callback(partial(self._seen, key))
 
-    def _seen(self, key: WorkerKey, future: "Future[Any]") -> None:  # Any: a Sight
+    def _seen(self, key: WorkerKey, future: "Future[Any]") -> None:
         error = error_of(future)
         if error is None:
             self._sights[key] = future.value()
@@ -213,7 +213,7 @@ class Lending:
             self._ask_held(member.key, loans)
 
     def _ask_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
-        def told(future: "Future[Any]") -> None:  # Any: numbers
+        def told(future: "Future[Any]") -> None:
             error = error_of(future)
             if error is None:
                 self._not_held(key, [loan for loan in loans if loan not in future.value()])
@@ -263,7 +263,7 @@ class Lending:
 
         return self._outside(staged)
 
-    def _outside(self, make: Callable[[], Any]) -> "Future[Any]":  # Any: what it makes
+    def _outside(self, make: Callable[[], Any]) -> "Future[Any]":
         future: Future[Any] = Future()
 
         def run() -> None:
@@ -324,7 +324,7 @@ class Lending:
         if self._key_of(key.id) == key and not self._closed:
             told = self._agent.request(key.id, RETURNED, loans, were_opened)
 
-            def again(future: "Future[Any]") -> None:  # Any: of nothing
+            def again(future: "Future[Any]") -> None:
                 if isinstance(error_of(future), LinkLostError):
                     self._return(key, loans, were_opened=were_opened)
 

@@ -80,12 +80,12 @@ class Parsed(NamedTuple):
     """What was in a `Message`, nothing of it unpickled."""
 
     extra: Buffer
-    tensors: list[Any]  # Any: torch tensors
+    tensors: list[Any]
     pickle: Buffer
     buffers: Sequence[memoryview]
 
 
-def speak(link: Link, load_error: Callable[[bytes], Any] | None = None) -> None:  # Any: an error of the peer's
+def speak(link: Link, load_error: Callable[[bytes], Any] | None = None) -> None:
     """From now on this link carries what is described here. Both sides say so before the first word.
 
     `load_error`: for errors of the user's types; else only Python's own, and those of this library, come as they were.
@@ -107,7 +107,7 @@ def loads(
     head: Buffer,
     buffers: Sequence[memoryview] = (),
     arrived: Callable[[tuple[int, ...]], ReceivedLoans] | None = None,
-) -> Any:  # Any: what the peer sent
+) -> Any:
     """For a link. A request that is `Message` comes as (Message, ()). `arrived`: for messages that come with loans."""
     kind = head[0] if head else -1
     if kind in _CALLS:

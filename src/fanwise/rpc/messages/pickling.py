@@ -49,7 +49,7 @@ class Sending:
 
     __slots__ = ("forks", "kept", "tensors", "to")
 
-    def __init__(self, to: int, forks: "list[Fork] | None", kept: list[Any] | None = None) -> None:  # Any: references
+    def __init__(self, to: int, forks: "list[Fork] | None", kept: list[Any] | None = None) -> None:
         self.to = to
         self.forks = forks
         self.kept = kept
@@ -65,7 +65,7 @@ class _Now(threading.local):
 
 _now = _Now()
 # A pickler of the user's own, for calls made by this process; torch's programs set it.
-instead: Any = None  # Any: has serialize(object) -> (bytes, tensors)
+instead: Any = None
 _reducers: dict[type, Reducer] = {}
 # Of exactly these types values are pickled in one way, whatever the reducers, and have nothing beside the pickle.
 _SIMPLE = frozenset((type(None), bool, int, float, str))
@@ -86,7 +86,7 @@ def encode(
     value: object,
     to: int,
     forks: "list[Fork] | None" = None,
-    kept: list[Any] | None = None,  # Any: references
+    kept: list[Any] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """The pickle of `value` for worker `to`, its tensors, and buffers that share the value's memory.
 
@@ -108,7 +108,7 @@ def encode_call(
     call: Invocation,
     to: int,
     forks: "list[Fork] | None" = None,
-    kept: list[Any] | None = None,  # Any: as in `encode`
+    kept: list[Any] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """As `encode`, for a function and its arguments: a function that has no name goes by value."""
     if instead is not None:
@@ -160,7 +160,7 @@ def decode(
     tensors: "Sequence[torch.Tensor]",
     buffers: Sequence[memoryview],
     allowed: "Allowed | None" = None,
-) -> Any:  # Any: the user's
+) -> Any:
     """The value. Raises what unpickling raises; WireError for a name that is not allowed."""
     if allowed is None and not tensors:
         return pickle.loads(data, buffers=buffers)
@@ -176,7 +176,7 @@ def decode_call(
     tensors: "Sequence[torch.Tensor]",
     buffers: Sequence[memoryview],
     allowed: "Allowed | None" = None,
-) -> Any:  # Any: the user's function and its arguments
+) -> Any:
     """As `decode`, of what `encode_call` gave."""
     if allowed is not None:
         outer, _now.received = _now.received, tensors
@@ -192,7 +192,7 @@ def decode_call(
 # and 17 for one of torch's. What is found is the same, and what is not found raises the same.
 
 
-def _text_of(function: Any) -> str | None:  # Any: what the user calls
+def _text_of(function: Any) -> str | None:
     """ "module:name" of a function that its module has under its name, such as `torch.add` too; None: pickle it."""
     kind = type(function)
     if kind is FunctionType:
@@ -207,7 +207,7 @@ def _text_of(function: Any) -> str | None:  # Any: what the user calls
     return f"{function.__module__}:{name}"
 
 
-def _named(text: str) -> Any:  # Any: the user's
+def _named(text: str) -> Any:
     module, _, name = text.rpartition(":")
     try:
         return vars(sys.modules[module])[name]
@@ -293,7 +293,7 @@ def is_of_future(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error) == "Can not pickle torch.futures.Future"
 
 
-def _reduce_tensor(tensor: torch.Tensor) -> Any:  # Any: as copyreg has it
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
     if tensor.dtype not in CODE_BY_DTYPE or tensor.is_nested or tensor.is_meta:
         return reduce_tensor(tensor)
     assert _now.sending is not None, "only encode uses this table"
@@ -308,11 +308,11 @@ def _tensor(index: int) -> torch.Tensor:
     return _now.received[index]
 
 
-def _reduce_script_function(function: Any) -> tuple[Callable[[str], Any], tuple[str]]:  # Any: a function in TorchScript
+def _reduce_script_function(function: Any) -> tuple[Callable[[str], Any], tuple[str]]:
     return _script_function, (function.qualified_name,)
 
 
-def _script_function(name: str) -> Any:  # Any: a function in TorchScript
+def _script_function(name: str) -> Any:
     function = torch.jit._state._python_cu.find_function(name)
     if function is None:
         raise AttributeError(f"There is no scripted function {name!r} in this process")

@@ -58,7 +58,7 @@ class References(Protocol):
 class Deserialized(NamedTuple):
     """A message: its value, and what came metadata."""
 
-    value: Any  # Any: the user's
+    value: Any
     autograd: Context | None = None
     remote: Created | None = None
     has_references: bool = False
@@ -111,7 +111,7 @@ class Serializer:
         `window`: of a call for items one by one.
         """
         forks: list[Fork] = []
-        kept: list[Any] = []  # Any: references
+        kept: list[Any] = []
         lender = None
         try:
             if call is None:

@@ -208,7 +208,7 @@ class Keeper:
     def _send(self, batch: Batch) -> None:
         self.agent.request(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
 
-    def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:  # Any: a number or None
+    def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:
         error = error_of(future)
         up_to = future.value() if error is None else None
         if up_to is not None:

@@ -27,8 +27,6 @@ from .window import Giving, Window
 
 _log = logging.getLogger("fanwise.rpc")
 
-# Any throughout: the user's items.
-
 
 class Outlet(Protocol):
     """What takes the items of a stream to its reader."""

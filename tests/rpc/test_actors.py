@@ -112,10 +112,10 @@ def make(to: str, **kwargs: Any) -> None:
 
 
 def hand_to(to: str) -> None:
-    rpc.rpc_sync(to, take, (LOGS[0],))
+    rpc.rpc_sync(to, enqueue, (LOGS[0],))
 
 
-def take(rref: Any) -> None:
+def enqueue(rref: Any) -> None:
     LOGS.append(rref)
 
 
@@ -172,7 +172,7 @@ def queues() -> tuple[int, int]:
 
 
 def num_waiting() -> int:
-    return sum(queue.turns.num_waiting for queue in list(agents.current().queues._queues.values()))
+    return sum(queue.scheduler.num_waiting for queue in list(agents.current().queues._queues.values()))
 
 
 def num_came() -> int:

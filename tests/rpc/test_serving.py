@@ -78,14 +78,14 @@ class Expecting:
 
 
 def server_with(jobs: Jobs, references: Expecting) -> Server:
-    def take_no_turn(*_: object) -> None:
+    def enqueue_nothing(*_: object) -> None:
         raise AssertionError("no call is for an actor")
 
     return Server(
         Serializer(),
         cast(RunnerThreads, jobs),
         references=references,
-        take_turn=take_no_turn,
+        enqueue_actor_call=enqueue_nothing,
         is_leaving=lambda message, link: True,
     )
 
@@ -229,7 +229,7 @@ def test_the_value_of_a_call_that_waits_at_an_actor_is_expected_meanwhile(
 ) -> None:
     server, jobs, references = expecting
     turns: list[Callable[[], None]] = []
-    server._take_turn = lambda address, request, make: turns.append(make(request))
+    server._enqueue_actor_call = lambda address, request, make: turns.append(make(request))
     message = call_that_makes(3, server)._replace(address=Address(GlobalId(0, 1, -1), 0.0))
     server.serve(ME, cast(Request, Asked(message)))
     assert references.values == {MADE: []} and jobs.begun == []

@@ -303,7 +303,7 @@ def wait_too_long(to: str) -> None:
     stream = rpc.stream(to, slow, timeout=0.1)
     assert next(stream) == 1
     for _ in range(2):  # who goes on does not take it for the end
-        with pytest.raises(DeadlineExceeded, match="no item of slow came from worker w1 within 0"):
+        with pytest.raises(DeadlineExceeded, match="worker w1 sent no item of slow within 0"):
             next(stream)
     rpc.rpc_sync(to, set_free)
 

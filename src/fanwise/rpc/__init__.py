@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown
-    from .streams.reading import Stream as Stream
+    from .streams.stream import Stream as Stream
     from .watching import Worker as Worker
     from .watching import on_worker_joined as on_worker_joined
     from .watching import on_worker_left as on_worker_left

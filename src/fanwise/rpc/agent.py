@@ -97,7 +97,7 @@ class Agent:
         self.server = Server(
             self.serializer,
             runners,
-            take_turn=self.queues.take,
+            enqueue_actor_call=self.queues.enqueue,
             references=self.references,
             is_leaving=self.is_leaving,
         )

@@ -26,7 +26,7 @@ from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
     from .agent import Agent  # loaded when this process becomes a worker, as the next is
-    from .streams.reading import Stream
+    from .streams.stream import Stream
 
 To = str | int | WorkerInfo
 Args = Sequence[Any] | None
@@ -147,7 +147,7 @@ def remote(
     """
     agent, info, invocation = _checked(to, func, args, kwargs)
     if serial is not False or concurrency is not None:
-        actor: RRef[Any] = agent.actors.make(
+        actor: RRef[Any] = agent.actors.create(
             info, invocation, timeout_s=timeout, concurrency=_concurrency(func, serial, concurrency)
         )
         return actor

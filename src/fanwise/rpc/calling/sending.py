@@ -28,8 +28,8 @@ from ..messages.messages import Message, addressed
 from ..messages.metadata import Created
 from ..messages.serializer import Serializer
 from ..references.references import References
-from ..streams import reading
-from ..streams.reading import Incoming, Stream
+from ..streams import stream
+from ..streams.stream import Stream, StreamReader
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
 from . import cancelling, queued_call
@@ -41,7 +41,7 @@ from .queued_call import QueuedCall
 T = TypeVar("T")
 
 
-class Agent(queued_call.Agent, reading.Agent, Protocol):
+class Agent(queued_call.Agent, stream.Agent, Protocol):
     """What is asked of the agent. `timeout_s`: of calls that say none."""
 
     @property
@@ -69,7 +69,7 @@ class Sender:
         self._connections = connections
         self._references = references
         self._is_leaving = is_leaving
-        self._streams: weakref.WeakSet[Incoming] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[StreamReader] = weakref.WeakSet()
         self._num_forks = process.num_forks
 
     def call(
@@ -263,10 +263,10 @@ class Sender:
         `window`: as `Window`. Blocks until the call has left.
         """
         limit_s, ahead = self._begin(timeout_s), Window(*window)
-        incoming = Incoming(self._agent, to, ahead, is_of_call=cancelling.here() is not None)
-        incoming.began(self._call_for_items(to, invocation, limit_s, ahead, incoming.arrived))
-        self._streams.add(incoming)
-        return Stream(self._agent, incoming, _name_of(invocation[0]), limit_s)
+        reader = StreamReader(self._agent, to, ahead, is_of_call=cancelling.here() is not None)
+        reader.start(self._call_for_items(to, invocation, limit_s, ahead, reader.on_item))
+        self._streams.add(reader)
+        return Stream(self._agent, reader, _name_of(invocation[0]), limit_s)
 
     def _call_for_items(
         self,
@@ -300,14 +300,14 @@ class Sender:
 
         `of_calls`: and those that called functions have opened and left open; no call reads them any more.
         """
-        for incoming in list(self._streams):
-            if of_calls or not incoming.is_of_call:
-                incoming.close(ClosedError("RPC was shut down in this process while it read this stream."))
+        for reader in list(self._streams):
+            if of_calls or not reader.is_of_call:
+                reader.close(ClosedError("RPC was shut down in this process while it read this stream."))
 
     @property
     def num_streams(self) -> int:
         """How many streams that are read here go on."""
-        return sum(not incoming.is_over for incoming in list(self._streams))
+        return sum(not reader.is_finished for reader in list(self._streams))
 
     def _queued(
         self, message: Message, to: WorkerInfo, limit_s: float | None, scope: cancelling.Scope | None

@@ -26,7 +26,7 @@ from ..actors.address import Address
 from ..messages.messages import BARE_CALL, Message, made_by
 from ..messages.metadata import Context, Created
 from ..messages.serializer import Deserialized, Serializer
-from ..streams.producing import Producer
+from ..streams.producer import Producer
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
 from .call import Invocation, method_called
@@ -65,7 +65,7 @@ class Server:
         runners: RunnerThreads,
         *,
         references: References,
-        take_turn: Callable[[Address, Request, Callable[[Any], Any]], None],
+        enqueue_actor_call: Callable[[Address, Request, Callable[[Any], Any]], None],
         is_leaving: Callable[[Message, Link], bool],
     ) -> None:
         self.num_open = 0
@@ -77,7 +77,7 @@ class Server:
         self._runners = runners
         self._lock = threading.Lock()
         self.coroutines = Coroutines()
-        self._take_turn = take_turn
+        self._enqueue_actor_call = enqueue_actor_call
 
     def serve(self, sender: WorkerInfo, request: Request, was_cancelled: bool = False) -> None:
         """A call came in. On a reading thread. `was_cancelled`: since it came."""
@@ -102,7 +102,7 @@ class Server:
         if address is None:
             self._runners.call(call)
         else:
-            self._take_turn(address, request, call.answering)
+            self._enqueue_actor_call(address, request, call.answering)
 
     def _run_when_confirmed(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call when the owners of the references in its arguments have confirmed them."""
@@ -117,12 +117,12 @@ class Server:
         with self._lock:
             self.num_open -= 1
 
-    def produces(self, producer: Producer) -> None:
+    def add_producer(self, producer: Producer) -> None:
         """A stream begins."""
         with self._lock:
             self._producers.add(producer)
 
-    def produced(self, producer: Producer) -> None:
+    def remove_producer(self, producer: Producer) -> None:
         """It has ended, or is just about to be answered."""
         with self._lock:
             self._producers.discard(producer)
@@ -136,7 +136,7 @@ class Server:
     def num_open_but_waiting(self) -> int:
         """How many calls are open, without the streams that wait for their readers."""
         with self._lock:
-            return self.num_open - sum(producer.waits_for_its_reader for producer in self._producers)
+            return self.num_open - sum(producer.is_blocked for producer in self._producers)
 
 
 _NOT_FOUND = (
@@ -183,13 +183,13 @@ class _Call:
         """The caller does not wait any more. On a reading thread."""
         self.scope().cancel()
         if self._producer is not None:
-            self._producer.cancelled()
+            self._producer.cancel()
 
     def taken(self, num_items: int, num_bytes: int) -> None:
         """The caller of a stream has taken so much of it. ValueError: it cannot have."""
         if self._producer is None:
             raise ValueError(f"{num_items} items of an answer that has none")
-        self._producer.taken(num_items, num_bytes)
+        self._producer.on_ack(num_items, num_bytes)
 
     def lost(self) -> None:
         """The link to the caller has ended. A function that gives no items goes on: it may change something."""
@@ -288,25 +288,25 @@ class _Call:
         if hasattr(function, "_wrapped_async_rpc_function"):
             raise TypeError(f"{self._name} answers later (async_execution), with one value: it was called as a stream.")
         waiting = self._server._runners.waiting
-        self._producer = producer = Producer(window, self, self.scope(), without_place=waiting)
+        self._producer = producer = Producer(window, self, self.scope(), release_slot=waiting)
         if self.is_cancelled() or self._request.link.ending is not None:
             self.cancelled()  # it may have been before there was a producer to hear of it
-        self._server.produces(producer)
+        self._server.add_producer(producer)
         later = None
         try:
             later = producer.run(function(*args, **kwargs), self._name)
         finally:
             if later is None:
-                self._server.produced(producer)
+                self._server.remove_producer(producer)
         return later if later is None else self._produce_later(producer, later)
 
     async def _produce_later(self, producer: Producer, items: Any) -> None:
         try:
             await items
         finally:
-            self._server.produced(producer)
+            self._server.remove_producer(producer)
 
-    def close_item(self, item: Any) -> Message:
+    def serialize_item(self, item: Any) -> Message:
         """An item of a stream as it travels. Raises what says why it cannot."""
         serializer = self._server._serializer
         try:
@@ -316,22 +316,22 @@ class _Call:
             about = about_result(error, item, f"an item that {self._name} yielded")
         raise about
 
-    def give(self, closed: Message) -> bool:
+    def send_item(self, message: Message) -> bool:
         """It leaves. False: the link has ended. NotSendableError: it is too big."""
         server, request = self._server, self._request
-        if (closed.carries or closed.loans) and not server._is_leaving(closed, request.link):
-            server._serializer.take_back(closed, self._sender.id)
+        if (message.carries or message.loans) and not server._is_leaving(message, request.link):
+            server._serializer.take_back(message, self._sender.id)
             return False
         try:
-            request.give(closed)
+            request.give(message)
         except NotSendableError:
-            server._serializer.take_back(closed, self._sender.id)
+            server._serializer.take_back(message, self._sender.id)
             raise
         except FanwiseError:
             return False
         return True
 
-    def when_it_takes_more(self, again: Callable[[], None]) -> bool:
+    def when_link_drained(self, again: Callable[[], None]) -> bool:
         """Whether so much waits for the link of its reader that no more should come; if so, `again` is called."""
         return self._request.when_answers_leave(again)
 

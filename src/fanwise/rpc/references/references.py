@@ -336,7 +336,7 @@ class References:
             value = self._keeper.values.setdefault(rref_id, Pending())
             orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
         if is_actor(rref_id):
-            self.agent.queues.is_expected(rref_id, value)
+            self.agent.queues.register(rref_id, value)
         self._keeper.carry_out_inline(orders)
         return value
 

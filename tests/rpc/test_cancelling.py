@@ -132,7 +132,7 @@ def test_a_function_hears_at_its_next_wait_that_nobody_waits_for_its_call(real_w
     for way in WAYS:
         took_s, text = one.do(cancel_when_it_waits, "w1", "w2", way)
         assert took_s < 10 * SEEN_S, way  # a busy machine; the bound itself is that of a look, see the simulated tests
-        assert "the call on worker w1 was cancelled here before it was answered" in text
+        assert "the call on worker w1 was canceled here before it was answered" in text
         two.do(forget)
     three.do(release)
     for worker in (one, two, three):

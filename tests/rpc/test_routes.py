@@ -40,7 +40,7 @@ class PlayedCall:
 
     def __init__(self, name: str, log: list[str], due_s: float | None = None, num_bytes: int = 100) -> None:
         self.name = name
-        self.due_s = due_s
+        self.deadline_s = due_s
         self.num_bytes = num_bytes
         self.log = log
 

@@ -12,9 +12,9 @@ from fanwise.base.errors import NotSendableError, RemoteError, WireError
 from fanwise.links.link import Request
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.actors.address import Address
-from fanwise.rpc.calling.cancelling import Scope, running
+from fanwise.rpc.calling.cancellation import Scope, current_call
 from fanwise.rpc.calling.coroutines import Coroutines
-from fanwise.rpc.calling.serving import Server
+from fanwise.rpc.calling.server import Server
 from fanwise.rpc.messages.messages import Message, metadata_of
 from fanwise.rpc.messages.metadata import Created
 from fanwise.rpc.messages.serializer import Serializer
@@ -86,7 +86,7 @@ def server_with(jobs: Jobs, references: Expecting) -> Server:
         cast(RunnerThreads, jobs),
         references=references,
         enqueue_actor_call=enqueue_nothing,
-        is_leaving=lambda message, link: True,
+        record_sent=lambda message, link: True,
     )
 
 
@@ -188,11 +188,11 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
     held, released = threading.Event(), threading.Event()
     holding = coroutines.run(hold())
     assert held.wait(10.0)
-    token = running.set(Called())
+    token = current_call.set(Called())
     try:
         future = coroutines.run(never())
     finally:
-        running.reset(token)
+        current_call.reset(token)
     scope.cancel()
     released.set()
     holding.wait()

@@ -37,7 +37,7 @@ from . import default_backend as _default_backend
 from . import functions as functions
 from . import waiting as _waiting  # noqa: F401  # now, as it would take the name of a function below
 from .calling.call import Call as Call
-from .calling.cancelling import cancelled as cancelled
+from .calling.cancellation import cancelled as cancelled
 from .calls import get_rpc_timeout as get_rpc_timeout
 from .calls import get_worker_info as get_worker_info
 from .calls import remote as remote

@@ -28,8 +28,8 @@ from . import current as process
 from .actors.queues import Queues
 from .calling.early_calls import EarlyCalls
 from .calling.queued_request import QueuedRequest
-from .calling.sending import Sender
-from .calling.serving import Server
+from .calling.sender import Sender
+from .calling.server import Server
 from .connections.connections import OVER, Connections
 from .devices.cuda_memory import CudaMemory
 from .devices.device_maps import DeviceMaps, about_here
@@ -99,7 +99,7 @@ class Agent:
             runners,
             enqueue_actor_call=self.queues.enqueue,
             references=self.references,
-            is_leaving=self.is_leaving,
+            record_sent=self.record_sent,
         )
         self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(
@@ -107,7 +107,7 @@ class Agent:
             self.serializer,
             self.connections,
             self.references,
-            is_leaving=self.is_leaving,
+            record_sent=self.record_sent,
         )
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
         self.on(OVER, self.connections.on_told_over)
@@ -131,7 +131,7 @@ class Agent:
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
-        self._early_calls.joined()
+        self._early_calls.serve_buffered()
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
         """The worker of this name, rank or info. RuntimeError when there is none, with those that there are."""
@@ -196,7 +196,7 @@ class Agent:
         try:
             told = QueuedRequest(future, method, args)
             link = self.connections.ready(to) or self.connections.at_once(to)
-            if link is None or not told.left_by(link):
+            if link is None or not told.try_send(link):
                 self.connections.queue(to, told)
         except FanwiseError as error:
             future.set_exception(error)
@@ -206,7 +206,7 @@ class Agent:
         """On a reading thread."""
         method: Any = request.method
         if type(method) is Message:
-            self._early_calls.came(sender, request)
+            self._early_calls.receive(sender, request)
             return
         handler = self._handlers.get(method)
         if handler is None:
@@ -225,7 +225,7 @@ class Agent:
         """How many streams go on, from here and to here."""
         return self.server.num_streams + self.sender.num_streams
 
-    def is_leaving(self, message: Message, link: Link) -> bool:
+    def record_sent(self, message: Message, link: Link) -> bool:
         """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted.
 
         For a message that has any.

@@ -17,8 +17,8 @@ from torch.futures import Future
 from ..base.errors import WorkerLostError
 from . import current as process
 from .actors.address import CONCURRENCY_LIMIT
-from .calling import cancelling, torch_futures
-from .calling.call import Call, Following, Invocation
+from .calling import cancellation, torch_futures
+from .calling.call import Call, ChainedCall, Invocation
 from .constants import UNSET_RPC_TIMEOUT
 from .references import proxy
 from .references.rref import RRef
@@ -109,7 +109,7 @@ def rpc_async(
     try:
         future = agent.call(info, invocation, timeout_s=timeout)
     except WorkerLostError as error:
-        future = Following.failed(error)
+        future = ChainedCall.failed(error)
     collect(future)
     return future
 
@@ -252,7 +252,7 @@ def waiting() -> AbstractContextManager[None]:
     >>> with waiting():
     ...     done.wait()  # doctest: +SKIP
     """
-    cancelling.check()
+    cancellation.check()
     return process.waiting()
 
 

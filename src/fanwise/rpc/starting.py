@@ -26,7 +26,7 @@ from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
-from .calling import coroutines, serving, torch_futures
+from .calling import coroutines, server, torch_futures
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
@@ -112,7 +112,7 @@ def _become(agent: _agent.Agent | None) -> None:
     """From now on this process is a worker, or none."""
     _process.set_current(agent)
     if agent is None:
-        torch_futures.remove()
+        torch_futures.uninstall()
     else:
         torch_futures.install()
 
@@ -267,7 +267,7 @@ def _say_what_is_open(agent: _agent.Agent, is_over: threading.Event) -> None:
 def _is_in_a_call() -> bool:
     """Whether this thread is below the server of calls. Looked for on its stack, so that no call pays for it."""
     frame: FrameType | None = sys._getframe()
-    homes = vars(serving), vars(coroutines)
+    homes = vars(server), vars(coroutines)
     while frame is not None and not any(frame.f_globals is home for home in homes):
         frame = frame.f_back
     return frame is not None

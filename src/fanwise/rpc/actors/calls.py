@@ -13,8 +13,8 @@ from typing import Any
 
 from ...base.errors import WorkerLostError
 from ..agent import Agent
-from ..calling.call import Following, Invocation, calls_method
-from ..calling.serving import answer_later
+from ..calling.call import ChainedCall, Invocation, calls_method
+from ..calling.server import delayed_reply
 from ..calls import collect
 from ..references.orders import GlobalId
 from ..references.proxy import Api, method_of
@@ -72,7 +72,7 @@ class Actors:
         try:
             call = self._agent.call(to, invocation, timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
-            call = Following.failed(error)
+            call = ChainedCall.failed(error)
         collect(call)
         return call
 
@@ -100,7 +100,7 @@ def invoke(rref: Any, name: str, args: Any, kwargs: Any) -> Any:
     if type(value) is CoroutineType:
         return _run_coroutine(actor, value)
     if hasattr(method, "_wrapped_async_rpc_function"):
-        return answer_later(getattr(method, "__qualname__", name), value)
+        return delayed_reply(getattr(method, "__qualname__", name), value)
     return value
 
 

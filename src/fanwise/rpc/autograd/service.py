@@ -20,7 +20,7 @@ from torch.futures import Future
 from ...base.errors import DeadlineExceeded, LinkLostError
 from ...links.codec import load_error
 from ..agent_protocol import Agent
-from ..calling.outcomes import wait_for
+from ..calling.futures import wait_for
 from ..worker_info import WorkerInfo
 from .contexts import WORKER_SHIFT, BackwardPass, Context, Contexts, PassId
 from .failures import Failure

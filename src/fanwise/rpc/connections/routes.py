@@ -28,11 +28,11 @@ class Waiting(Protocol):
     """A call that waits for its link.
 
     Attributes:
-        due_s: when it fails, on the hub's clock; None: never.
+        deadline_s: when it fails, on the hub's clock; None: never.
         num_bytes: how much it keeps.
     """
 
-    due_s: float | None
+    deadline_s: float | None
     num_bytes: int
 
     def send(self, link: Link) -> None:
@@ -148,8 +148,8 @@ class Routes:
         if is_closed:
             call.fail(ClosedError("RPC has been shut down in this process."))
             return "queued"
-        if call.due_s is not None:
-            self._alarm.set(call.due_s + _SLACK_S)
+        if call.deadline_s is not None:
+            self._alarm.set(call.deadline_s + _SLACK_S)
         return "first" if is_first else "queued"
 
     def withdraw(self, id: int, call: Waiting) -> bool:
@@ -198,18 +198,18 @@ class Routes:
     def _expire(self) -> None:
         now_s = self._hub.clock.now_s()
         late: list[Waiting] = []
-        due_s: list[float] = []
+        deadlines_s: list[float] = []
         with self._lock:
             for queue in self._queues.values():
-                expired = [call for call in queue.calls if call.due_s is not None and call.due_s <= now_s]
+                expired = [call for call in queue.calls if call.deadline_s is not None and call.deadline_s <= now_s]
                 late += expired
                 queue.num_bytes -= sum(call.num_bytes for call in expired)
-                queue.calls = deque(call for call in queue.calls if call.due_s is None or call.due_s > now_s)
-                due_s += (call.due_s for call in queue.calls if call.due_s is not None)
+                queue.calls = deque(call for call in queue.calls if call.deadline_s is None or call.deadline_s > now_s)
+                deadlines_s += (call.deadline_s for call in queue.calls if call.deadline_s is not None)
         for call in late:
             call.fail(DeadlineExceeded("the call still waited for its link when its time ran out."))
-        if due_s:
-            self._alarm.set(min(due_s) + _SLACK_S)
+        if deadlines_s:
+            self._alarm.set(min(deadlines_s) + _SLACK_S)
 
     def close(self, error: Callable[[], FanwiseError], *, for_good: bool = True) -> None:
         """All that waits fails, each with an `error()`. `for_good`: and whatever comes later."""

@@ -32,7 +32,7 @@ from ...links.hub import Alarm, Hub
 from ...links.link import Link
 from ...links.plain import Plain
 from .. import agent_protocol
-from ..calling.outcomes import error_of, result_of
+from ..calling.futures import error_of, result_of
 from ..membership.members import Member
 from ..worker_info import WorkerInfo, WorkerKey
 from .device_memory import DeviceMemory, Handle
@@ -169,7 +169,7 @@ class Lending:
         if not known:
             _log.warning("tensors go through main memory from now on: %s", why)
 
-    def take_back(self, loans: Sequence[int], to: int) -> None:
+    def roll_back(self, loans: Sequence[int], to: int) -> None:
         """A message with these never left."""
         with self._lock:
             ended = self._loans.give_back(loans, self._key_of(to))
@@ -379,9 +379,9 @@ class Lender:
         self.loans.append(lent[0])
         return lent[1]
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         """The message was not finished."""
-        self._lending.take_back(self.loans, self._to)
+        self._lending.roll_back(self.loans, self._to)
 
 
 class ReceivedLoans:

@@ -135,7 +135,7 @@ class Serializer:
             return message
         except BaseException:
             if lender is not None:
-                lender.take_back()
+                lender.roll_back()
             if forks and self._references is not None:
                 self._references.unsent(forks)
             raise
@@ -206,13 +206,13 @@ class Serializer:
             return Deserialized((partial(_fail, error), (), {}), header, remote, has_references=bool(forks))
         return Deserialized(value, header, remote, has_references=True, window=window)
 
-    def take_back(self, message: Message, to: int) -> None:
+    def roll_back(self, message: Message, to: int) -> None:
         """A message that was closed here never left: what it holds is given back. Not on a reading thread.
 
         `to`: the worker that it was for.
         """
         if message.loans and self._lending is not None:
-            self._lending.take_back(message.loans, to)
+            self._lending.roll_back(message.loans, to)
         header, _remote, forks, *_ = unpack(metadata_of(message))
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)

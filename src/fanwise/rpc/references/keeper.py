@@ -20,7 +20,7 @@ from torch.futures import Future
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
 from ..agent_protocol import Agent
-from ..calling.outcomes import error_of
+from ..calling.futures import error_of
 from ..membership.members import Event, Left, Member, lives, no_member
 from ..worker_info import WorkerInfo, WorkerKey
 from .orders import Acknowledge, Batch, Confirmed, FailRefs, FailValue, FreeValue, GlobalId, Order, Refused, Send

@@ -19,7 +19,7 @@ from torch.futures import Future
 
 from .. import current as process
 from ..actors.address import is_actor
-from ..calling.call import Call, Following, calls_method
+from ..calling.call import Call, ChainedCall, calls_method
 from ..functions import async_execution
 from ..worker_info import WorkerInfo
 from .orders import GlobalId
@@ -118,7 +118,7 @@ class RemoteMethod:
         return self._call(self._rref._get_type(self._timeout), args, kwargs)
 
     def _call_later(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call[Any]:
-        result = Following()
+        result = ChainedCall()
         kind = self._rref._get_type(self._timeout, blocking=False)
         if kind.done():
             try:

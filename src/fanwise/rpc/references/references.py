@@ -31,8 +31,8 @@ from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues
 from ..calling.call import Invocation
-from ..calling.outcomes import afresh, error_of, hand_on, wait_for
-from ..calling.serving import Later
+from ..calling.futures import copy_exception, copy_result, error_of, wait_for
+from ..calling.server import DelayedReply
 from ..messages import pickling
 from ..messages.metadata import Created
 from ..worker_info import WorkerInfo, WorkerKey
@@ -141,7 +141,7 @@ class References:
         def created(future: "Future[Any]") -> None:
             error = error_of(future)
             if error is not None:
-                rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(afresh, error)
+                rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(copy_exception, error)
                 # A call that left is here, and brings the value in its time, to whoever still waits for that.
                 if not (isinstance(error, DeadlineExceeded) and _has_left(future)):
                     value.settle(rref._error())
@@ -178,7 +178,7 @@ class References:
         elif is_lost:
             user.fail(partial(owner_lost, user.fork, self._keeper.name_of(user.fork.owner)))
         else:
-            user.fail(partial(afresh, error))
+            user.fail(partial(copy_exception, error))
         if is_late and may_come:
             self._keeper.do(table.gave_up, fork_id)
         elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
@@ -231,13 +231,13 @@ class References:
             )
         if rref._error is not None:
             raise rref._error()
-        sending = pickling.sending()
-        if sending is None:
+        sender = pickling.sending()
+        if sender is None:
             raise RuntimeError(NOT_IN_A_CALL)
-        if sending.forks is None:
+        if sender.forks is None:
             return (-1,)  # only tried, to find out what cannot be pickled
         table = self._keeper.table
-        to = self._keeper.key_of(sending.to)
+        to = self._keeper.key_of(sender.to)
         owner, rref_id = (table.me, rref._rref_id) if user is None else (user.fork.owner, user.fork.rref_id)
         fork = Fork(rref_id, self.new_id(), owner, table.me)
         if table.is_lost(to):
@@ -246,20 +246,20 @@ class References:
             self._keeper.do(self._lend, rref, fork, to)
         else:
             self._fork_for(user, fork, to)
-        sending.forks.append(fork)
-        return (len(sending.forks) - 1,)
+        sender.forks.append(fork)
+        return (len(sender.forks) - 1,)
 
     def keep_until_answered(self, rref: RRef[Any]) -> GlobalId | None:
         """A reference goes to its owner, who has counted it, in a call: the caller keeps it until that is answered.
 
         So nobody has to be told of it. Its number; None: it has to be shared.
         """
-        user, sending = rref._user, pickling.sending()
-        if user is None or sending is None or sending.kept is None or not user.is_counted:
+        user, sender = rref._user, pickling.sending()
+        if user is None or sender is None or sender.kept is None or not user.is_counted:
             return None
-        if rref._error is not None or user.fork.owner != self._keeper.key_of(sending.to):
+        if rref._error is not None or user.fork.owner != self._keeper.key_of(sender.to):
             return None
-        sending.kept.append(rref)
+        sender.kept.append(rref)
         return user.fork.rref_id
 
     def at_home(self, rref_id: GlobalId) -> RRef[Any]:
@@ -341,7 +341,7 @@ class References:
         return value
 
     def keep(self, sender: WorkerInfo, made: Created, value: Pending, run: Callable[[], Any]) -> Any:
-        """Run a call whose value stays here, and was expected. What to answer: nothing, or a `Later` done with it."""
+        """Run a call whose value stays on this worker. Return None, or a `DelayedReply` that is done with it."""
         rref_id, _ = made
         try:
             result = run()
@@ -350,7 +350,7 @@ class References:
             _log.error("a remote() of worker %s failed:\n%s", sender.name, "".join(traceback.format_exception(error)))
             self._settle(rref_id, value, error.with_traceback(None), None)
             return None
-        if type(result) is not Later:
+        if type(result) is not DelayedReply:
             self._settle(rref_id, value, None, result)
             return None
         answer: Future[None] = Future()
@@ -361,7 +361,7 @@ class References:
             answer.set_result(None)
 
         result.future.add_done_callback(settle)
-        return Later(answer)
+        return DelayedReply(answer)
 
     def _settle(self, rref_id: GlobalId, value: Pending, error: Exception | None, result: object) -> None:
         value.settle(error, result)
@@ -450,7 +450,7 @@ class References:
         def ask_again(_: object) -> None:
             try:
                 user.check("use it")
-                ask().add_done_callback(partial(hand_on, result))
+                ask().add_done_callback(partial(copy_result, result))
             except Exception as error:
                 result.set_exception(error.with_traceback(None))
 
@@ -461,7 +461,7 @@ class References:
             elif isinstance(error, LinkLostError) and not hasattr(error, "__notes__"):
                 ask_again(None)
             else:
-                hand_on(result, first)
+                copy_result(result, first)
 
         ask().add_done_callback(answered)
         return result

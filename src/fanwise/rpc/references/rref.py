@@ -16,7 +16,7 @@ from torch.futures import Future
 from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import current as process
 from ..agent_protocol import Agent
-from ..calling.outcomes import error_of, outcome_of, result_of, wait_for
+from ..calling.futures import error_of, result_of, unwrap, wait_for
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling
@@ -98,7 +98,7 @@ class Pending(Future[Any]):
         if not self.done():
             with process.waiting():
                 wait_for(self)
-        return outcome_of(self.value)
+        return unwrap(self.value)
 
 
 class References(Protocol):

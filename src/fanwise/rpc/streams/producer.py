@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from ...base.errors import CallCancelled
 from ...links.flow_control.credits import cost_of
-from ..calling.cancelling import Scope, cancel_once
+from ..calling.cancellation import Scope, cancel_once
 from ..messages.messages import Message
 from .window import ProducerWindow, Window
 
@@ -89,7 +89,7 @@ class Producer:
             value.close()
         if not isinstance(value, Iterable) or isinstance(value, Awaitable):
             raise TypeError(
-                f"{name} was called as a stream but returned a {type(value).__name__}, which is not iterable.\n"
+                f"{name} was called as a stream but returned {type(value).__name__}, which is not iterable.\n"
                 f"Yield the items, or return an iterator. Use rpc_sync for a single result."
             )
         with self._release_slot():
@@ -109,7 +109,7 @@ class Producer:
                 del item  # free it while the next one is computed
         finally:
             if not is_exhausted:
-                self._scope.told()
+                self._scope.mark_delivered()
                 _close_generator(items)
 
     async def _send_all_async(self, items: AsyncIterator[Any]) -> None:

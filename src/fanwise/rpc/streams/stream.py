@@ -18,9 +18,9 @@ from typing import Generic, Protocol, TypeVar
 from ...base.errors import DeadlineExceeded
 from ...links.link import Link, Reply
 from .. import agent_protocol
-from ..calling.call_future import failed
-from ..calling.cancelling import Scope, here
-from ..calling.outcomes import afresh, raise_afresh
+from ..calling.call_future import call_error
+from ..calling.cancellation import Scope, current_scope
+from ..calling.futures import copy_exception, raise_copy
 from ..messages.messages import Message
 from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
@@ -72,7 +72,7 @@ class StreamReader:
         try:
             reply.result()
         except Exception as raised:
-            error = failed(raised, self.to, None, closed=self._agent.is_closed).with_traceback(None)
+            error = call_error(raised, self.to, None, closed=self._agent.is_closed).with_traceback(None)
         with self._changed:
             self._window.on_end(error)
             self._changed.notify_all()
@@ -241,12 +241,12 @@ class Stream(Generic[T]):
                 f"waiting for the next item of {self._name} on this thread would deadlock: it reads the replies.\n"
                 f"Read a stream on a thread of your own, or in a function that a call runs."
             )
-        scope = here()
+        scope = current_scope()
         with self._agent.waiting():
             if scope is None:
                 result = self._reader.next(self._timeout_s, None)
             else:
-                with scope.waking(self._reader.wake):
+                with scope.wake_on_cancel(self._reader.wake):
                     result = self._reader.next(self._timeout_s, scope)
         if result is None:
             raise self._time_out()
@@ -257,19 +257,19 @@ class Stream(Generic[T]):
             f"worker {self._reader.to.name} sent no item of {self._name} within {self._timeout_s} s. The stream was "
             f"closed.\nSet timeout= to the longest time the function may need for one item, or to 0 for no limit."
         )
-        self._reader.close(afresh(error))  # further reads raise it again
+        self._reader.close(copy_exception(error))  # further reads raise it again
         return error
 
     def _raise_error(self, end: EndOfStream) -> None:
         """Raise a copy of the error of the stream, if it has one."""
         if end.error is not None:
-            raise_afresh(end.error)
+            raise_copy(end.error)
 
     def _deserialize(self, item: Message) -> T:
         try:
             value: T = self._agent.serializer.deserialize(item, self._reader.to.id, self._reader.link).value
         except Exception as error:
-            self._reader.close(afresh(error).with_traceback(None))
+            self._reader.close(copy_exception(error).with_traceback(None))
             raise
         except BaseException:
             self.close()

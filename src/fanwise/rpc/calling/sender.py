@@ -1,10 +1,10 @@
-"""Where calls are sent: the caller's half of a call, as `serving` is the callee's.
+"""The caller's half of a call: `server` has the other.
 
-    call, call_sync, stream --> which link? --> function and arguments --> Message --> the link, when it has room
-                                  none: `queued_call` waits for one, or this thread does
+    call, call_sync, stream --> get a link --> serialize function and arguments --> send when the link has room
+                                  no link: `queued_call` waits for one, or this thread does
 
-What is serialized leaves, or is taken back: it may carry forks of references, and loans. A link that has just ended is
-replaced by another one as long as nothing was sent on it; nothing is sent twice. Knows no member and no autograd.
+A serialized message may carry forks of references, and loans, so it is either sent or rolled back. A link that ended
+before anything was sent is replaced by another; nothing is sent twice.
 """
 
 import math
@@ -32,17 +32,17 @@ from ..streams import stream
 from ..streams.stream import Stream, StreamReader
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
-from . import cancelling, queued_call
-from .call import Call, Following, Invocation
-from .call_future import CallFuture, failed, not_sent, until_answered
-from .outcomes import wait_for_event
+from . import cancellation, queued_call
+from .call import Call, ChainedCall, Invocation
+from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
+from .futures import wait_for_event
 from .queued_call import QueuedCall
 
 T = TypeVar("T")
 
 
 class Agent(queued_call.Agent, stream.Agent, Protocol):
-    """What is asked of the agent. `timeout_s`: of calls that say none."""
+    """`timeout_s` is the default time limit of a call."""
 
     @property
     def timeout_s(self) -> float: ...
@@ -52,7 +52,7 @@ class Sender:
     """Sends the calls of one worker.
 
     Args:
-        is_leaving: notes by which link the references and loans of a message leave. False: that has ended.
+        record_sent: records the link over which the references and loans of a message are sent; False if it has ended.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Sender:
         connections: Connections,
         references: References,
         *,
-        is_leaving: Callable[[Message, Link], bool],
+        record_sent: Callable[[Message, Link], bool],
     ) -> None:
         self._agent = agent
         self._serializer = serializer
         self._connections = connections
         self._references = references
-        self._is_leaving = is_leaving
+        self._record_sent = record_sent
         self._streams: weakref.WeakSet[StreamReader] = weakref.WeakSet()
         self._num_forks = process.num_forks
 
@@ -81,78 +81,78 @@ class Sender:
         remote: Created | None = None,
         address: Address | None = None,
     ) -> Call[Any]:
-        """Run a function on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
+        """Run a function on `to` and return a future of its result. `timeout_s`: 0 means no limit, -1 the default.
 
-        `remote`: what the references send along when the value stays on `to`. `address`: of a call for an actor.
+        `remote` is set if the value stays on `to`, `address` for a call to an actor.
         """
         try:
-            limit_s = self._begin(timeout_s)
+            limit_s = self._time_limit(timeout_s)
         except DeadlineExceeded as error:
-            return Following.failed(error)
+            return ChainedCall.failed(error)
         if address is not None:
             address = address._replace(left_s=limit_s or 0.0)
         link = self._connections.ready(to.id)
-        if link is None:  # first: what is serialized must leave, or be taken back
+        if link is None:  # before serializing: a message must be sent or rolled back
             try:
                 link = self._connections.at_once(to.id)
             except FanwiseError as error:
-                return Following.failed(failed(error, to, limit_s, closed=self._connections.closed))
+                return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
         mode = "async" if remote is None else "remote"
-        scope = cancelling.here()
-        nest_in = scope if remote is None else None  # a value that stays there belongs to its references
+        scope = cancellation.current_scope()
+        parent = scope if remote is None else None  # a remote value is released by its references
         while True:
             message = self._serialize_call(to, invocation, remote, mode, address)
             if link is None:
-                return self._queued(message, to, limit_s, nest_in)
-            is_asked = False
+                return self._queued(message, to, limit_s, parent)
+            is_recorded = False
             try:
-                if (message.carries or message.loans) and not self._is_leaving(message, link):
-                    self._take_back(message, to)  # the link has just ended: by another one, then
+                if (message.carries or message.loans) and not self._record_sent(message, link):
+                    self._roll_back(message, to)  # the link has ended: use another one
                     link = self._connections.ready(to.id)
                     continue
-                is_asked = True
+                is_recorded = True
                 reply = link.call_on_credit(
                     message,  # type: ignore[arg-type]  # `dumps` knows it
                     deadline_s=limit_s,
                     waiting=self._agent.waiting,
-                    watch=None if scope is None else scope.nest,
+                    watch=None if scope is None else scope.add_child,
                 )
-            except NeverSent:  # it has just ended
-                self._take_back(message, to)
+            except NeverSent:  # the link has ended
+                self._roll_back(message, to)
                 if remote is not None and not self._references.stays(remote):
-                    return Following.failed(not_sent(to))
+                    return ChainedCall.failed(not_sent_error(to))
                 link = None
                 continue
             except BaseException as error:
-                if not is_asked or was_never_sent(error):
-                    self._take_back(message, to)
+                if not is_recorded or was_never_sent(error):
+                    self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise
-                cancelling.check()
-                return Following.failed(failed(error, to, limit_s, closed=self._connections.closed))
+                cancellation.check()
+                return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
             if message.keeps:
-                reply.add_done_callback(partial(until_answered, message.keeps))
+                reply.add_done_callback(partial(keep_until_reply, message.keeps))
             call = CallFuture(self._agent, reply, to, limit_s)
-            if nest_in is not None:
-                nest_in.nest(reply)
+            if parent is not None:
+                parent.add_child(reply)
             return call
 
-    def _take_back(self, message: Message, to: WorkerInfo) -> None:
-        """Nothing of `message` has left: give back what it holds."""
-        take_back = partial(self._serializer.take_back, message, to.id)
+    def _roll_back(self, message: Message, to: WorkerInfo) -> None:
+        """Release the references and loans of a message that was not sent."""
+        roll_back = partial(self._serializer.roll_back, message, to.id)
         if self._agent.may_wait():
-            take_back()
+            roll_back()
         else:
-            self._agent.outside(take_back)
+            self._agent.outside(roll_back)
 
     def _wait_for_link(self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None) -> Call[Any]:
-        """Too many calls wait for this link to let one more: this thread waits for it itself."""
+        """Wait for the link on this thread, because the queue of calls is full."""
         if not self._agent.may_wait():
             self._connections.traffic.refused(to.name, "window_full")
-            self._take_back(message, to)
+            self._roll_back(message, to)
             raise WindowFullError(
-                f"the call of {message!r} was not sent: as many calls as may wait for a link to worker {to.name} do, "
-                f"and this thread reads answers, so it must not wait.\n"
+                f"the call of {message!r} was not sent: the queue of calls that wait for a link to worker {to.name} "
+                f"is full, and this thread reads answers, so it must not wait.\n"
                 f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
             )
         link = None
@@ -161,10 +161,10 @@ class Sender:
             call.send(link)
         except BaseException as error:
             if link is None or was_never_sent(error):
-                self._take_back(message, to)
+                self._roll_back(message, to)
             if not isinstance(error, FanwiseError):
                 raise
-            return Following.failed(failed(error, to, limit_s, closed=self._connections.closed))
+            return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
         return call
 
     def call_sync(
@@ -175,17 +175,17 @@ class Sender:
         timeout_s: float,
         address: Address | None = None,
     ) -> Any:
-        """As `call`, and wait. The calling thread reads its own answer."""
-        limit_s = self._begin(timeout_s)
+        """As `call`, and wait. The calling thread reads the reply itself."""
+        limit_s = self._time_limit(timeout_s)
         if address is not None:
             address = address._replace(left_s=limit_s or 0.0)
-        scope = cancelling.here()
+        scope = cancellation.current_scope()
         watch = None
         if scope is not None:
             scope.check()
-            watch = scope.nest
+            watch = scope.add_child
 
-        def ask(link: Link, message: Message) -> tuple[Any, Link]:
+        def send_and_wait(link: Link, message: Message) -> tuple[Any, Link]:
             released = self._agent.begin_waiting()
             try:
                 return link.ask_on_credit(message, within_s=limit_s, watch=watch), link  # type: ignore[arg-type]  # `dumps` knows it
@@ -193,7 +193,7 @@ class Sender:
                 if released:
                     self._agent.end_waiting()
 
-        answer, link = self._send(ask, to, invocation, limit_s, "sync", address)
+        answer, link = self._send(send_and_wait, to, invocation, limit_s, "sync", address)
         return self._serializer.deserialize(answer, to.id, link).value
 
     def _send(
@@ -206,46 +206,46 @@ class Sender:
         address: Address | None = None,
         window: Window | None = None,
     ) -> T:
-        """Return what `send` does. Wait for a link first; take another one if it ends before any of the call has left.
+        """Serialize the call and return the result of `send`. Waits for a link, and for another if that ends first.
 
-        What was serialized and has not left is taken back, whatever `send` raises.
+        A message that was not sent is rolled back, whatever `send` raises.
         """
         while True:
             try:
-                link = self._link_to(to, limit_s)  # first, as in `call`
+                link = self._link_to(to, limit_s)  # before serializing, as in `call`
             except FanwiseError as error:
-                raise failed(error, to, limit_s, closed=self._connections.closed) from None
+                raise call_error(error, to, limit_s, closed=self._connections.closed) from None
             message = self._serialize_call(to, invocation, None, mode, address, window)
-            is_asked = False
+            is_recorded = False
             try:
-                if (message.carries or message.loans) and not self._is_leaving(message, link):
-                    self._take_back(message, to)
+                if (message.carries or message.loans) and not self._record_sent(message, link):
+                    self._roll_back(message, to)
                     continue
-                is_asked = True
+                is_recorded = True
                 return send(link, message)
-            except NeverSent:  # it has just ended
-                self._take_back(message, to)
+            except NeverSent:  # the link has ended
+                self._roll_back(message, to)
             except BaseException as error:
-                if not is_asked or was_never_sent(error):
-                    self._take_back(message, to)
+                if not is_recorded or was_never_sent(error):
+                    self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise
-                cancelling.check()
-                raise failed(error, to, limit_s, closed=self._connections.closed) from None
+                cancellation.check()
+                raise call_error(error, to, limit_s, closed=self._connections.closed) from None
 
     def _link_to(self, to: WorkerInfo, limit_s: float | None) -> Link:
-        """Return the link to `to`, which is made first if there is none.
+        """Return the link to `to`, opening one if necessary.
 
-        Within a called function another thread connects, so that this one can be interrupted when the call that runs
-        the function is cancelled: the other worker may be stopped and never answer.
+        In a called function another thread connects, so that cancellation of the running call can interrupt this one:
+        the peer may be stopped and never answer.
         """
         connect = partial(self._connections.to, to.id, within_s=limit_s)
-        if cancelling.here() is None or self._connections.ready(to.id) is not None:
+        if cancellation.current_scope() is None or self._connections.ready(to.id) is not None:
             return connect()
         connected: Future[Link] = Future()
         is_done = threading.Event()
         connected.add_done_callback(lambda _: is_done.set())
-        self._agent.outside(partial(_settle, connected, connect))
+        self._agent.outside(partial(_complete, connected, connect))
         with self._agent.waiting():
             wait_for_event(is_done)
         return connected.result()
@@ -258,13 +258,13 @@ class Sender:
         timeout_s: float,
         window: tuple[int, int],
     ) -> Stream[Any]:
-        """Run a function on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`.
+        """Run a function on `to` and return its items. `timeout_s` applies to each item, as in `call`.
 
-        `window`: as `Window`. Blocks until the call has left.
+        `window`: arguments of `Window`. Blocks until the call is sent.
         """
-        limit_s, ahead = self._begin(timeout_s), Window(*window)
-        reader = StreamReader(self._agent, to, ahead, is_of_call=cancelling.here() is not None)
-        reader.start(self._call_for_items(to, invocation, limit_s, ahead, reader.on_item))
+        limit_s, window_size = self._time_limit(timeout_s), Window(*window)
+        reader = StreamReader(self._agent, to, window_size, is_of_call=cancellation.current_scope() is not None)
+        reader.start(self._call_for_items(to, invocation, limit_s, window_size, reader.on_item))
         self._streams.add(reader)
         return Stream(self._agent, reader, _name_of(invocation[0]), limit_s)
 
@@ -276,56 +276,53 @@ class Sender:
         window: Window,
         on_item: Callable[[Message, int], None],
     ) -> Reply:
-        scope = cancelling.here()
-        cancelling.check()
+        scope = cancellation.current_scope()
+        cancellation.check()
 
         def call(link: Link, message: Message) -> Reply:
             reply = link.call_on_credit(
                 message,  # type: ignore[arg-type]  # `dumps` knows it
                 deadline_s=limit_s,
                 waiting=self._agent.waiting,
-                watch=None if scope is None else scope.nest,
+                watch=None if scope is None else scope.add_child,
                 on_item=on_item,
             )
             if message.keeps:
-                reply.add_done_callback(partial(until_answered, message.keeps))
+                reply.add_done_callback(partial(keep_until_reply, message.keeps))
             if scope is not None:
-                scope.nest(reply)
+                scope.add_child(reply)
             return reply
 
         return self._send(call, to, invocation, limit_s, "stream", window=window)
 
     def close_streams(self, *, of_calls: bool) -> None:
-        """Those which the program itself reads end: it reads on no more.
-
-        `of_calls`: and those that called functions have opened and left open; no call reads them any more.
-        """
+        """Close the streams that the program reads and, with `of_calls`, those that called functions left open."""
         for reader in list(self._streams):
             if of_calls or not reader.is_of_call:
                 reader.close(ClosedError("RPC was shut down in this process while it read this stream."))
 
     @property
     def num_streams(self) -> int:
-        """How many streams that are read here go on."""
+        """Number of open streams that this worker reads."""
         return sum(not reader.is_finished for reader in list(self._streams))
 
     def _queued(
-        self, message: Message, to: WorkerInfo, limit_s: float | None, scope: cancelling.Scope | None
+        self, message: Message, to: WorkerInfo, limit_s: float | None, scope: cancellation.Scope | None
     ) -> Call[Any]:
-        """It leaves when there is a link."""
+        """Return a call that is sent when a link is open."""
         call = QueuedCall(self._agent, message, to, now_s=self._agent.now_s, limit_s=limit_s)
         if scope is not None:
-            scope.nest(call)
+            scope.add_child(call)
         return call if self._connections.queue(to.id, call) else self._wait_for_link(to, call, message, limit_s)
 
-    def _begin(self, timeout_s: float) -> float | None:
-        """A call begins: its time in seconds. Not in a fork, where the locks of this object may be held for ever."""
+    def _time_limit(self, timeout_s: float) -> float | None:
+        """Return the time limit of a call in seconds. Raises ClosedError in a fork, whose locks may be held."""
         if self._num_forks != process.num_forks:
             raise process.is_a_fork(self._agent.info)
         try:
             if not timeout_s >= 0:
                 if timeout_s != UNSET_RPC_TIMEOUT:
-                    raise _no_time(timeout_s)
+                    raise _expired_error(timeout_s)
                 timeout_s = self._agent.timeout_s
         except TypeError:
             raise TypeError(f"timeout must be a number of seconds, 0 for no limit; got {timeout_s!r}.") from None
@@ -340,7 +337,7 @@ class Sender:
         address: Address | None,
         window: Window | None = None,
     ) -> Message:
-        """Close the message of a call. A profiler sees that one began, under torch's name for it."""
+        """Serialize a call. A profiler records it under torch's name."""
         name = _name_of(invocation[0])
         try:
             if torch._C._autograd._profiler_enabled():
@@ -359,7 +356,7 @@ def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or repr(function)
 
 
-def _no_time(timeout_s: float) -> FanwiseError | ValueError:
+def _expired_error(timeout_s: float) -> FanwiseError | ValueError:
     """Of a call whose time is over before it begins, as when it is what was left until some moment. As with torch."""
     if math.isnan(timeout_s):
         return ValueError("timeout must be a number of seconds, 0 for no limit; got nan.")
@@ -369,7 +366,7 @@ def _no_time(timeout_s: float) -> FanwiseError | ValueError:
     )
 
 
-def _settle(future: "Future[T]", function: Callable[[], T]) -> None:
+def _complete(future: "Future[T]", function: Callable[[], T]) -> None:
     """Run `function` and give `future` its result or error."""
     try:
         future.set_result(function())

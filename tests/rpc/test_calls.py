@@ -738,14 +738,14 @@ def gather_late() -> str:
 def test_a_round_that_was_given_up_leaves_nothing_and_tells_those_who_come_late(real_workers: Workers) -> None:
     two = real_workers.group(2)
     text, num_rounds = two[0].do(gather_in_vain)
-    assert "only ['w0'] have come" in text and num_rounds == 0
-    assert "round 0 of an all_gather of w0,w1 was given up here" in two[1].do(gather_late)
+    assert "only received values of ['w0']" in text and num_rounds == 0
+    assert "round 0 of an all_gather of w0,w1 has timed out here" in two[1].do(gather_late)
     assert all_do(two, gather, 5) == [{"w0": 5, "w1": 5}] * 2
 
 
 def test_rounds_of_other_names_are_other_rounds() -> None:
     gatherer = Gatherer(None, None)
-    assert gatherer._begin({"a", "bc"})[0] != gatherer._begin({"ab", "c"})[0]
+    assert gatherer._next_round({"a", "bc"})[0] != gatherer._next_round({"ab", "c"})[0]
 
 
 def watch_losses() -> None:

@@ -24,8 +24,8 @@ from fanwise.links.transports.wires import Buffer, SocketWire
 from fanwise.rpc.connections import connections as module
 from fanwise.rpc.connections import link_loss
 from fanwise.rpc.connections.connections import OVER, Connections
+from fanwise.rpc.hub_thread import OneShot
 from fanwise.rpc.membership.members import Member
-from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 
@@ -58,7 +58,7 @@ class Side:
         self.hub = Hub(name=self.me.name)
         self.hub.start()
         self.fenced, self.has_left, self.knows = None, False, (1, 1)
-        self.ending, self.former = Mailbox(), dict[int, Member]()
+        self.ending, self.former = OneShot(), dict[int, Member]()
         self.chance = chance
         self.cuts_left = 0
         self.other: Side

@@ -16,9 +16,9 @@ from fanwise.links.transports.unix import memory_links
 from fanwise.rpc.connections import connections as module
 from fanwise.rpc.connections.connections import Connections
 from fanwise.rpc.connections.routes import Routes
+from fanwise.rpc.hub_thread import OneShot
 from fanwise.rpc.membership.members import Member
 from fanwise.rpc.messages.messages import dumps, loads
-from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 
@@ -234,7 +234,7 @@ class PlayedGroup:
         self.has_left = False
         self.knows = (1, 1)
         self.former: dict[int, Member] = {}
-        self.ending = Mailbox()
+        self.ending = OneShot()
         self.dialled: list[int] = []
         self._hub = hub
         self._views = views
@@ -295,7 +295,7 @@ def test_who_has_left_the_group_waits_for_no_word_of_it(hub: Hub, monkeypatch: p
 def test_when_all_have_agreed_to_leave_who_is_gone_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_NEXT_VIEW_S", float("inf"))
     group = PlayedGroup(hub, [OLD])
-    group.ending.put("over")
+    group.ending.set("over")
     with pytest.raises(WorkerLostError, match="nobody listens there"):
         connections(hub, group).to(1)
     assert group.dialled == [11]

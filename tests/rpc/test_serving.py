@@ -221,7 +221,7 @@ def test_a_result_that_cannot_be_sent_is_named_with_its_function() -> None:
     (error,) = asked[0].answers
     assert isinstance(error, NotSendableError) and isinstance(error, TypeError)
     assert "what make_lock returned (a _thread.lock) cannot be sent: TypeError: cannot pickle" in str(error)
-    assert "leave it where it is, with rpc.remote" in str(error)
+    assert "keep it on its worker with rpc.remote" in str(error)
 
 
 def test_the_value_of_a_call_that_waits_at_an_actor_is_expected_meanwhile(

@@ -166,7 +166,7 @@ def _start(
             heartbeat_s=options.heartbeat_s,
         )
         _become(agent)  # before the calls that came early are run: their functions may make calls of their own
-        agent.joined(group)
+        agent.set_group(group)
         _check_devices(agent)
     except BaseException:
         _leave(agent)
@@ -226,7 +226,7 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
 def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     is_over = threading.Event()
     if graceful:
-        agent.later(_NOTICE_S, partial(_say_what_is_open, agent, is_over))
+        agent.call_later(_NOTICE_S, partial(_say_what_is_open, agent, is_over))
     try:
         agent.sender.close_streams(of_calls=False)
         if graceful:

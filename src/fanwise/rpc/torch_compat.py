@@ -55,11 +55,11 @@ RemoteException = namedtuple("RemoteException", ["msg", "exception_type"])
 def _gather_to_leader(
     sequence_id: str, worker_name: str, obj: object, worker_names: Collection[str] | None = None
 ) -> None:
-    _gatherer.collected(sequence_id, worker_name, obj, worker_names)
+    _gatherer.add_value(sequence_id, worker_name, obj, worker_names)
 
 
 def _broadcast_to_followers(sequence_id: str, objects_map: dict[str, Any]) -> None:
-    _gatherer.spread_out(sequence_id, objects_map)
+    _gatherer.finish(sequence_id, objects_map)
 
 
 _gatherer = Gatherer(_gather_to_leader, _broadcast_to_followers)
@@ -118,7 +118,7 @@ class TensorPipeAgent:
 
     def get_debug_info(self) -> dict[str, str]:
         """Numbers of this agent, as text."""
-        return {key: str(value) for key, value in self._agent.numbers().items()}
+        return {key: str(value) for key, value in self._agent.debug_counts().items()}
 
     def get_metrics(self) -> dict[str, str]:
         """As `get_debug_info`."""

@@ -51,7 +51,7 @@ class PlayedAgent:
         self.creations: Future[Any] | None = None
         self.has_left = False
         self.group = SimpleNamespace(
-            on_event=[], members=self.members, former={}, ending=SimpleNamespace(is_full=False)
+            on_event=[], members=self.members, former={}, ending=SimpleNamespace(is_set=False)
         )
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
@@ -175,7 +175,7 @@ def lose(workers: list[PlayedAgent], id: int) -> None:
 def leave_with_all(workers: list[PlayedAgent], id: int) -> None:
     """All are about to leave, and a worker has gone: who is a member is not told any more."""
     for agent in workers:
-        agent.group.ending.is_full = True
+        agent.group.ending.is_set = True
     workers[id].has_left = True
 
 

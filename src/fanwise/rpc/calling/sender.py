@@ -318,7 +318,7 @@ class Sender:
     def _time_limit(self, timeout_s: float) -> float | None:
         """Return the time limit of a call in seconds. Raises ClosedError in a fork, whose locks may be held."""
         if self._num_forks != process.num_forks:
-            raise process.is_a_fork(self._agent.info)
+            raise process.forked_error(self._agent.info)
         try:
             if not timeout_s >= 0:
                 if timeout_s != UNSET_RPC_TIMEOUT:

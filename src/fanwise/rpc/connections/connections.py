@@ -266,7 +266,7 @@ class Connections:
         now_s = self._hub.clock.now_s
         begun_s = now_s()
         until_s = begun_s + _NEXT_VIEW_S if until_s is None else min(until_s, begun_s + _NEXT_VIEW_S)
-        while now_s() < until_s and not (self.group.ending.is_full or self.group.has_left):
+        while now_s() < until_s and not (self.group.ending.is_set or self.group.has_left):
             now = self.group.members().get(member.id)
             if now != member or (now_s() - begun_s > _CUT_OFF_S and self._lives_here(member)):
                 return now
@@ -334,7 +334,7 @@ class Connections:
             if dial_as_well:
                 with contextlib.suppress(DeadlineExceeded, WorkerLostError):
                     return self.dial(member, _DIRECT_S)
-            if self.closed or self.group.ending.is_full or self.group.members().get(member.id) != member:
+            if self.closed or self.group.ending.is_set or self.group.members().get(member.id) != member:
                 raise error
         if within_s is not None and within_s < _CONNECT_S:
             raise DeadlineExceeded(f"the link to worker {member.name} was not made within {within_s:.3g} s.")

@@ -213,7 +213,7 @@ class Keeper:
         up_to = future.value() if error is None else None
         if up_to is not None:
             self.do_inline(self.table.on_answer, peer, up_to)
-        elif isinstance(error, (WorkerLostError, ClosedError)) and self.agent.group.ending.is_full:
+        elif isinstance(error, (WorkerLostError, ClosedError)) and self.agent.group.ending.is_set:
             self.do_inline(self.table.left, peer)
 
     def _on_batch(self, sender: WorkerInfo, batch: Batch) -> int | None:

@@ -379,7 +379,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"args": 3}, r"arguments of where, got one int\. One argument needs a comma:\n  wrong:  args=\(x\)"),
     ({"args": ("abc")}, "got one str"),
     ({"args": torch.ones(2)}, "got one Tensor"),
-    ({"kwargs": ["x"]}, r"kwargs must be a dict, .*; got \['x'\]"),
+    ({"kwargs": ["x"]}, r"kwargs must be a dict of .*; got \['x'\]"),
     ({"timeout": None}, "timeout must be a number of seconds, 0 for no limit; got None"),
 ]
 

@@ -438,7 +438,7 @@ def test_a_lost_producer_is_an_error_after_what_came_and_a_lost_reader_ends_the_
 def cut_in_the_middle(to: str) -> str:
     stream = rpc.stream(to, count, (10**9,), window_items=10)
     assert next(stream) == 0
-    link = agents.current().connections.ready(agents.current().worker(to).id)
+    link = agents.current().connections.get_open(agents.current().worker(to).id)
     assert link is not None
     link._wire.hang_up()
     got, error = until_it_fails(stream)

@@ -30,7 +30,7 @@ from .calling.early_calls import EarlyCalls
 from .calling.queued_request import QueuedRequest
 from .calling.sender import Sender
 from .calling.server import Server
-from .connections.connections import OVER, Connections
+from .connections.connections import LINKS_LOST, Connections
 from .devices.cuda_memory import CudaMemory
 from .devices.device_maps import DeviceMaps, about_here
 from .devices.lending import Lending
@@ -110,7 +110,7 @@ class Agent:
             record_sent=self.record_sent,
         )
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
-        self.on(OVER, self.connections.on_told_over)
+        self.on(LINKS_LOST, self.connections.on_peer_lost_links)
         self.on("devices", lambda sender: about_here(self.devices))
         self._switch_interval = ShortSwitchInterval()
         self._switch_interval.begin()
@@ -192,7 +192,7 @@ class Agent:
         future: Future[Any] = Future()
         try:
             request = QueuedRequest(future, method, args)
-            link = self.connections.ready(to) or self.connections.at_once(to)
+            link = self.connections.get_open(to) or self.connections.get_without_waiting(to)
             if link is None or not request.try_send(link):
                 self.connections.queue(to, request)
         except FanwiseError as error:

@@ -91,10 +91,10 @@ class Sender:
             return ChainedCall.failed(error)
         if address is not None:
             address = address._replace(left_s=limit_s or 0.0)
-        link = self._connections.ready(to.id)
+        link = self._connections.get_open(to.id)
         if link is None:  # before serializing: a message must be sent or rolled back
             try:
-                link = self._connections.at_once(to.id)
+                link = self._connections.get_without_waiting(to.id)
             except FanwiseError as error:
                 return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
         mode = "async" if remote is None else "remote"
@@ -108,7 +108,7 @@ class Sender:
             try:
                 if (message.carries or message.loans) and not self._record_sent(message, link):
                     self._roll_back(message, to)  # the link has ended: use another one
-                    link = self._connections.ready(to.id)
+                    link = self._connections.get_open(to.id)
                     continue
                 is_recorded = True
                 reply = link.call_on_credit(
@@ -148,7 +148,7 @@ class Sender:
     def _wait_for_link(self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None) -> Call[Any]:
         """Wait for the link on this thread, because the queue of calls is full."""
         if not self._agent.may_wait():
-            self._connections.traffic.refused(to.name, "window_full")
+            self._connections.traffic.count_refusal(to.name, "window_full")
             self._roll_back(message, to)
             raise WindowFullError(
                 f"the call of {message!r} was not sent: the queue of calls that wait for a link to worker {to.name} "
@@ -240,7 +240,7 @@ class Sender:
         the peer may be stopped and never answer.
         """
         connect = partial(self._connections.to, to.id, within_s=limit_s)
-        if cancellation.current_scope() is None or self._connections.ready(to.id) is not None:
+        if cancellation.current_scope() is None or self._connections.get_open(to.id) is not None:
             return connect()
         connected: Future[Link] = Future()
         is_done = threading.Event()

@@ -52,7 +52,7 @@ SIGHT, RETURNED, STAGED, HELD = "loans.sight", "loans.returned", "loans.staged",
 class Links(Protocol):
     """What is asked of the links to other workers."""
 
-    def ready(self, id: int) -> Link | None: ...
+    def get_open(self, id: int) -> Link | None: ...
 
 
 class Agent(agent_protocol.Agent, Protocol):
@@ -148,7 +148,7 @@ class Lending:
     def _ask_sight(self, key: WorkerKey) -> None:
         """Ask that worker what it sees, until it has said so. Nobody waits for it, and no link is made for it."""
         with self._lock:
-            if key in self._sights or self._agent.connections.ready(key.id) is None:
+            if key in self._sights or self._agent.connections.get_open(key.id) is None:
                 return
             self._sights[key] = None
         self._agent.request(key.id, SIGHT).add_done_callback(partial(self._seen, key))

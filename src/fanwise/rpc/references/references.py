@@ -528,7 +528,7 @@ class References:
 
 def _has_left(future: "Future[Any]") -> bool:
     """Whether the call of this future was sent. One that failed before has a plain future."""
-    return getattr(future, "has_left", False)
+    return getattr(future, "was_sent", False)
 
 
 def _forks(forks: dict[GlobalId, WorkerKey]) -> str:

@@ -298,5 +298,5 @@ def test_addresses_come_back_as_they_were_and_others_are_refused() -> None:
         with pytest.raises(WireError):
             unpack_address(memoryview(wrong))
     assert len(data) == ADDRESS_BYTES
-    with pytest.raises(WireError, match="is no call"):
+    with pytest.raises(WireError, match="is not a call"):
         loads(b"\7" + data + b"\4N.", [])

@@ -819,5 +819,5 @@ def test_a_part_of_a_message_is_read_in_a_call_only() -> None:
     assert [tensor.tolist() for tensor in tensors] == [[1.0, 1.0]]
     back = torch_compat.deserialize(data, tensors)
     assert back["a"] is tensors[0] and back["b"] == 3
-    with pytest.raises(RuntimeError, match="was read outside of a call"):
+    with pytest.raises(RuntimeError, match="was loaded outside of a call"):
         pickle.loads(data)

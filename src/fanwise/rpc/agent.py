@@ -225,7 +225,7 @@ class Agent:
     def record_sent(self, message: Message, link: Link) -> bool:
         """Record that the references or loans of a message are sent over `link`. Return False if the link has ended."""
         number = self.connections.number_of(link)
-        if message.carries and not self.references.leave(message.carries, link, number):
+        if message.fork_ids and not self.references.leave(message.fork_ids, link, number):
             return False
         self.lending.leave(message.loans, number)
         return True

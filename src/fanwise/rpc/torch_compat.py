@@ -235,8 +235,8 @@ def deserialize(binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:
 def _use_rpc_pickler(rpc_pickler: Any) -> Iterator[None]:
     """Pickle calls of this process with `rpc_pickler.serialize((func, args, kwargs))` while the context is active."""
     global _default_pickler
-    _default_pickler = _pickling.instead = rpc_pickler
+    _default_pickler = _pickling.custom_pickler = rpc_pickler
     try:
         yield
     finally:
-        _default_pickler, _pickling.instead = _internal_rpc_pickler, None
+        _default_pickler, _pickling.custom_pickler = _internal_rpc_pickler, None

@@ -317,7 +317,7 @@ _KNOWN: dict[str, Callable[[], Found]] = {
     **_ours("fanwise.rpc.messages.pickling", "_tensor", int),
     **_ours("fanwise.rpc.references.travel", "received", int),
     **_ours("fanwise.rpc.references.rref", "at_home", int, int, int),
-    **_ours("fanwise.rpc.nn", "_received", object, str, bool, bool, tuple, object),
+    **_ours("fanwise.rpc.nn", "_rebuild", object, str, bool, bool, tuple, object),
     **_ours("fanwise.tensor.wire.reducing", "rebuild_scalar", bytes, bytes),
     # Where pickle finds the functions of torch, and under which name users know them.
     "torch._C._VariableFunctionsClass": lambda: Found(_FunctionsOf("torch._C", "_VariableFunctionsClass", "torch")),

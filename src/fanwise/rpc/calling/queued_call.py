@@ -70,7 +70,7 @@ class QueuedCall(Call[Any]):
         """Send the call over `link`."""
         remaining_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._now_s())
         try:
-            if (self._message.carries or self._message.loans) and not self._agent.record_sent(self._message, link):
+            if (self._message.fork_ids or self._message.loans) and not self._agent.record_sent(self._message, link):
                 raise NeverSent("the link has ended")
             reply = link.call_on_credit(
                 cast(str, self._message), deadline_s=remaining_s, waiting=self._agent.waiting, overdraws=True
@@ -81,9 +81,9 @@ class QueuedCall(Call[Any]):
         except FanwiseError as error:
             self.fail(error)
             return
-        if self._message.keeps:
-            reply.add_done_callback(partial(keep_until_reply, self._message.keeps))
-        self._message = self._message._replace(keeps=())
+        if self._message.keep_alive:
+            reply.add_done_callback(partial(keep_until_reply, self._message.keep_alive))
+        self._message = self._message._replace(keep_alive=())
         self._sent_call = sent_call = CallFuture(self._agent, reply, self._to, self._limit_s)
         self._resolved.set()
         # In a job: the call may be done already, and callbacks are user code.

@@ -14,7 +14,7 @@ import torch
 
 from ...base.errors import NotSendableError, RemoteError
 from ...links.codec import pack_error, unpack_error
-from ..messages.pickling import is_of_future, says_all, too_deep
+from ..messages.pickling import is_future_error, is_self_explanatory, recursion_hint
 
 
 def result_error(error: BaseException, value: object, description: str) -> BaseException:
@@ -22,19 +22,19 @@ def result_error(error: BaseException, value: object, description: str) -> BaseE
 
     `description` names the value in the message, such as "the result of f".
     """
-    if is_of_future(error):
+    if is_future_error(error):
         return RuntimeError(
             f"{error}: {description} is one, or holds one.\n"
             f"Return its value, future.wait(), or mark the function with rpc.functions.async_execution: then the call "
             f"is answered when the future is done. Of a proxy's methods send those of rref.rpc_sync()."
         )
     is_known = isinstance(error, (TypeError, AttributeError, RuntimeError, pickle.PicklingError))
-    if not is_known or says_all(error):
+    if not is_known or is_self_explanatory(error):
         return error
     why = (
         error.message
         if isinstance(error, NotSendableError)
-        else too_deep()
+        else recursion_hint()
         if isinstance(error, RecursionError)
         else f"{type(error).__name__}: {error}"
     )

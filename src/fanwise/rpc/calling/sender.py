@@ -106,7 +106,7 @@ class Sender:
                 return self._queued(message, to, limit_s, parent)
             is_recorded = False
             try:
-                if (message.carries or message.loans) and not self._record_sent(message, link):
+                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
                     self._roll_back(message, to)  # the link has ended: use another one
                     link = self._connections.get_open(to.id)
                     continue
@@ -130,8 +130,8 @@ class Sender:
                     raise
                 cancellation.check()
                 return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
-            if message.keeps:
-                reply.add_done_callback(partial(keep_until_reply, message.keeps))
+            if message.keep_alive:
+                reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
             call = CallFuture(self._agent, reply, to, limit_s)
             if parent is not None:
                 parent.add_child(reply)
@@ -218,7 +218,7 @@ class Sender:
             message = self._serialize_call(to, invocation, None, mode, address, window)
             is_recorded = False
             try:
-                if (message.carries or message.loans) and not self._record_sent(message, link):
+                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
                     self._roll_back(message, to)
                     continue
                 is_recorded = True
@@ -287,8 +287,8 @@ class Sender:
                 watch=None if scope is None else scope.add_child,
                 on_item=on_item,
             )
-            if message.keeps:
-                reply.add_done_callback(partial(keep_until_reply, message.keeps))
+            if message.keep_alive:
+                reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
             if scope is not None:
                 scope.add_child(reply)
             return reply
@@ -349,7 +349,7 @@ class Sender:
                 message = self._serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
             return message if address is None else addressed(message, address)
         except Exception as error:
-            raise pickling.explained(error, invocation, name, to) from error
+            raise pickling.explain_error(error, invocation, name, to) from error
 
 
 def _name_of(function: Callable[..., Any]) -> str:

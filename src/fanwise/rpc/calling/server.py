@@ -23,7 +23,7 @@ from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendable
 from ...links.link import Link, Request
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address
-from ..messages.messages import BARE_CALL, Message, made_by
+from ..messages.messages import BARE_CALL, Message, creation_of
 from ..messages.metadata import Context, Created
 from ..messages.serializer import Deserialized, Serializer
 from ..streams.producer import Producer
@@ -82,7 +82,7 @@ class Server:
         message: Message = request.method  # type: ignore[assignment]
         address, creation, value = message.address, None, None
         if message.head[0] != BARE_CALL:
-            creation = made_by(message)
+            creation = creation_of(message)
         if address is not None and address.concurrency and (creation is None or creation[0] != address.actor):
             raise WireError("a call that creates an actor makes another value.")
         if creation is not None:
@@ -327,7 +327,7 @@ class _Call:
     def send_item(self, message: Message) -> bool:
         """Send an item. Return False if the link has ended. Raises NotSendableError if it is too large."""
         server, request = self._server, self._request
-        if (message.carries or message.loans) and not server._record_sent(message, request.link):
+        if (message.fork_ids or message.loans) and not server._record_sent(message, request.link):
             server._serializer.roll_back(message, self._sender.id)
             return False
         try:
@@ -381,7 +381,7 @@ class _Call:
         with server._lock:  # inlined `on_finished`
             server.num_open -= 1
         try:
-            if (message.carries or message.loans) and not server._record_sent(message, self._request.link):
+            if (message.fork_ids or message.loans) and not server._record_sent(message, self._request.link):
                 server._serializer.roll_back(message, self._sender.id)
                 self._request.unanswered()
             else:

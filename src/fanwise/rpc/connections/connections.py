@@ -39,7 +39,7 @@ from ...links.transports.wires import Buffer
 from ..devices.lending import ReceivedLoans
 from ..membership.group import Group
 from ..membership.members import Member, no_member
-from ..messages.messages import Message, loads, speak
+from ..messages.messages import Message, install_codec, loads
 from ..worker_info import WorkerInfo
 from .link_loss import LinkLossResolver
 from .routes import QueuedItem, Routes
@@ -357,7 +357,7 @@ class Connections:
 
     def accept(self, link: Link) -> None:
         """Handle an authenticated connection. Its first request must be `hello`."""
-        speak(link)
+        install_codec(link)
         link.handler = partial(self._on_first_request, link)
 
     def _on_first_request(self, link: Link, request: Request) -> None:
@@ -381,7 +381,7 @@ class Connections:
         self._reconcile_inline(link, member)
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
-        speak(link, self._load_error)
+        install_codec(link, self._load_error)
         if self._arrived is not None:
             link.loads = partial(loads, arrived=partial(self._arrived, peer))
         link.handler = partial(self._handle, peer)

@@ -133,6 +133,6 @@ def _link_lost(failure: _PendingFailure) -> Callable[[str], FanwiseError]:
     member = failure.member
     return lambda method: LinkLostError(
         f"the link to worker {member.name} (rank {member.id}) was cut before {method!r} was answered "
-        f"({failure.reason}); the worker is alive.\nThe call may have run there. The next call opens a new link: repeat "
-        f"this one if it is harmless to run it twice."
+        f"({failure.reason}); the worker is alive.\nThe call may have run there. The next call opens a new link: "
+        f"repeat this one if it is harmless to run it twice."
     )

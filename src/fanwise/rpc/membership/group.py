@@ -25,7 +25,7 @@ from ...links.peers import Ending
 from ...links.process_state import look_at, this_host
 from ..constants import HEARTBEAT_S
 from ..hub_thread import OneShot, run_on_hub
-from ..messages.messages import speak
+from ..messages.messages import install_codec
 from ..rendezvous.entrance import Meeting
 from ..worker_info import name_error
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
@@ -130,7 +130,7 @@ class Group:
             answer.set("again", "closed")
             return
         self._link = link
-        speak(link)
+        install_codec(link)
         link.handler = self._from_coordinator
         link.on_ended(self._link_ended)
         link.watch_peer()

@@ -231,7 +231,7 @@ class References:
             )
         if rref._error is not None:
             raise rref._error()
-        sender = pickling.sending()
+        sender = pickling.encoding()
         if sender is None:
             raise RuntimeError(NOT_IN_A_CALL)
         if sender.forks is None:
@@ -254,12 +254,12 @@ class References:
 
         So nobody has to be told of it. Its number; None: it has to be shared.
         """
-        user, sender = rref._user, pickling.sending()
-        if user is None or sender is None or sender.kept is None or not user.is_counted:
+        user, sender = rref._user, pickling.encoding()
+        if user is None or sender is None or sender.keep_alive is None or not user.is_counted:
             return None
         if rref._error is not None or user.fork.owner != self._keeper.key_of(sender.to):
             return None
-        sender.kept.append(rref)
+        sender.keep_alive.append(rref)
         return user.fork.rref_id
 
     def at_home(self, rref_id: GlobalId) -> RRef[Any]:
